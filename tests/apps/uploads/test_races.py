@@ -15,8 +15,10 @@ from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import State
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import StoreBusy
+from towpath.clock import ZERO
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+from towpath.errors import ServerUnreachable
 from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
@@ -197,13 +199,22 @@ class TestAStore:
         assert await desk.content(view) == data[: 4 * C]
 
     async def test_that_lost_the_object_before_the_end_gets_it_again(
-        self, desk: Desk, data: bytes
+        self, desk: Desk, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        """A worker dies between the object and the row, and the object goes."""
         view = await desk.start(size=C)
         await desk.send(view, data[:C])
-        await desk.work(parts_only=True)
+
+        async def dies(*_: Any) -> None:
+            raise ServerUnreachable("gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(desk.storing, "_finish", dies)
+            with pytest.raises(ServerUnreachable):
+                await desk.work()
         await desk.store.delete(view.upload.s3_key)
-        await desk.work_again()
+        await desk.service.sweeping.once(older=ZERO)
+        await desk.work()
         assert await desk.service.missing(view.upload.upload_id) == [Range(0, 0)]
         await desk.send(view, data[:C])
         await desk.work()

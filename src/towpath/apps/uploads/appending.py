@@ -139,23 +139,26 @@ class Appending:
             writing = await self._begun(upload_id, offset, holder, length)
         try:
             if wanted is None:
-                async for piece in in_pieces(body):
-                    await writing.write(piece)
+                await writing.write_all(body)
             else:
                 await self._verified(writing, body, wanted, length)
         except (ChunkLost, UploadUnknown) as error:  # another has appended meanwhile
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
         await writing.rest()
+        if writing.inside and writing.plan.size is not None:
+            self._records.ends.note(upload_id, writing.offset, writing.front)
         return writing.offset
 
     async def _begun(self, upload_id: str, offset: int, holder: str, length: int | None) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
-        front, here = await self._front(upload_id, plan)
-        if not front.status.open and front.status is not Status.COMPLETED:
-            raise not_open(upload_id, front.status)
-        if offset != here:
-            raise OffsetDiffers(upload_id, here, given=offset)
+        front = self._records.ends.take(upload_id, offset)
+        if front is None:
+            front, here = await self._front(upload_id, plan)
+            if not front.status.open and front.status is not Status.COMPLETED:
+                raise not_open(upload_id, front.status)
+            if offset != here:
+                raise OffsetDiffers(upload_id, here, given=offset)
         plan = sized(plan, front)
         if plan.size is not None and offset + (length or 0) > plan.size:
             raise UploadTooLarge(f"{offset + (length or 0)} bytes: it has {plan.size}", upload_id)

@@ -22,7 +22,7 @@ class PartEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 def fields_of(upload: Upload) -> dict[str, str]:
-    """The state hash of an upload that has ended, from its row alone."""
+    """The state hash of an upload that has ended, or was just begun, from its row alone."""
     ended = upload.status is Status.COMPLETED
     plan = upload.plan
     parts = range(plan.total_parts or 0) if ended else ()

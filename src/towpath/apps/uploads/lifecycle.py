@@ -325,11 +325,13 @@ class Lifecycle:
         }
         await self._tell(CHUNK_CHANNEL, message)
 
-    async def tell_progress(self, upload_id: str) -> None:
-        """Tell those who watch how far it is."""
+    async def tell_progress(self, upload_id: str) -> Mapping[str, str]:
+        """Tell those who watch how far it is; the fields of its state, as far as they are there."""
         with suppress(UploadUnknown, ServerError):
             fields, _ = await self.records.state(upload_id).look()
             await self._tell(f"upload:progress:{upload_id}", progress_of(fields))
+            return fields
+        return {}
 
     async def _tell(self, channel: str, message: Mapping[str, object]) -> None:
         # For watching alone: who may not publish, or finds nobody, has lost nothing.

@@ -8,8 +8,9 @@ the transaction that puts the event into the outbox.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 
 import msgspec
 
@@ -39,8 +40,7 @@ from towpath.worker.context import Context, Retry
 
 COMPLETED_EVENT = "towpath.upload.completed"
 _LONGEST = days(1)
-"""What hangs ends sooner: each call of the store has a limit for silence. This is for a file that
-is read back for its SHA-256, 5 TiB at 60 MB/s."""
+"""For a file that is read back for its SHA-256, 5 TiB at 64 MB/s. What hangs ends sooner."""
 _MARK = "upload"
 """The name in the metadata of an object that was put whole: whose it is."""
 
@@ -126,13 +126,16 @@ class Storing:
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
     async def store_part(self, upload: Upload, part: int, turn: int) -> None:
-        """Store a part, and let go of its chunks. Raises StoreError, UploadUnknown, PartStale."""
+        """Store a part, and let go of its chunks; where it is all of the object, complete that.
+
+        Raises StoreError, UploadUnknown, PartStale.
+        """
         state = self._records.state(upload.upload_id)
         try:
             taken = await state.take(upload.generation, part, turn)
         except UploadError:
             return  # it has ended meanwhile
-        last = taken.last
+        last, whole = taken.last, None
         if taken.tokens:
             try:
                 body = await self._bytes(upload, taken)
@@ -141,17 +144,21 @@ class Storing:
                 await self._own.tell_progress(upload.upload_id)
                 return
             with self._own.measures.timed(STORE_LATENCY):
-                entry = entry_of(await self._sent(upload, part, body))
+                stored, whole = await self._sent(upload, part, body)
             try:
-                last = await state.commit(upload.generation, part, turn, entry)
+                last = await state.commit(upload.generation, part, turn, entry_of(stored))
             except UploadError:  # it has ended meanwhile; what was stored goes again
                 await self._left_behind(await self._own.row(upload.upload_id))
                 return
             self._own.measures.count(PROCESSED, taken.chunks)
-        await self._records.chunks(upload.upload_id).discard(
-            range(taken.first, taken.first + taken.chunks), taken.tokens
+        numbers = range(taken.first, taken.first + taken.chunks)
+        await asyncio.gather(
+            self._records.chunks(upload.upload_id).discard(numbers, taken.tokens),
+            self._records.budget.release(upload.upload_id, [part]),
         )
-        await self._records.budget.release(upload.upload_id, [part])
+        if last and whole is not None:
+            await self._finish(upload, whole, [Part(1, whole.size, whole.etag, whole.checksum)])
+            return
         if last:
             await self._own.submit(Work(upload.upload_id, upload.generation))
         await self._own.tell_progress(upload.upload_id)
@@ -172,38 +179,36 @@ class Storing:
             raise BytesGone(gone)
         return body
 
-    async def _sent(self, upload: Upload, part: int, body: Sequence[Piece]) -> Part:
-        """A part in the store: of a file that has only one, the object itself."""
-        store = self._own.store_of(upload.bucket)
-        size = await self._size(upload)
+    async def _sent(
+        self, upload: Upload, part: int, body: Sequence[Piece]
+    ) -> tuple[Part, Object | None]:
+        """A part in the store; of a file that has only one, the object itself."""
+        store, size = self._own.store_of(upload.bucket), upload.size
+        if size is None:  # it may have become known after it was started
+            size = (await self._records.state(upload.upload_id).chart()).plan.size
         if upload.s3_upload_id is None and size is not None and size <= upload.part_size:
-            return await self._put_whole(upload, store, body)
+            made = await self._put_whole(upload, store, body)
+            return Part(1, made.size, made.etag, made.checksum), made
         begun = await self._begun(upload, store)
         multipart = self._own.multipart(begun)
         if multipart is None:
             raise PartStale
-        return await store.put_part(multipart, part + 1, body)
+        return await store.put_part(multipart, part + 1, body), None
 
-    async def _size(self, upload: Upload) -> int | None:
-        """The upload's size, which may have become known after it was started."""
-        if upload.size is not None:
-            return upload.size
-        return (await self._records.state(upload.upload_id).chart()).plan.size
-
-    async def _put_whole(self, upload: Upload, store: Store, body: Sequence[Piece]) -> Part:
+    async def _put_whole(self, upload: Upload, store: Store, body: Sequence[Piece]) -> Object:
         wanted = upload.checksum
         if wanted is not None:
-            found = await asyncio.to_thread(Checksum.of, wanted.algorithm, body)
+            reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC takes no time
+            found = reckon() if wanted.algorithm.combines else await asyncio.to_thread(reckon)
             if found != wanted:
                 raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
-        made = await store.put(
+        return await store.put(
             upload.s3_key,
             body,
             checksum=wanted if wanted and wanted.algorithm.combines else None,
             metadata={_MARK: upload.upload_id},
             content_type=upload.mime_type,
         )
-        return Part(1, made.size, made.etag, made.checksum)
 
     async def _begun(self, upload: Upload, store: Store) -> Upload:
         """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
@@ -252,10 +257,13 @@ class Storing:
         if made.size != plan.size:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, f"{plan.size} bytes", f"{made.size} bytes")
+        await self._finish(upload, made, parts)
+
+    async def _finish(self, upload: Upload, made: Object, parts: Sequence[Part]) -> None:
+        """The object is whole: see that it is the right one, and say so. Raises StoreError."""
+        store = self._own.store_of(upload.bucket)
         await self._read_back(upload, store, parts)
-        if await self._active(upload, made, store):
-            began = int(chart.fields.get("first_chunk_at") or chart.fields["created_at"])
-            self._own.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
+        await self._active(upload, made, store)
 
     async def _join(self, upload: Upload, turn: int) -> None:
         """Complete an upload that was joined from other uploads, once all of those are completed.
@@ -275,8 +283,7 @@ class Storing:
             return
         store = self._own.store_of(upload.bucket)
         if not upload.size:
-            await self._put_whole(upload, store, [])
-            made = await store.head(upload.s3_key)
+            made = await self._put_whole(upload, store, [])
         else:
             begun = await self._begun(upload, store)
             multipart = self._own.multipart(begun)
@@ -300,7 +307,7 @@ class Storing:
         multipart = self._own.multipart(upload)
         if multipart is None:
             if size == 0:
-                await self._put_whole(upload, store, [])
+                return await self._put_whole(upload, store, [])
             return await store.head(upload.s3_key)
         if not all(part.etag for part in parts):  # it was completed, and Redis lost since
             return await store.head(upload.s3_key)
@@ -341,10 +348,8 @@ class Storing:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
 
-    async def _active(self, upload: Upload, made: Object, store: Store) -> bool:
-        """The row and the event, together; then Redis, and those who watch. False: another did, or
-        the upload has ended otherwise.
-        """
+    async def _active(self, upload: Upload, made: Object, store: Store) -> None:
+        """The row and the event, together; then Redis, and those who watch."""
         event = NewEvent(
             type=COMPLETED_EVENT,
             key=upload.node_id,
@@ -370,15 +375,17 @@ class Storing:
             if now.status in (Status.ABORTED, Status.EXPIRED):
                 await store.delete(upload.s3_key)
             if now.status is not Status.COMPLETED:
-                return False
-        await self._tell_completed(upload, made.etag, made.size)
-        return active
+                return
+        fields = await self._tell_completed(upload, made.etag, made.size)
+        if active and fields and not upload.sources:
+            began = int(fields.get("first_chunk_at") or fields["created_at"])
+            self._own.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
 
-    async def _tell_completed(self, upload: Upload, etag: str, size: int) -> None:
+    async def _tell_completed(self, upload: Upload, etag: str, size: int) -> Mapping[str, str]:
         state = self._records.state(upload.upload_id)
         told = {"final_etag": etag, "final_size": str(size)}
         await state.settle(upload.generation, Status.COMPLETED, told)
-        await self._own.tell_progress(upload.upload_id)
+        return await self._own.tell_progress(upload.upload_id)
 
 
 def complete(upload: Upload) -> bool:

@@ -223,29 +223,33 @@ class Receiving:
         # From here on the chunk counts, or may: whatever fails now, its bytes stay.
         if put.token != token:
             await self._dropped(chunks, token)
-        elif await self._placed(incoming, put, plan):
-            await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+        else:
+            await asyncio.gather(
+                self._placed(incoming, put, plan),
+                self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last),
+            )
         await self._follow(incoming, put, plan)
         return put
 
-    async def _placed(self, incoming: Incoming, put: Put, plan: Plan) -> bool:
-        """Bytes that count are in their place; False if their part is in the store by now.
+    async def _placed(self, incoming: Incoming, put: Put, plan: Plan) -> None:
+        """Bytes that count are in their place, or their part is in the store by now.
 
         Raises ChunkLost if they are nowhere: then the chunk does not count any more.
         """
-        chunks = self._records.chunks(incoming.upload_id)
+        id, kept, budget = incoming.upload_id, self._records.kept, self._records.budget
         durability = _ASKED.get(incoming.safety) if incoming.safety else None
-        renewed = await chunks.place(incoming.number, put.token, durability=durability)
+        place = self._records.chunks(id).place(incoming.number, put.token, durability=durability)
+        if kept.knows(id, put.generation, put.part):
+            renewed = await place
+        else:
+            renewed, _ = await asyncio.gather(place, budget.renew(id, [put.part]))
+            kept.note(id, put.generation, put.part)
         if renewed is None:
             gone = {incoming.number: put.token}
-            if await self._records.state(incoming.upload_id).lose(put.generation, gone):
-                raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}")
-            return False
-        kept, id, part = self._records.kept, incoming.upload_id, put.part
-        if renewed or not kept.knows(id, put.generation, part):
-            await self._records.budget.renew(id, renewed_parts(plan, [*renewed, incoming.number]))
-            kept.note(id, put.generation, part)
-        return True
+            if await self._records.state(id).lose(put.generation, gone):
+                raise ChunkLost(id, f"chunk {incoming.number}")
+        elif renewed:
+            await budget.renew(id, renewed_parts(plan, renewed))
 
     async def _staged(
         self,

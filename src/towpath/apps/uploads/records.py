@@ -15,7 +15,7 @@ from typing import NamedTuple
 from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import Plan
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.states import Chart, State, UploadUnknown
+from towpath.apps.uploads.states import Chart, Front, State, UploadUnknown
 from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -274,6 +274,29 @@ class Kept:
         return of == generation and steady() - at < _KEPT_FOR
 
 
+class Ends:
+    """Where bodies ended in the midst of a chunk: who goes on there a moment later need not ask.
+
+    What he appends is compared with what is there then, as always.
+    """
+
+    def __init__(self) -> None:
+        self._ends: dict[str, tuple[int, Front, float]] = {}
+
+    def note(self, upload_id: str, offset: int, front: Front) -> None:
+        """One has ended at *offset*."""
+        if len(self._ends) >= _KEPT_MOST:
+            self._ends.clear()
+        self._ends[upload_id] = offset, front, steady()
+
+    def take(self, upload_id: str, offset: int) -> Front | None:
+        """How far it was known to have come, if the last one ended right there, just now."""
+        found = self._ends.pop(upload_id, None)
+        if found is None or found[0] != offset or steady() - found[2] >= _KEPT_FOR:
+            return None
+        return found[1]
+
+
 class Records:
     """All records: *engine* has states and the budget, *chunks* the bytes."""
 
@@ -281,7 +304,7 @@ class Records:
         self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
     ) -> None:
         self._engine, self._chunks, self._options = engine, chunks, options
-        self.kept = Kept()
+        self.kept, self.ends = Kept(), Ends()
 
     def state(self, upload_id: str) -> State:
         record = self._engine().space("upload", SCRIPTS).at(upload_id)

@@ -33,12 +33,13 @@ from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
 from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
-from towpath.clock import instant, wall_ms
+from towpath.clock import Duration, instant, steady, wall_ms
 from towpath.engine.check import whole
 from towpath.ids import new_job_id
 
 LARGEST_PAGE = 1000
-_LOOK_EVERY = 0.25
+_FIRST_LOOK, _LOOK_EVERY = 0.02, 0.25
+"""Seconds between two looks at an upload that somebody waits for."""
 _PLANS_MOST = 10_000
 
 
@@ -106,6 +107,9 @@ class UploadService:
         elif upload.size == 0:
             closed = await state.close(0)
             await self._own.submit(Work(upload.upload_id, closed.generation))
+        else:
+            self._note_plan(upload)
+            return View(upload, fields_of(upload)), False
         return View(upload, (await state.look())[0]), False
 
     def _new_row(
@@ -195,9 +199,13 @@ class UploadService:
             upload = await self._own.row(upload_id)
             if upload.sources:
                 raise UploadJoined(upload_id)
-            if len(self._plans) >= _PLANS_MOST:
-                self._plans.clear()
-            found = self._plans[upload_id] = upload.node_id, upload.plan
+            found = self._note_plan(upload)
+        return found
+
+    def _note_plan(self, upload: Upload) -> tuple[str, Plan]:
+        if len(self._plans) >= _PLANS_MOST:
+            self._plans.clear()
+        found = self._plans[upload.upload_id] = upload.node_id, upload.plan
         return found
 
     async def complete(self, upload_id: str) -> View:
@@ -234,6 +242,16 @@ class UploadService:
             until = max(upload.deadline, heard_of + self.options.expiry)
             return View(msgspec.structs.replace(upload, deadline=until), fields)
         return View(upload, fields_of(upload))
+
+    async def ended(self, upload_id: str, *, within: Duration) -> View:
+        """The upload once it has ended, or as it is after that time. Raises UploadNotFound."""
+        state, until = self._records.state(upload_id), steady() + within.total_seconds()
+        pause = _FIRST_LOOK
+        with suppress(UploadUnknown):
+            while (left := until - steady()) > 0 and (await state.front()).status.open:
+                await asyncio.sleep(min(pause, left))
+                pause = min(pause * 1.5, _LOOK_EVERY)
+        return await self.status(upload_id)
 
     async def missing(self, upload_id: str) -> list[Range]:
         """The chunks that are missing; those whose bytes have expired are again.

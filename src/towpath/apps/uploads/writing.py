@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -12,6 +12,7 @@ import msgspec
 from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Plan
+from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts, tail_token
 from towpath.apps.uploads.states import Front
 from towpath.apps.uploads.stores.port import Piece
@@ -48,12 +49,15 @@ class Steps:
             most=plan.most_chunks,
         )
         if put.token == token:
-            renewed = await self._records.chunks(upload_id).place(number, token)
-            if renewed is not None:
-                parts = renewed_parts(plan, [*renewed, number])
-                await self._records.budget.renew(upload_id, parts)
-                await self._own.tell_chunk(upload_id, number, last=number + 1 == plan.total_chunks)
-            elif await state.lose(put.generation, {number: token}):
+            budget = self._records.budget
+            renewed, _, _ = await asyncio.gather(
+                self._records.chunks(upload_id).place(number, token),
+                budget.renew(upload_id, [put.part]),
+                self._own.tell_chunk(upload_id, number, last=number + 1 == plan.total_chunks),
+            )
+            if renewed:
+                await budget.renew(upload_id, renewed_parts(plan, renewed))
+            elif renewed is None and await state.lose(put.generation, {number: token}):
                 raise ChunkLost(upload_id, f"chunk {number}")
         if put.turn is not None:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
@@ -137,6 +141,17 @@ class Writing:
 
     def token(self, number: int) -> str:
         return tail_token(self.front.generation, number)
+
+    async def write_all(self, body: AsyncIterator[bytes]) -> None:
+        """Put *body* behind what is here, a piece while the next one comes. Raises as `write`."""
+        before = Before()
+        try:
+            async for piece in in_pieces(body):
+                await before.done()
+                before.start(self.write(piece))
+            await before.done()
+        finally:
+            await before.give_up()
 
     async def write(self, piece: Piece) -> None:
         """Put *piece* behind what is here. Raises ChunkLost if another did before."""

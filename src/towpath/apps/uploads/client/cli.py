@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -24,12 +25,13 @@ from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
     from towpath.apps.uploads.client.sending import SendOptions, Sent
-    from towpath.apps.uploads.client.server import Address
+    from towpath.apps.uploads.client.server import Address, Wire
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _STDIN = "-"
 _SMALL = 8 * 1024 * 1024
 """Bytes: files up to here go several at once; a larger one has all connections for itself."""
+_FILES_AT_ONCE = 16
 _UNITS = {"": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2}
 
 
@@ -58,7 +60,14 @@ KeyOption = Annotated[
     ),
 ]
 Parallel = Annotated[
-    int, typer.Option("--parallel", "-p", min=1, max=64, help="Chunks, or small files, at once.")
+    int | None,
+    typer.Option(
+        "--parallel",
+        "-p",
+        min=1,
+        max=64,
+        help="Chunks, or small files, at once.  [default: 4; of small ones up to 16]",
+    ),
 ]
 ChunkSize = Annotated[
     str | None,
@@ -87,7 +96,7 @@ def upload(
     name: Annotated[
         str | None, typer.Option("--name", metavar="NAME", help="Its name there; for one file.")
     ] = None,
-    parallel: Parallel = 4,
+    parallel: Parallel = None,
     chunk_size: ChunkSize = None,
     connector: Annotated[
         str | None, typer.Option("--connector", metavar="ID", help="Its connector there.")
@@ -175,7 +184,8 @@ class _Uploads:
         from towpath.apps.uploads.client.sending import Stop  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._new_stop, self._stops = Stop, list[Stop]()
+        self._idle = list[Wire]()  # one file's connections are the next one's
+        self._new_stop, self._stops = partial(Stop, self._idle), list[Stop]()
         self._telling = threading.Lock()  # files end in several threads; lines stay whole
 
     def run(self, items: Sequence[Item]) -> int:
@@ -190,7 +200,7 @@ class _Uploads:
                 if len(small) == 1:
                     codes.append(self._one(small[0], sent))
                 elif small:
-                    with ThreadPoolExecutor(self._wish.at_once) as pool:
+                    with ThreadPoolExecutor(self._wish.at_once or _FILES_AT_ONCE) as pool:
                         tasks = [pool.submit(self._one, item, sent) for item in small]
                         codes += [task.result() for task in as_completed(tasks)]
         except KeyboardInterrupt:
@@ -207,6 +217,7 @@ class _Uploads:
         self._stops.append(stop)
         try:
             found = Sending(self._address, item.file, item.name, self._wish, stop).run(sent)
+            stop.leave()
         except InterruptedError:
             return 0  # the command ends
         except OSError as error:

@@ -40,15 +40,19 @@ _WORTH_ASKING = 1 << 20
 """Bytes of a chunk from which on it is asked for room first, once some was refused."""
 _LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
 """Seconds between two looks at what is missing, and at the status, once all was sent."""
+_AT_ONCE, _MORE_AT_ONCE = 4, 16
+"""Chunks on their way where nobody says how many, and of small ones: so many, or this many MiB."""
 _ANEW = 20
 """How often an upload that was aborted or has expired is begun anew."""
-_GONE = ("ABORTED", "EXPIRED")
+_GONE, _OPEN = ("ABORTED", "EXPIRED"), ("PENDING", "UPLOADING", "COMPLETING")
+_CREATED = 201
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a file is to be sent, and where it belongs."""
 
-    at_once: int = 4
+    at_once: int | None = None
+    """None = 4, and more of chunks below 1 MiB."""
     chunk_size: int | None = None
     again: bool = False
     """A new document, even if the same file is there."""
@@ -66,21 +70,30 @@ class Sent(NamedTuple):
 
 
 class Stop:
-    """Told to all threads: no more."""
+    """Told to all threads: no more. *idle* are connections that nobody uses now."""
 
-    def __init__(self) -> None:
+    def __init__(self, idle: list[Wire] | None = None) -> None:
         self._over = threading.Event()
+        self._idle = [] if idle is None else idle
         self._connections: list[Wire] = []
 
     def connection(self, address: Address) -> Wire:
-        made = Wire(address)
-        self._connections.append(made)
-        return made
+        try:
+            found = self._idle.pop()
+        except IndexError:
+            found = Wire(address)
+        self._connections.append(found)
+        return found
 
     def set(self) -> None:
         self._over.set()
         for connection in self._connections:
             connection.close()
+
+    def leave(self) -> None:
+        """All went well: others may use the connections."""
+        self._idle += self._connections
+        self._connections = []
 
     @property
     def said(self) -> bool:
@@ -111,7 +124,7 @@ class Sending:
     def run(self, sent: Callable[[int], None]) -> Sent:
         """Send it, wait until it is stored, and see that it is whole. *sent* is told of bytes."""
         checksum = self._checksum()
-        upload = self._started(checksum)
+        upload, is_new = self._started(checksum)
         before, failed, looked, pause = 0, 0, 0.0, 0.05
         first = True
         while True:
@@ -127,7 +140,7 @@ class Sending:
                 continue
             # Chunks may be missing again: they have expired, or Redis was lost.
             look = first or steady() - looked > _LOOK_EVERY
-            missing = list(_numbers(self._missing(upload))) if look else []
+            missing = list(self._missing(upload, is_new=first and is_new)) if look else []
             looked = steady() if look else looked
             if first:
                 before = self._size - sum(self._length(upload, gap) for gap in missing)
@@ -135,10 +148,11 @@ class Sending:
                 first = False
             if missing:
                 self._send(upload, missing, sent)
-            else:
+            asked = steady()
+            upload = self._asked("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
+            if upload["status"] in _OPEN and steady() - asked < pause:  # it does not wait
                 self._stop.wait(pause)
                 pause = min(pause * 1.5, _LONGEST_LOOK)
-            upload = self._asked("GET", self._path(upload))
 
     # ── the upload ───────────────────────────────────────────────────────────────────────
 
@@ -159,8 +173,8 @@ class Sending:
                 running.update(piece[:size])
         return running.checksum
 
-    def _started(self, checksum: Checksum) -> dict[str, Any]:
-        """The upload, begun now or before. One that was given up is begun anew."""
+    def _started(self, checksum: Checksum) -> tuple[dict[str, Any], bool]:
+        """The upload, and whether it was begun now. One that was given up is begun anew."""
         body = {
             "name": self._name,
             "size": self._size,
@@ -173,18 +187,22 @@ class Sending:
         for time in range(_ANEW):
             words = told + chance.encode() + (str(time).encode() if time else b"")
             headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
-            upload = self._asked("POST", PATH, body, headers)
-            if upload["status"] not in _GONE:
-                return upload
+            answer = self._answer("POST", PATH, body, headers)
+            if not answer.taken:
+                raise UploadServerRefused(self._name, answer)
+            if answer.body["status"] not in _GONE:
+                return answer.body, answer.status == _CREATED
         raise FileNotStored(f"{self._name}: it was aborted {_ANEW} times")
 
     def _path(self, upload: dict[str, Any]) -> str:
         return f"{PATH}/{upload['upload_id']}"
 
-    def _missing(self, upload: dict[str, Any]) -> list[tuple[int, int]]:
+    def _missing(self, upload: dict[str, Any], *, is_new: bool) -> Iterable[int]:
+        if is_new:
+            return range(upload["total_chunks"])
         answer = self._answer("GET", f"{self._path(upload)}/missing")
         if answer.taken:
-            return answer.missing
+            return _numbers(answer.missing)
         if answer.ended or answer.advice.next is Next.GONE:  # meanwhile
             return []
         raise UploadServerRefused(self._name, answer)
@@ -207,12 +225,14 @@ class Sending:
     ) -> None:
         """Send chunks, several at once, until all are there or the upload has ended."""
         queue = Waiting(missing)
-        threads = min(self._wish.at_once, len(queue))
+        small = max(_READ // upload["chunk_size"], 1) * _AT_ONCE
+        threads = min(self._wish.at_once or min(small, _MORE_AT_ONCE), len(queue))
         if threads == 1:
-            self._send_some(upload, queue, sent)
+            self._send_some(upload, queue, sent, self._connection)
             return
         with ThreadPoolExecutor(threads, thread_name_prefix="towpath-upload") as pool:
-            tasks = [pool.submit(self._send_some, upload, queue, sent) for _ in range(threads)]
+            wires = [self._stop.connection(self._address) for _ in range(threads)]
+            tasks = [pool.submit(self._send_some, upload, queue, sent, it) for it in wires]
             try:
                 for task in tasks:
                     task.result()
@@ -222,29 +242,29 @@ class Sending:
                 raise
 
     def _send_some(
-        self, upload: dict[str, Any], queue: Waiting, sent: Callable[[int], None]
+        self,
+        upload: dict[str, Any],
+        queue: Waiting,
+        sent: Callable[[int], None],
+        connection: Wire,
     ) -> None:
-        connection = self._stop.connection(self._address)
         ask, refused = False, 0
-        try:
-            with self._file.open("rb", buffering=0) as file:
-                while (number := queue.next()) is not None:
-                    path = f"{self._path(upload)}/chunks/{number}"
-                    start, length = number * upload["chunk_size"], self._length(upload, number)
-                    try:
-                        answer = connection.put(path, file, start, length, ask=ask)
-                    except OSError as error:
-                        connection.close()
-                        self._pause(error)
-                        queue.back(number)
-                        continue
-                    ask = answer.later or (ask and length >= _WORTH_ASKING)
-                    refused = refused + 1 if answer.full else 0
-                    self._heed(answer, number, queue, lambda: sent(length))  # noqa: B023 -- called now
-                    if answer.later:
-                        self._pause(answer, refused)
-        finally:
-            connection.close()
+        with self._file.open("rb", buffering=0) as file:
+            while (number := queue.next()) is not None:
+                path = f"{self._path(upload)}/chunks/{number}"
+                start, length = number * upload["chunk_size"], self._length(upload, number)
+                try:
+                    answer = connection.put(path, file, start, length, ask=ask)
+                except OSError as error:
+                    connection.close()
+                    self._pause(error)
+                    queue.back(number)
+                    continue
+                ask = answer.later or (ask and length >= _WORTH_ASKING)
+                refused = refused + 1 if answer.full else 0
+                self._heed(answer, number, queue, lambda: sent(length))  # noqa: B023 -- called now
+                if answer.later:
+                    self._pause(answer, refused)
 
     def _heed(self, answer: Reply, number: int, queue: Waiting, sent: Callable[[], None]) -> None:
         if answer.taken:

@@ -20,6 +20,7 @@ from towpath.apps.uploads.http import tus
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
     ChunkWish,
+    LookWish,
     MissingOut,
     StartIn,
     SummaryOut,
@@ -30,6 +31,7 @@ from towpath.apps.uploads.http.shapes import (
 from towpath.apps.uploads.lifecycle import progress_of
 from towpath.apps.uploads.model import UPLOADS, Range
 from towpath.apps.uploads.service import Content, UploadService
+from towpath.clock import seconds
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.auth import scoped
@@ -156,9 +158,11 @@ async def list_uploads(
 
 
 @router.get("/{id}", response_model=UploadOut, responses=documented(404))
-async def look(id: Id, uploads: TheUploads, _: CanRead) -> UploadOut:
-    """The upload as it is now."""
-    return UploadOut.of(await uploads.status(id))
+async def look(
+    id: Id, uploads: TheUploads, _: CanRead, wish: Annotated[LookWish, Query()]
+) -> UploadOut:
+    """The upload as it is now, or with `wait` once it has ended."""
+    return UploadOut.of(await uploads.ended(id, within=seconds(wish.wait)))
 
 
 @router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))

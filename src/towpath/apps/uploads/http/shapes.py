@@ -181,6 +181,13 @@ class Wish(Body):
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 
+class LookWish(Body):
+    """How to look at an upload."""
+
+    wait: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0
+    """Seconds to wait for its end, if it has not ended."""
+
+
 class ChunkWish(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
