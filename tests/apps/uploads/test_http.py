@@ -84,6 +84,19 @@ class TestAnUpload:
         content = await client.get(f"{ROOT}/{found['upload_id']}/content")
         assert content.content == data[:C] + b"end"
 
+    async def test_is_waited_for(self, client: httpx.AsyncClient, data: bytes) -> None:
+        """Until it has ended, or the time is over; of one that has ended, nobody waits."""
+        upload = await start(client, size=len(data))
+        path = f"{ROOT}/{upload['upload_id']}"
+        assert (await client.get(path, params={"wait": 0.01})).json()["status"] == "PENDING"
+        waiting = asyncio.create_task(client.get(path, params={"wait": 10}))
+        for number in range(3):
+            await put(client, upload, number, data[number * C : number * C + C])
+        found = (await waiting).json()
+        while found["status"] != "COMPLETED":
+            found = (await client.get(path, params={"wait": 10})).json()
+        assert (await client.get(path, params={"wait": 10})).json() == found
+
     async def test_can_be_aborted(self, client: httpx.AsyncClient, data: bytes) -> None:
         upload = await start(client, size=len(data))
         await put(client, upload, 0, data[:C])
@@ -164,6 +177,27 @@ class TestARefusal:
         for size in (0, 1, C - 1, C + 1):
             assert (await put(client, upload, 0, data[:size])).status_code == 422, size
         assert (await put(client, upload, 0, data[:C])).status_code == 200
+
+    async def test_of_a_last_chunk_that_is_not_the_last(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        """Whether it is here already or not, and whether the size was known from the start."""
+        last = {"is_last": "true"}
+        upload, unsized = await start(client, size=len(data)), await start(client)
+        assert (await put(client, unsized, 1, b"end", params=last)).status_code == 200
+        for it in (upload, unsized):
+            for _ in range(2):
+                answer = await put(client, it, 0, data[:C], params=last)
+                assert answer.status_code == 409
+                assert answer.json()["type"].endswith("/last-chunk-differs")
+                await put(client, it, 0, data[:C])
+        assert (await put(client, unsized, 2, b"end", params=last)).status_code == 422
+
+    async def test_of_a_wait_that_can_t_be(self, client: httpx.AsyncClient) -> None:
+        upload = await start(client, size=1)
+        for wait in ("-1", "11", "nan", "inf", "x"):
+            found = await client.get(f"{ROOT}/{upload['upload_id']}", params={"wait": wait})
+            assert found.status_code == 422, wait
 
     async def test_of_a_chunk_that_is_not_its_digest(
         self, client: httpx.AsyncClient, data: bytes

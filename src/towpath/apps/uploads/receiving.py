@@ -22,6 +22,7 @@ from towpath.apps.uploads.errors import (
     ChunkInvalid,
     ChunkLost,
     DigestMismatch,
+    LastChunkDiffers,
     ShareFull,
     UploadError,
     UploadTooLarge,
@@ -338,12 +339,16 @@ class Receiving:
 
 
 def check_number(incoming: Incoming, plan: Plan) -> None:
-    """Raises ChunkInvalid, UploadTooLarge for a number that no chunk of the plan has."""
+    """Raises ChunkInvalid, UploadTooLarge for a number that no chunk of the plan has, and
+    LastChunkDiffers for one that is not the last and said to be.
+    """
     number = incoming.number
     if not 0 <= number < _NUMBER_MOST:
         raise ChunkInvalid(f"chunk {number}: chunks are counted from 0")
     if plan.size is not None and number >= plan.most_chunks:
         raise ChunkInvalid(f"chunk {number}: the last one is {plan.most_chunks - 1}")
+    if plan.size is not None and incoming.last and number != plan.most_chunks - 1:
+        raise LastChunkDiffers(incoming.upload_id, number, plan.most_chunks - 1)
     if number >= plan.most_chunks + 1:
         raise UploadTooLarge(
             f"chunk {number}: there are at most {plan.most_chunks} of this size",

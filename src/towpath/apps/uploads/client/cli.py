@@ -184,7 +184,7 @@ class _Uploads:
         from towpath.apps.uploads.client.sending import Stop  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._idle = list[Wire]()  # one file's connections are the next one's
+        self._idle: list[Wire] = []  # one file's connections are the next one's
         self._new_stop, self._stops = partial(Stop, self._idle), list[Stop]()
         self._telling = threading.Lock()  # files end in several threads; lines stay whole
 
