@@ -126,10 +126,7 @@ class Storing:
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
     async def store_part(self, upload: Upload, part: int, turn: int) -> None:
-        """Store a part, and let go of its chunks; where it is all of the object, complete that.
-
-        Raises StoreError, UploadUnknown, PartStale.
-        """
+        """Store a part, or all of a file. Raises StoreError, UploadUnknown, PartStale."""
         state = self._records.state(upload.upload_id)
         try:
             taken = await state.take(upload.generation, part, turn)
@@ -261,8 +258,7 @@ class Storing:
 
     async def _finish(self, upload: Upload, made: Object, parts: Sequence[Part]) -> None:
         """The object is whole: see that it is the right one, and say so. Raises StoreError."""
-        store = self._own.store_of(upload.bucket)
-        await self._read_back(upload, store, parts)
+        await self._read_back(upload, store := self._own.store_of(upload.bucket), parts)
         await self._active(upload, made, store)
 
     async def _join(self, upload: Upload, turn: int) -> None:

@@ -232,7 +232,7 @@ class Sending:
             return
         with ThreadPoolExecutor(threads, thread_name_prefix="towpath-upload") as pool:
             wires = [self._stop.connection(self._address) for _ in range(threads)]
-            tasks = [pool.submit(self._send_some, upload, queue, sent, it) for it in wires]
+            tasks = [pool.submit(self._send_some, upload, queue, sent, wire) for wire in wires]
             try:
                 for task in tasks:
                     task.result()
