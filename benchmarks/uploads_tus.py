@@ -24,7 +24,7 @@ async def run(plan: Plan) -> list[Figure]:
         modules = node_environment("tus", REQUIRES)
     except NotInstalled as error:
         return [not_measured("uploads_tus", "tus-js-client", "MiB/s", why=str(error))]
-    size, rounds = plan.count(512, 32) * MIB, plan.count(3, 2)
+    size, rounds = plan.count(512, 32) * MIB, 2
     figures: list[Figure] = []
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)

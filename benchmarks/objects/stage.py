@@ -106,8 +106,8 @@ class Stage:
         """Remove all objects: the disk is not what is measured."""
         pages = self.s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
         async for page in pages:
-            for found in page.get("Contents", []):
-                await self.s3.delete_object(Bucket=BUCKET, Key=found["Key"])
+            if keys := [{"Key": found["Key"]} for found in page.get("Contents", [])]:
+                await self.s3.delete_objects(Bucket=BUCKET, Delete={"Objects": keys})
 
 
 @asynccontextmanager
