@@ -52,6 +52,8 @@ def description() -> dict[str, Any]:
 
 def _operation(name: str, operation: dict[str, Any]) -> str:
     lines = [f"\n### `{name}`\n", f"{operation['description']}\n"]
+    if operation.get("deprecated"):
+        lines.append(f"Deprecated: use `POST {name.partition(' ')[2]}/cancel`.\n")
     asked = [
         f"`{_shape(content['schema'])}`" for content in _contents(operation.get("requestBody", {}))
     ]

@@ -16,5 +16,5 @@ with EmbeddedServer() as server:
         return sum(numbers)
 
     job = add.blocking.submit([20, 22])
-    Worker(app).run_until_empty()
+    Worker(app).run_until_drained()
     print(job.result(within=5))

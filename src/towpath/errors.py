@@ -503,7 +503,7 @@ class ScheduleDeclared(_OfASchedule):
     code = "schedule_declared"
     remedy = (
         "Change it where the code declares it, or choose another name. If no code declares it any"
-        " more, `towpath schedules forget` frees the name."
+        " more, `towpath schedules delete --declared` frees the name."
     )
     _what = "is declared by code"
 

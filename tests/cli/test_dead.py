@@ -38,9 +38,9 @@ async def test_dead_jobs_are_counted_by_error_and_a_group_is_seen_to(
     ran = towpath("dead", "retry", "mails", "--group", late["group"])
     assert ran.out.splitlines()[-1] == "mails  3 retried"
     assert (await engine.inspect.counts("mails")).dead == 1
-    assert towpath("dead", "purge", "mails", "--group", full["group"]).code == 2
-    ran = towpath("dead", "purge", "mails", "--group", full["group"], "--yes", "--json")
-    assert ran.objects == [{"queue": "mails", "purged": 1}]
+    assert towpath("dead", "delete", "mails", "--group", full["group"]).code == 2
+    ran = towpath("dead", "delete", "mails", "--group", full["group"], "--yes", "--json")
+    assert ran.objects == [{"queue": "mails", "deleted": 1}]
 
 
 async def test_all_are_retried_with_a_bar_to_watch(towpath: Command, engine: Engine) -> None:
@@ -64,13 +64,13 @@ async def test_some_are_retried_by_name(towpath: Command, engine: Engine) -> Non
 async def test_purging_all_needs_a_yes(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1", "m-2")
     await bury(engine, "other", "o-1")
-    assert towpath("dead", "purge", "--all").code == 2
+    assert towpath("dead", "delete", "--all").code == 2
     assert (await engine.inspect.counts("mails")).dead == 2
-    ran = towpath("dead", "purge", "--all", "--yes", "--json")
-    assert ran.objects == [{"queue": "mails", "purged": 2}, {"queue": "other", "purged": 1}]
+    ran = towpath("dead", "delete", "--all", "--yes", "--json")
+    assert ran.objects == [{"queue": "mails", "deleted": 2}, {"queue": "other", "deleted": 1}]
     assert (await engine.inspect.counts("mails")).totals["deleted"] == 2
 
 
 def test_either_some_are_named_or_all_are_meant(towpath: Command) -> None:
     assert towpath("dead", "retry").code == 2
-    assert towpath("dead", "purge", "mials", "--all", "--yes").code == 5
+    assert towpath("dead", "delete", "mials", "--all", "--yes").code == 5

@@ -1,24 +1,27 @@
-"""Old words: the command line, settings and secrets tell what they are called now."""
+"""Old words: commands, settings, secrets and methods tell what they are called now."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.command import Command
 from towpath.calls.signature import OUTBOX, derived
 from towpath.cli.config import groups
+from towpath.engine.schedules import Schedules
 from towpath.errors import InvalidOption
+from towpath.ledger.outbox.outbox import Outbox
+from towpath.ledger.records.jobs import Jobs
 from towpath.renamed import COMMANDS
 from towpath.settings import load
+from towpath.worker.worker import Worker
 
 
 @pytest.mark.parametrize("old", COMMANDS)
 def test_an_old_command_names_the_new_one(old: str, towpath: Command) -> None:
     """Whatever stands before or behind it."""
-    noun, *verb = old.split()
-    words = ("--json", noun, "--timeout", "1s", *verb) if verb else ("--json", noun)
     for more in ((), ("list", "webhook", "--all")):
-        ran = towpath(*words, *more)
+        ran = towpath("--json", "--timeout", "1s", *old.split(), *more)
         assert (ran.code, ran.out) == (2, "")
         assert f"`towpath {old}` is now `towpath {COMMANDS[old]}`" in ran.err
 
@@ -85,3 +88,28 @@ def test_the_secret_of_the_outbox_is_still_the_one_that_receivers_have(towpath: 
     ran = towpath("secret", "events", TOWPATH_CALLS__SECRETS=secret)
     assert ran.code == 2
     assert "is now outbox" in ran.err
+
+
+def test_an_old_option_of_the_worker_names_the_new_one(towpath: Command) -> None:
+    ran = towpath("worker", "shop:app", "--burst")
+    assert ran.code == 2
+    assert "is now --drain" in ran.err
+    assert "--burst" not in towpath("worker", "--help").out
+
+
+@pytest.mark.parametrize(
+    ("kind", "old", "new"),
+    [
+        (Worker, "run_until_empty", "run_until_drained"),
+        (Schedules, "remove", "delete"),
+        (Schedules, "forget", "delete_declared"),
+        (Outbox, "discard", "delete"),
+        (Jobs, "prune", "trim"),
+    ],
+)
+def test_an_old_method_names_the_new_one(kind: type[Any], old: str, new: str) -> None:
+    assert callable(getattr(kind, new))
+    made = kind.__new__(kind)
+    with pytest.raises(AttributeError, match=rf"^{kind.__name__}\.{old} is now .*\.{new}$"):
+        getattr(made, old)
+    assert not hasattr(made, "nothing")

@@ -127,21 +127,21 @@ class TestSeeingToIt:
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
         assert "--all" in ran.refusal["message"]
 
-    def test_discard_deletes_what_was_refused(self, outbox: Command) -> None:
+    def test_delete_deletes_what_was_refused(self, outbox: Command) -> None:
         put(outbox, an_event("a"), an_event("b"), refused=True)
-        ran = outbox("outbox", "discard", "webhook", "a/1", "--yes", "--json")
-        assert ran.object == {"sink": "webhook", "id": "a/1", "discarded": True}
+        ran = outbox("outbox", "delete", "webhook", "a/1", "--yes", "--json")
+        assert ran.object == {"sink": "webhook", "id": "a/1", "deleted": True}
         assert [it["id"] for it in outbox("outbox", "refused", "webhook", "--json").objects] == [
             "b/1"
         ]
 
-    def test_discard_asks_first(self, outbox: Command) -> None:
+    def test_delete_asks_first(self, outbox: Command) -> None:
         put(outbox, an_event("a"), refused=True)
-        ran = outbox("outbox", "discard", "webhook", "a/1", "--json")
+        ran = outbox("outbox", "delete", "webhook", "a/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "not_confirmed")
         assert outbox("outbox", "--json").objects[1]["refused"] == 1
 
-    @pytest.mark.parametrize("verb", [("resend",), ("discard", "--yes")], ids=str)
+    @pytest.mark.parametrize("verb", [("resend",), ("delete", "--yes")], ids=str)
     def test_an_event_that_was_not_refused_is_not_found(
         self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
@@ -151,7 +151,7 @@ class TestSeeingToIt:
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
         assert outbox("outbox", "--json").objects[1]["pending"] == 1
 
-    @pytest.mark.parametrize("verb", [("resend",), ("discard", "--yes")], ids=str)
+    @pytest.mark.parametrize("verb", [("resend",), ("delete", "--yes")], ids=str)
     def test_one_that_is_not_found_leaves_the_others_their_turn(
         self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
@@ -161,7 +161,7 @@ class TestSeeingToIt:
         assert [it["id"] for it in ran.objects] == ["a/1", "b/1"]
 
     @pytest.mark.parametrize(
-        "verb", [("refused",), ("resend", "--all"), ("discard", "a/1", "--yes")], ids=str
+        "verb", [("refused",), ("resend", "--all"), ("delete", "a/1", "--yes")], ids=str
     )
     def test_a_sink_that_there_is_not_is_named(
         self, outbox: Command, verb: tuple[str, ...]

@@ -1,4 +1,4 @@
-"""`towpath worker --processes` and `--reload`: real processes, killed, drained and started anew."""
+"""`towpath worker --processes` and `--reload`: real processes, killed, stopped and started anew."""
 
 import json
 import os
@@ -121,7 +121,7 @@ class TestSeveralProcesses:
         job = (await engine.submit("parcels", json.dumps(str(door)).encode())).job
         await eventually_async(lambda: _leased(engine))
         workers.signal(signal.SIGINT)
-        workers.until("worker.draining", times=2)
+        workers.until("worker.stopping", times=2)
         door.touch()
         assert workers.ended() == 0
         assert (await engine.inspect.job(job)).result == b'"packed"'
@@ -140,7 +140,7 @@ class TestSeveralProcesses:
             workers.until("worker.started", times=2)
             await eventually_async(lambda: _leased(engine))
             os.killpg(process.pid, signal.SIGINT)
-            workers.until("worker.draining", times=2)
+            workers.until("worker.stopping", times=2)
             door.touch()
             assert workers.ended() == 0
         assert (await engine.inspect.job(job)).result == b'"packed"'
@@ -153,7 +153,7 @@ class TestSeveralProcesses:
         await engine.submit("parcels", payload, id="p-1")
         await eventually_async(lambda: _leased(engine))
         workers.signal()
-        workers.until("worker.draining", times=2)
+        workers.until("worker.stopping", times=2)
         workers.signal()
         assert workers.ended() == 0
         it = await engine.inspect.job(job_ref("parcels", "p-1"))
@@ -169,7 +169,7 @@ class TestSeveralProcesses:
         await eventually_async(lambda: _leased(engine))
         holder = (await pids(engine))[(await engine.inspect.job(job)).worker or ""]
         workers.signal()
-        workers.until("worker.draining", times=2)
+        workers.until("worker.stopping", times=2)
         os.kill(holder, signal.SIGKILL)
         assert workers.ended() == 75
         assert "worker.child_died" not in [it.get("event") for it in workers.said]
@@ -183,7 +183,7 @@ class TestSeveralProcesses:
         eventually(lambda: not any(map(_runs, children)))
 
 
-class TestABurst:
+class TestADrain:
     async def test_ends_when_all_have_nothing_left_to_run(
         self, towpath: Command, engine: Engine
     ) -> None:
@@ -242,7 +242,7 @@ class TestReloading:
         source.write_text(source.read_text().replace('"packed"', '"packed anew"'))
         [changed] = reloading.until("reload.changed")
         assert changed["files"] == [str(source)]
-        reloading.until("worker.draining")
+        reloading.until("worker.stopping")
         door.touch()
         reloading.until("worker.started")
         new = (await engine.submit("parcels", json.dumps(str(door)).encode())).job

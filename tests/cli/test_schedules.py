@@ -50,14 +50,14 @@ class TestWhatCodeDeclares:
         await plant(engine)
         told = towpath("schedules", "list", "--queue", "reports", "--json").object
         assert (told["queue"], told["name"], told["source"]) == ("reports", "nightly", "code")
-        assert towpath("schedules", "forget", "reports", "nightly").code == 0
+        assert towpath("schedules", "delete", "reports", "nightly", "--declared").code == 0
         assert (await engine.schedules.recurring("reports")).last == {}
 
     async def test_that_is_not_there_can_not_be_forgotten(
         self, towpath: Command, engine: Engine
     ) -> None:
         await plant(engine)
-        ran = towpath("schedules", "forget", "reports", "weekly")
+        ran = towpath("schedules", "delete", "reports", "weekly", "--declared")
         assert ran.code == 4
         assert "recurrence_not_found" in ran.err
 
@@ -65,7 +65,7 @@ class TestWhatCodeDeclares:
         await plant(engine)
         for ran in (
             towpath("schedules", "set", "reports", "nightly", "--every", "1h"),
-            towpath("schedules", "remove", "reports", "nightly"),
+            towpath("schedules", "delete", "reports", "nightly"),
         ):
             assert ran.code == 4
             assert "schedule_declared" in ran.err
@@ -91,7 +91,7 @@ class TestASchedule:
         assert "full" in towpath("schedules", "show", "reports", "nightly").out
         again = towpath("schedules", "set", "reports", "nightly", "--every", "1h", "--json").object
         assert (again["new"], again["schedule"]) == (False, "every 1:00:00")
-        assert towpath("schedules", "remove", "reports", "nightly").code == 0
+        assert towpath("schedules", "delete", "reports", "nightly").code == 0
         assert (await engine.schedules.list()).schedules == []
 
     async def test_is_paused_resumed_and_fired(self, towpath: Command, engine: Engine) -> None:
@@ -103,7 +103,7 @@ class TestASchedule:
         assert (await engine.inspect.counts("reports")).ready == 1
         assert "resumed  next " in towpath("schedules", "resume", "reports", "hourly").out
 
-    @pytest.mark.parametrize("command", ["show", "remove", "fire", "pause", "resume"])
+    @pytest.mark.parametrize("command", ["show", "delete", "fire", "pause", "resume"])
     def test_that_is_not_there_is_told(self, towpath: Command, command: str) -> None:
         ran = towpath("schedules", command, "reports", "weekly")
         assert ran.code == 5

@@ -254,7 +254,7 @@ class TestLive:
         api.submit(id="first")
         page = tab.go(f"/ui/queues/{api.queue}/jobs/first")
         tab.live()
-        api.delete("/jobs/first")
+        api.post("/jobs/first/cancel")
         expect(page.locator("h1 + .state")).to_have_text("cancelled")
 
 

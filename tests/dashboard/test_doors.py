@@ -233,7 +233,7 @@ class TestTheAuditLog:
         api.submit(id="a")
         path = f"/api/v1/queues/{api.queue}"
         admin.send("POST", f"{path}/pause")
-        admin.send("DELETE", f"{path}/jobs/a%2Fb")
+        admin.send("DELETE", f"{path}/dead/a%2Fb")
         reader.send("POST", f"{path}/resume")
 
         def mine() -> list[dict[str, Any]]:
@@ -243,7 +243,7 @@ class TestTheAuditLog:
         eventually(lambda: all(it["status"] for it in mine()))  # written once they are answered
         assert [(it["method"], it["path"], it["status"]) for it in mine()] == [
             ("POST", f"{path}/resume", 403),
-            ("DELETE", f"{path}/jobs/a%2Fb", 404),
+            ("DELETE", f"{path}/dead/a%2Fb", 404),
             ("POST", f"{path}/pause", 204),
         ]
         assert [it["key_name"] for it in mine()] == ["test", "first", "first"]

@@ -91,14 +91,14 @@ def test_a_parked_lane_is_dropped(tab: Tab, running: Serving, api: Api) -> None:
     assert tab.complaints == []
 
 
-def test_a_schedule_is_removed(tab: Tab, api: Api) -> None:
+def test_a_schedule_is_deleted(tab: Tab, api: Api) -> None:
     body = {"every": "1h", "payload": 1}
     api.client.put(f"/api/v1/schedules/{api.queue}/hourly", json=body).raise_for_status()
     page = tab.go("/ui/schedules")
     row = page.locator("tr", has=page.locator(f"a:text-is('{api.queue}')"))
-    row.locator("button:text-is('Remove')").click()
+    row.locator("button:text-is('Delete')").click()
     page.click("#confirm .yes")
-    expect(page.locator("#told")).to_contain_text("Removed.")
+    expect(page.locator("#told")).to_contain_text("Deleted.")
     expect(row).to_have_count(0)
     found = api.client.get(f"/api/v1/schedules/{api.queue}/hourly")
     assert found.status_code == 404

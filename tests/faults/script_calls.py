@@ -393,7 +393,7 @@ CASES = [
     _case("schedule", lambda it: _schedule(it, "new", "", "v2")),
     _case("schedule another in its place", lambda it: _schedule(it, KEPT, "v1", "v2")),
     _case("unschedule", lambda it: _write(it, "unschedule", [KEPT, "v1", "v2"])),
-    _case("forget", lambda it: it.engine.schedules.forget(it.queue, RECURRING)),
+    _case("forget", lambda it: it.engine.schedules.delete_declared(it.queue, RECURRING)),
     _case("configure", lambda it: it.engine.queues.reconfigure(it.queue, options(SKIP))),
 ]
 """At least one call of every writing script; a test sees to that."""

@@ -178,7 +178,7 @@ class TestRefusedEvents:
 
     async def test_can_be_discarded(self, ledger: Ledger) -> None:
         await put(ledger, an_event("c", 1))
-        assert await ledger.outbox.discard("events", ["a/1", "c/1"]) == 1
+        assert await ledger.outbox.delete("events", ["a/1", "c/1"]) == 1
         assert [it.event.id for it in await ledger.outbox.refused("events")] == ["b/1"]
         assert await pending(ledger) == 1
 

@@ -244,10 +244,10 @@ class TestLooking:
         await made(ledger, "open")
         await made(ledger, "gone")
         await ledger.jobs.cancel(REVIEWS, "gone")
-        assert await ledger.jobs.prune() == 0
+        assert await ledger.jobs.trim() == 0
         old = text("UPDATE towpath_jobs SET finished_at = 1 WHERE finished_at IS NOT NULL")
         await ledger.write(lambda it: it.execute(old))
-        await ledger.jobs.prune()
+        await ledger.jobs.trim()
         assert [it.id for it in (await ledger.jobs.list(REVIEWS)).records] == ["open"]
 
 

@@ -60,7 +60,7 @@ class TestSetting:
 
     def test_makes_anew_what_was_cancelled(self, api: Api) -> None:
         api.submit("x", id="a")
-        api.delete("/jobs/a")
+        api.post("/jobs/a/cancel")
         assert api.submit("x", id="a")["existed"]
         assert api.put("/jobs/a", {"payload": "x"}).status_code == 201
         [job] = api.claim()

@@ -279,7 +279,7 @@ class TestLooking:
     def test_an_unknown_job_is_not_found(self, api: Api) -> None:
         assert code(api.get("/jobs/nobody"), 404) == "job-not-found"
         assert code(api.get("/jobs/nobody/explain"), 404) == "job-not-found"
-        assert code(api.delete("/jobs/nobody"), 404) == "job-not-found"
+        assert code(api.post("/jobs/nobody/cancel"), 404) == "job-not-found"
 
     def test_a_job_is_explained(self, api: Api) -> None:
         api.submit(1, id="a")
@@ -340,21 +340,25 @@ class TestListing:
 class TestCancelling:
     def test_ends_a_job_that_waits(self, api: Api) -> None:
         api.submit(1, id="a")
-        assert api.delete("/jobs/a").json() == {"id": "a", "state": "cancelled"}
+        assert api.post("/jobs/a/cancel").json() == {"id": "a", "state": "cancelled"}
         assert api.claim() == []
         assert api.look("a")["state"] == "cancelled"
 
     def test_asks_a_running_one_to_stop(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
-        assert api.delete("/jobs/a").json() == {"id": "a", "state": "leased"}
+        assert api.post("/jobs/a/cancel").json() == {"id": "a", "state": "leased"}
         assert api.say("renew", job).json()["cancel_requested"] is True
 
     def test_is_too_late_for_one_that_has_ended(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
         api.say("complete", job)
-        assert code(api.delete("/jobs/a"), 409) == "job-done"
+        assert code(api.post("/jobs/a/cancel"), 409) == "job-done"
+
+    def test_with_delete_is_how_older_clients_say_it(self, api: Api) -> None:
+        api.submit(1, id="a")
+        assert api.delete("/jobs/a").json() == {"id": "a", "state": "cancelled"}
 
 
 def test_a_delayed_job_runs_when_it_is_due(api: Api) -> None:

@@ -119,7 +119,7 @@ class TestAKey:
 
 
 NEEDS = {
-    "submit": [("POST", "/jobs"), ("DELETE", "/jobs/a")],
+    "submit": [("POST", "/jobs"), ("POST", "/jobs/a/cancel"), ("DELETE", "/jobs/a")],
     "work": [
         ("POST", "/claim"),
         ("POST", "/jobs/a/renew"),

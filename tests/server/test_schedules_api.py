@@ -168,7 +168,7 @@ class TestWhatCodeDeclares:
         ):
             told = problem(answer, 409)
             assert told["type"].endswith("schedule-declared")
-            assert "towpath schedules forget" in told["remedy"]
+            assert "towpath schedules delete --declared" in told["remedy"]
 
 
 class TestScopes:

@@ -235,7 +235,7 @@ class TestForgetting:
         await engine.queues.options(REVIEWS)
         await planted(engine, clock)
         assert "{reviews}:recurring" in deployment.key_names()
-        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
         assert (await engine.schedules.recurring(REVIEWS)).last == {}
         assert {key for key in deployment.key_names() if ":call:" not in key} == {
             "{reviews}:meta",
@@ -246,17 +246,17 @@ class TestForgetting:
         first = await planted(engine, clock)
         await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         await planted(engine, clock, "other")
-        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
         assert set((await engine.schedules.recurring(REVIEWS)).last) == {"other"}
         assert await run_all(engine) == ["a"]
 
     async def test_what_is_not_known_is_refused(self, engine: Engine) -> None:
         with pytest.raises(RecurrenceNotFound, match=NIGHTLY):
-            await engine.schedules.forget(REVIEWS, NIGHTLY)
+            await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
 
     async def test_lets_it_begin_anew(self, engine: Engine, clock: ManualClock) -> None:
         await planted(engine, clock)
-        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
         assert await planted(engine, clock) == await last_of(engine)
 
 
@@ -280,7 +280,7 @@ class TestBadInput:
         with pytest.raises(InvalidName, match="recurrence"):
             await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=clock.now)
         with pytest.raises(InvalidName, match="recurrence"):
-            await engine.schedules.forget(REVIEWS, name)
+            await engine.schedules.delete_declared(REVIEWS, name)
 
     @pytest.mark.parametrize("upto", [0, None, "now", datetime(2026, 1, 1)])  # noqa: DTZ001 -- the very mistake
     async def test_of_an_instant(self, engine: Engine, upto: Any) -> None:

@@ -160,7 +160,7 @@ async def firing(engine: Engine) -> Verb:
 async def forgetting(engine: Engine) -> Verb:
     first = (await engine.schedules.recurring(REVIEWS)).now
     await engine.schedules.fire_due(REVIEWS, "nightly", [], after=None, upto=first)
-    return lambda engine, call: engine.schedules.forget(REVIEWS, "nightly", call=call)
+    return lambda engine, call: engine.schedules.delete_declared(REVIEWS, "nightly", call=call)
 
 
 EVERY_VERB = pytest.mark.parametrize(

@@ -273,7 +273,7 @@ class TestWhatCodeDeclares:
         ):
             with pytest.raises(ScheduleDeclared, match=NIGHTLY):
                 await refused
-        await engine.schedules.forget(REVIEWS, NIGHTLY)
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
         assert (await engine.schedules.set(REVIEWS, NIGHTLY, Every(hours(1)))).new
 
 

@@ -122,7 +122,7 @@ class TestAWorkerProcess:
         job = await hold.submit(held.gate)
         await worker.wait_for(held.has_begun)
         stopping = asyncio.create_task(asyncio.to_thread(worker.stop))
-        await worker.wait_for(lambda: "worker.draining" in worker.log)
+        await worker.wait_for(lambda: "worker.stopping" in worker.log)
         held.let_go()
         await stopping
         assert worker.exit_code == 0

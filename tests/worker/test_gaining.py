@@ -342,7 +342,7 @@ class TestWhileItStops:
         await sell.submit()
         await lines.next("job.started")
         worker.stop()
-        await lines.next("worker.draining")
+        await lines.next("worker.stopping")
         job = await doubling(app, "late").submit(1)
         app.remove(sell)
         go.set()

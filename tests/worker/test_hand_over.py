@@ -204,7 +204,7 @@ class TestAWorkerThatStops:
         job = await sell.submit()
         await lines.next("job.started")
         worker.stop()
-        await lines.next("worker.draining")
+        await lines.next("worker.stopping")
         go.set()
         assert await running == 0
         assert await job.state() is State.LEASED

@@ -103,7 +103,7 @@ class TestStopping:
         job = await sell.submit()
         await lines.next("job.started")
         worker.stop("the shop closes")
-        assert (await lines.next("worker.draining"))["running"] == 1
+        assert (await lines.next("worker.stopping"))["running"] == 1
         late = await sell.submit()
         go.set()
         assert await running == 0
@@ -248,7 +248,7 @@ class TestRunningAgain:
 
         async with Towpath(server.url) as front:
             job = await front.add("shop", sell.function, sell.options).submit()
-            assert await asyncio.to_thread(Worker(app).run_until_empty) == 0
+            assert await asyncio.to_thread(Worker(app).run_until_drained) == 0
             assert await job.result(within=SOON) != threading.main_thread().name
 
     async def test_what_fails_beside_it_ends_it_in_good_order(

@@ -129,7 +129,7 @@ class TestRecurringWork:
 
     async def test_that_was_forgotten_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
         async with firing(engine, clock, hourly()):
-            await engine.schedules.forget(QUEUE, HOURLY)
+            await engine.schedules.delete_declared(QUEUE, HOURLY)
             clock.advance(LOOK_EVERY)
             await reached(engine, HOURLY, clock.now)
 

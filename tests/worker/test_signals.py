@@ -46,7 +46,7 @@ async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
         workers.began(2)
         later = await worker_program.sell.submit()
         program.send_signal(signal.SIGTERM)
-        eventually(lambda: workers.entries("worker.draining"))
+        eventually(lambda: workers.entries("worker.stopping"))
         (tmp_path / "go").touch()
         assert exit_code(program) == 0
         assert len(workers.entries("began")) == 2
@@ -72,7 +72,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
         program = workers.start()
         children = {it.pid for it in workers.began(len(held))} - {program.pid}
         program.send_signal(signal.SIGTERM)
-        eventually(lambda: workers.entries("worker.draining"))
+        eventually(lambda: workers.entries("worker.stopping"))
         program.send_signal(second)
         assert exit_code(program) == 0
         assert len(children) == 1

@@ -100,7 +100,7 @@ class TestLines:
             "worker.started",
             "job.started",
             "job.completed",
-            "worker.draining",
+            "worker.stopping",
             "worker.stopped",
         ]
         assert {line["worker"] for line in own} == {"till-3"}

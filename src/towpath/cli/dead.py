@@ -1,4 +1,4 @@
-"""`towpath dead`: list, groups, search, retry, purge."""
+"""`towpath dead`: list, groups, search, retry, delete."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from towpath.cli import jobs as one_by_one
 from towpath.cli.listing import brief
 from towpath.cli.records import retrying
 from towpath.console.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
-from towpath.console.verb import Session, verb
+from towpath.console.verb import Session, Words, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from towpath.engine.inspect import ErrorGroup
     from towpath.engine.model import JobInfo, JobRef
 
-app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, groups, search, retry, purge.")
+app = typer.Typer(
+    cls=Words, no_args_is_help=True, help="Dead jobs: list, groups, search, retry, delete."
+)
 
 SomeJobs = Annotated[
     list[str] | None,
@@ -166,14 +168,14 @@ async def retry(
 
 @verb(
     app,
-    "purge",
+    "delete",
     examples="""
-        towpath dead purge mails/01JB7Q --yes
-        towpath dead purge mails --all
-        towpath dead purge mails --group 9a1f0c37e2b4
+        towpath dead delete mails/01JB7Q --yes
+        towpath dead delete mails --all
+        towpath dead delete mails --group 9a1f0c37e2b4
     """,
 )
-async def purge(
+async def delete(
     session: Session,
     *,
     jobs: SomeJobs = None,
@@ -194,7 +196,7 @@ async def purge(
     which = f"All dead jobs of group {group}" if group else "All dead jobs"
     session.confirm(f"{which} of {whose} would be deleted.", yes=yes)
     async with session.engine() as engine:
-        await _sweep(session, engine, queues, "purged", engine.delete, group=group)
+        await _sweep(session, engine, queues, "deleted", engine.delete, group=group)
 
 
 def _named(jobs: list[str] | None) -> list[str]:

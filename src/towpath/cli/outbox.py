@@ -1,4 +1,4 @@
-"""`towpath outbox`: list, refused, resend, discard. On the database: Redis may be away."""
+"""`towpath outbox`: list, refused, resend, delete. On the database: Redis may be away."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ import typer
 
 from towpath.console.arguments import After, Limit, Yes
 from towpath.console.exits import EventNotFound, SinkNotFound
-from towpath.console.verb import DatabaseOption, Session, each, noun, open_ledger, verb
+from towpath.console.verb import DatabaseOption, Session, Words, each, noun, open_ledger, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.ledger.outbox.outbox import Outbox, RefusedEvent
 
-app = typer.Typer(help="The outbox, events on their way to sinks: list, refused, resend, discard.")
+app = typer.Typer(
+    cls=Words, help="The outbox, events on their way to sinks: list, refused, resend, delete."
+)
 
 SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
 REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")
@@ -139,8 +141,8 @@ async def resend(
     session.out.answer({"sink": sink, "resent": number}, f"{sink}  {number} resent")
 
 
-@verb(app, "discard", examples="towpath outbox discard webhook reviews/github-72d3/completed --yes")
-async def discard(
+@verb(app, "delete", examples="towpath outbox delete webhook reviews/github-72d3/completed --yes")
+async def delete(
     session: Session,
     *,
     sink: SinkArgument,
@@ -154,7 +156,7 @@ async def discard(
     """
     async with _outbox_of(session, database, sink) as outbox:
         session.confirm(f"{len(ids)} refused by {sink} would be deleted.", yes=yes)
-        await _each(session, sink, ids, "discarded", lambda id: outbox.discard(sink, [id]))
+        await _each(session, sink, ids, "deleted", lambda id: outbox.delete(sink, [id]))
 
 
 # ── how it is done ───────────────────────────────────────────────────────────────────────

@@ -48,38 +48,38 @@ class Running:
             app.url = self._settings.server
         return app
 
-    def run(self, *, burst: bool, reload: bool) -> int:
+    def run(self, *, drain: bool, reload: bool) -> int:
         """Run until a signal comes, or until there is nothing to do; the exit code."""
         settings = self._settings
         logs.configure(form=settings.log.format, level=settings.log.level)
         if reload:
-            return asyncio.run(self._reload(burst=burst))
+            return asyncio.run(self._reload(drain=drain))
         worker = self._worker()  # of several, too: what would be refused is refused at once
         if settings.worker.processes > 1:
-            return asyncio.run(self._keep_running(burst=burst))
+            return asyncio.run(self._keep_running(drain=drain))
         with _served(worker.metrics, settings):
-            return asyncio.run(worker.drain()) if burst else worker.run_forever()
+            return asyncio.run(worker.drain()) if drain else worker.run_forever()
 
-    async def _keep_running(self, *, burst: bool) -> int:
+    async def _keep_running(self, *, drain: bool) -> int:
         fleet = Fleet(
-            self._commands(burst=burst),
-            ended_well=lambda code: burst and code == ExitCode.CLEAN,
+            self._commands(drain=drain),
+            ended_well=lambda code: drain and code == ExitCode.CLEAN,
             log=Log(),
         )
         return await keep_running(fleet)
 
-    async def _reload(self, *, burst: bool) -> int:
+    async def _reload(self, *, drain: bool) -> int:
         import_from_here()
         log, sources = Log(), Sources(roots_of(self._path))
 
         def make() -> Fleet:
             sources.changed()  # all of it until now is what will be run
             # Whatever ends by itself, ended by what its sources say; unless it was killed.
-            return Fleet(self._commands(burst=burst), ended_well=lambda code: code >= 0, log=log)
+            return Fleet(self._commands(drain=drain), ended_well=lambda code: code >= 0, log=log)
 
         return await Reloading(make, sources, log=log).run()
 
-    def _commands(self, *, burst: bool) -> list[list[str]]:
+    def _commands(self, *, drain: bool) -> list[list[str]]:
         """The words of each process: those of this one, for one process."""
         said, own = self._flags, self._settings.worker
         shared = [
@@ -88,7 +88,7 @@ class Running:
             if option in said
         ]
         shared += [f"--log-{name}={value}" for name, value in said.get("log", {}).items()]
-        shared += ["--burst"] * burst + ["--debug"] * self._debug + ["--json"] * self._out.as_json
+        shared += ["--drain"] * drain + ["--debug"] * self._debug + ["--json"] * self._out.as_json
         if own.metrics_port + own.processes - 1 > _LAST_PORT:
             rule = f"must leave room for {own.processes} ports, up to {_LAST_PORT}"
             raise InvalidOption("worker.metrics_port", own.metrics_port, rule=rule)

@@ -1,4 +1,4 @@
-"""`towpath schedules`: list, show, set, remove, fire, preview, pause, resume, forget."""
+"""`towpath schedules`: list, show, set, delete, fire, preview, pause, resume."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from towpath.console.arguments import (
     existing_queue,
     instant,
 )
-from towpath.console.verb import Session, noun, verb
+from towpath.console.verb import Session, Words, noun, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.plans import ScheduleInfo
     from towpath.engine.schedule import Missed, Schedule
 
-app = typer.Typer(help="Jobs on a schedule: list, make, change, pause, fire, remove.")
+app = typer.Typer(cls=Words, help="Jobs on a schedule: list, set, pause, fire, delete.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Payload = Annotated[
@@ -46,6 +46,9 @@ MissedOption = Annotated[
     typer.Option(metavar="skip|once|all", help="What to do about missed firings."),
 ]
 Paused = Annotated[bool, typer.Option("--paused", help="Create it paused.")]
+Declared = Annotated[
+    bool, typer.Option("--declared", help="One that code declared, and declares no more.")
+]
 Count = Annotated[
     int, typer.Option("--count", "-n", min=1, max=100, help="How many firings to show.")
 ]
@@ -147,12 +150,28 @@ verb(
 )(set_)  # fmt: skip
 
 
-@verb(app, "remove", examples="towpath schedules remove reports nightly")
-async def remove(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Remove a schedule that was made at run time; its jobs stay."""
+@verb(
+    app,
+    "delete",
+    examples="""
+        towpath schedules delete reports nightly
+        towpath schedules delete reports weekly --declared
+    """,
+)
+async def delete(
+    session: Session, *, queue: QueueArgument, name: NameArgument, declared: Declared = False
+) -> None:
+    """Delete a schedule; its jobs stay.
+
+    One that was made at run time; with --declared, one that no app declares any more. A worker
+    that still declares it begins anew, from that moment.
+    """
     async with session.engine() as engine:
-        await engine.schedules.delete(queue, name)
-    session.out.answer({"queue": queue, "name": name, "removed": True}, f"{queue}/{name}  removed")
+        if declared:
+            await engine.schedules.delete_declared(await existing_queue(engine, queue), name)
+        else:
+            await engine.schedules.delete(queue, name)
+    session.out.answer({"queue": queue, "name": name, "deleted": True}, f"{queue}/{name}  deleted")
 
 
 @verb(app, "fire", examples="towpath schedules fire reports nightly")
@@ -178,19 +197,6 @@ async def resume(session: Session, *, queue: QueueArgument, name: NameArgument) 
     async with session.engine() as engine:
         info = await engine.schedules.resume(queue, name)
     session.out.answer(_described(info), f"{queue}/{name}  resumed  next {_plain(info.next)}")
-
-
-@verb(app, "forget", examples="towpath schedules forget reports nightly")
-async def forget(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Forget a schedule that no app declares any more.
-
-    A worker that still declares it begins anew, from that moment. What was made at run time is
-    removed instead.
-    """
-    async with session.engine() as engine:
-        await engine.schedules.forget(await existing_queue(engine, queue), name)
-    told = {"queue": queue, "name": name, "forgotten": True}
-    session.out.answer(told, f"{queue}/{name}  forgotten")
 
 
 @verb(app, "preview", examples="towpath schedules preview --cron '30 2 * * *' --tz Europe/Berlin")

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 import typer
 
 from towpath.console.verb import Session, verb
+from towpath.errors import InvalidOption
 
 EXAMPLES = """
     towpath worker shop.jobs:app
     towpath worker shop.jobs:app --queues mails,reports=3 --concurrency 20
     towpath worker shop.jobs:app --processes 4
     towpath worker shop.jobs:app --reload
-    towpath worker shop.jobs:app --burst
+    towpath worker shop.jobs:app --drain
     towpath worker shop.jobs:app --check
 """
 
@@ -43,7 +44,8 @@ MetricsPort = Annotated[int | None, typer.Option(help="Serve Prometheus metrics 
 LogFormat = Annotated[
     str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
 ]
-Burst = Annotated[bool, typer.Option("--burst", help="Stop when there is nothing left to run now.")]
+Drain = Annotated[bool, typer.Option("--drain", help="Stop when there is nothing left to run now.")]
+OldDrain = Annotated[bool, typer.Option("--burst", hidden=True)]
 Check = Annotated[
     bool, typer.Option("--check", help="Check that it could start, and show what it serves.")
 ]
@@ -62,7 +64,8 @@ def worker(
     name: Name = None,
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
-    burst: Burst = False,
+    drain: Drain = False,
+    burst: OldDrain = False,
     check: Check = False,
 ) -> None:
     """Run the handlers of an app.
@@ -76,6 +79,8 @@ def worker(
     With --processes, one parent passes signals on and starts a process again that dies; its exit
     code is that of the process that ended worst.
     """
+    if burst:
+        raise InvalidOption("--burst", "", rule="is now --drain")
     from towpath.cli.running import Running  # noqa: PLC0415 -- slow to import
 
     wanted: dict[str, Any] = {
@@ -91,7 +96,7 @@ def worker(
     running = Running(session, app, worker=wanted, log=logs)
     if check:
         running.check()
-    elif code := running.run(burst=burst, reload=reload):
+    elif code := running.run(drain=drain, reload=reload):
         raise typer.Exit(code)
 
 

@@ -167,10 +167,10 @@ async def changes(
 
     *mark* is that of what it shows at first: what changed before it follows is told at once.
     """
-    draining: asyncio.Event = request.app.state.draining
+    stopping: asyncio.Event = request.app.state.stopping
     last, was_away = mark, False
     yield ServerSentEvent(comment="following")
-    while not draining.is_set():
+    while not stopping.is_set():
         try:
             found = mark_of(await pulse.now(), key, queue)
         except TowpathError as error:
@@ -184,6 +184,6 @@ async def changes(
             last, was_away = found, False
         try:
             async with asyncio.timeout(EVERY):
-                await draining.wait()
+                await stopping.wait()
         except TimeoutError:
             continue

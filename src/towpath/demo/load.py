@@ -103,7 +103,7 @@ class Users:
         body = {"task_type": REMINDER, "task_id": "r-lost", "delay_time": due}
         await self._asked("POST", "/api/v1/timers", body)
         self._timers.append(0)
-        await self._asked("DELETE", f"/api/v1/timers/{REMINDER}/r-lost")
+        await self._asked("POST", f"/api/v1/timers/{REMINDER}/r-lost/cancel")
 
     async def _open_pulls(self) -> None:
         for number in range(1, self._load.reviews + 1):

@@ -123,7 +123,7 @@ def _environment(github: str) -> dict[str, str]:
 async def _program(
     words: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A `towpath` of its own, drained at the end. It ends with this process at the latest."""
+    """A `towpath` of its own, stopped at the end. It ends with this process at the latest."""
     with log_of(folder, words[0]).open("ab") as log:
         process = await asyncio.create_subprocess_exec(
             *follow_parent(), sys.executable, "-c", _COMMAND, *words,

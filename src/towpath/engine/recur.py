@@ -152,8 +152,8 @@ class Recurring:
             raise refusal
         return [_taken_in(target, job, reply) for job, reply in zip(jobs, answer, strict=True)]
 
-    async def forget(self, queue: str, name: str, *, call: Call | None = None) -> None:
-        """Remove what *queue* knows of the recurring work *name*; its jobs stay.
+    async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
+        """Delete what *queue* knows of the recurring work *name*; its jobs stay.
 
         A worker that still has it begins anew from now. Raises RecurrenceNotFound.
         """

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
-from typing import Any, NamedTuple, Unpack, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
 
 import msgspec
 
@@ -48,6 +48,7 @@ from towpath.errors import (
     TowpathError,
 )
 from towpath.ids import QueueName, new_job_id, queue_name, recurrence_name
+from towpath.renamed import methods
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
 """Schedules that are kept."""
@@ -108,6 +109,9 @@ class Schedules(Recurring):
     ) -> None:
         super().__init__(store)
         self._index, self._queues = index, queues
+
+    if not TYPE_CHECKING:
+        __getattr__ = methods("Schedules", {"remove": "delete", "forget": "delete_declared"})
 
     async def set(
         self,
@@ -178,9 +182,9 @@ class Schedules(Recurring):
         return await self.change(queue, name, paused=False)
 
     async def delete(self, queue: str, name: str) -> None:
-        """Fire it no more, and forget it; its jobs stay.
+        """Delete it: it is fired no more; its jobs stay.
 
-        Raises ScheduleNotFound; ScheduleDeclared for what code declares.
+        Raises ScheduleNotFound; ScheduleDeclared for what code declares: `delete_declared`.
         """
         target, name = queue_name(queue), recurrence_name(name)
         for _ in range(_CHANGES_MOST):

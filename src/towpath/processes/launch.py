@@ -44,7 +44,7 @@ def launch(argv: Sequence[str], *, directory: Path, log: Path, keep: Sequence[in
     """Start *argv* in *directory*, its output appended to *log*, with the descriptors *keep*.
 
     The child has a session of its own: Ctrl-C in a terminal reaches this process, which may then
-    drain before it stops the child.
+    finish its work before it stops the child.
     """
     command = [*follow_parent(), *argv]
 

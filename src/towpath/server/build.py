@@ -119,7 +119,7 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.bodies = Bodies(parts.limits)
     app.state.sessions = Sessions(parts.limits)
     app.state.followed = Followed()
-    app.state.draining = asyncio.Event()
+    app.state.stopping = asyncio.Event()
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 

@@ -363,8 +363,8 @@ class QueuesOut(Answer):
     queues: list[CountsOut]
 
 
-class PurgedOut(Answer):
-    """How many dead jobs were removed."""
+class DeletedOut(Answer):
+    """How many dead jobs were deleted."""
 
     model_config = example(deleted=12, left=0)
 

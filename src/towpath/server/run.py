@@ -198,7 +198,7 @@ async def serve(
         timeout_graceful_shutdown=max(1, round(grace.total_seconds())),
         timeout_keep_alive=65,
     )
-    server = _Server(config, app.state.draining)
+    server = _Server(config, app.state.stopping)
     telling = asyncio.create_task(_tell(server, sock, started))
     began = steady()
     with _quiet(log):
@@ -215,9 +215,9 @@ async def serve(
 class _Server(uvicorn.Server):
     """uvicorn's, which returns after a signal instead of raising it again: the caller goes on."""
 
-    def __init__(self, config: uvicorn.Config, draining: asyncio.Event) -> None:
+    def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
-        self._draining = draining
+        self._stopping = stopping
         self.why = "it was asked to"
 
     @contextmanager
@@ -225,16 +225,16 @@ class _Server(uvicorn.Server):
         loop = asyncio.get_running_loop()
         heard = (signal.SIGTERM, signal.SIGINT)
         for number in heard:
-            loop.add_signal_handler(number, self._drain, number)
+            loop.add_signal_handler(number, self._begin_stop, number)
         try:
             yield
         finally:
             for number in heard:
                 loop.remove_signal_handler(number)
 
-    def _drain(self, number: signal.Signals) -> None:
+    def _begin_stop(self, number: signal.Signals) -> None:
         self.why = f"{number.name} came"
-        self._draining.set()
+        self._stopping.set()
         self.handle_exit(number, None)
 
 

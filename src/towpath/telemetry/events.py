@@ -115,8 +115,8 @@ WORKER_STARTED = LogEvent(
     "The worker was connected and began to claim.",
     ("queues", "concurrency", "lease", "grace", "server", "version"),
 )
-WORKER_DRAINING = LogEvent(
-    "worker.draining",
+WORKER_STOPPING = LogEvent(
+    "worker.stopping",
     "The worker was asked to stop: it claimed no more and let running jobs finish.",
     ("reason", "running", "grace"),
 )
@@ -142,7 +142,7 @@ WORKER_CHILD_DIED = LogEvent(
 )
 RELOAD_CHANGED = LogEvent(
     "reload.changed",
-    "Source files have changed: the worker drains, and is started with what they say now.",
+    "Source files have changed: the worker stops, and is started with what they say now.",
     ("files",),
 )
 RELOAD_REFUSED = LogEvent(
@@ -396,7 +396,7 @@ OUTBOX_DELAYED = LogEvent(
 OUTBOX_REFUSED = LogEvent(
     "outbox.refused",
     "The sink refused the event for good; it was set aside, and stays until somebody resends or "
-    "discards it.",
+    "deletes it.",
     ("sink", "event_id", "type", "reason"),
     ERROR,
 )

@@ -180,13 +180,13 @@ def pages_router() -> APIRouter:
 
 
 def refuse_unknown(key: KeyInfo, queue: str, known: Mapping[str, Any]) -> None:
-    """404 for a queue that nobody used, or that somebody removed."""
+    """404 for a queue that nobody used, or that somebody deleted."""
     if queue not in known or not key.covers(queue):
         raise Refused(
             404,
             "queue_not_found",
             f"there is no queue {queue}",
-            remedy="It was removed, or no job was ever submitted to it. Go back to the overview.",
+            remedy="It was deleted, or no job was ever submitted to it. Go back to the overview.",
         )
 
 

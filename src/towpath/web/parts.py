@@ -45,15 +45,15 @@ class Wish(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poll:
-    """One waiting claim. It ends early if the client leaves, its key ends or the server drains.
+    """One waiting claim. It ends early if the client leaves, its key ends or the server stops.
 
     A client that left gets nothing: what was claimed for it meanwhile is given back at once.
     """
 
     def __init__(
-        self, engine: Engine, request: Request, draining: asyncio.Event, sessions: Sessions
+        self, engine: Engine, request: Request, stopping: asyncio.Event, sessions: Sessions
     ) -> None:
-        self._engine, self._request, self._draining = engine, request, draining
+        self._engine, self._request, self._stopping = engine, request, stopping
         self._sessions = sessions
 
     async def claim(self, wish: Wish, call: Call | None) -> list[Lease]:
@@ -62,11 +62,11 @@ class Poll:
         """
         if wish.lane is not None or not wish.wait:
             return await self._ask(wish, call, wish.wait)
-        async with self._ends() as (left, drains):
+        async with self._ends() as (left, stops):
             if call is not None or wish.selectors or wish.max_held is not None:
-                leases = await self._waiting(wish, call, left, drains)
+                leases = await self._waiting(wish, call, left, stops)
             else:
-                leases = await self._look_until(wish, left, drains)
+                leases = await self._look_until(wish, left, stops)
             if leases and left.done() and call is None:
                 await self._engine.settle([Release(lease) for lease in leases])
             return leases
@@ -74,13 +74,13 @@ class Poll:
     async def while_there(
         self, asking: Coroutine[Any, Any, T | None], give_back: Callable[[T], Awaitable[object]]
     ) -> T | None:
-        """What *asking* answers; None if the client leaves, its key ends or the server drains
+        """What *asking* answers; None if the client leaves, its key ends or the server stops
         before. What came for a client that has left is given back.
         """
-        async with self._ends() as (left, drains):
+        async with self._ends() as (left, stops):
             task = asyncio.ensure_future(asking)
             try:
-                await _first(task, left, drains)
+                await _first(task, left, stops)
                 if not task.done():
                     return None
                 found = task.result()
@@ -92,11 +92,11 @@ class Poll:
                 await _end(task)
 
     async def _waiting(
-        self, wish: Wish, call: Call | None, left: asyncio.Future[None], drains: asyncio.Future[Any]
+        self, wish: Wish, call: Call | None, left: asyncio.Future[None], stops: asyncio.Future[Any]
     ) -> list[Lease]:
         """By a claim of the engine that waits; one that has no name gives back what it got."""
         claiming = asyncio.ensure_future(self._ask(wish, call, wish.wait))
-        await _first(claiming, left, drains)
+        await _first(claiming, left, stops)
         if claiming.done():
             return claiming.result()
         await _end(claiming)
@@ -119,7 +119,7 @@ class Poll:
         )
 
     async def _look_until(
-        self, wish: Wish, left: asyncio.Future[None], drains: asyncio.Future[Any]
+        self, wish: Wish, left: asyncio.Future[None], stops: asyncio.Future[Any]
     ) -> list[Lease]:
         until = steady() + wish.wait.total_seconds()
         while True:
@@ -127,32 +127,32 @@ class Poll:
                 wish.queue, [], worker=wish.worker, lease=wish.lease, count=wish.count
             )
             rest = seconds(max(until - steady(), 0))
-            if found.leases or not rest or left.done() or drains.done():
+            if found.leases or not rest or left.done() or stops.done():
                 return found.leases
             pause = rest if found.due_in is None else min(rest, max(found.due_in, _AT_LEAST))
             waiting = self._engine.wait_for_work(wish.queue, within=pause)
             woken = asyncio.ensure_future(waiting)
             try:
-                await _first(woken, left, drains)
+                await _first(woken, left, stops)
             finally:
                 await _end(woken)
 
     @asynccontextmanager
     async def _ends(self) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
-        """What ends a poll before its time: the client leaves, the server drains.
+        """What ends a poll before its time: the client leaves, the server stops.
 
         Whose key has ended is shown out, and counts as one that left. 429, 503.
         """
         session = self._sessions.open(self._request, Kind.WAIT)
         left = asyncio.ensure_future(self._client_left())
         session.on_end(left.cancel)
-        drains = asyncio.ensure_future(self._draining.wait())
+        stops = asyncio.ensure_future(self._stopping.wait())
         try:
-            yield left, drains
+            yield left, stops
         finally:
             session.close()
             await _end(left)
-            await _end(drains)
+            await _end(stops)
 
     async def _client_left(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
@@ -229,7 +229,7 @@ async def _repeatable(
 
 
 async def _poll(request: Request, engine: TheEngine) -> Poll:
-    return Poll(engine, request, request.app.state.draining, request.app.state.sessions)
+    return Poll(engine, request, request.app.state.stopping, request.app.state.sessions)
 
 
 # ── whether they work ────────────────────────────────────────────────────────────────────

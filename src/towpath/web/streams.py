@@ -74,7 +74,7 @@ class _Counted(EventSourceResponse):
         finally:
             self._session.close()
         if begun and open_ended:
-            # A server that drains, or a key that has ended: the client should see an end.
+            # A server that stops, or a key that has ended: the client should see an end.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

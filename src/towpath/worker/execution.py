@@ -189,7 +189,7 @@ class Execution:
     async def release_all(self) -> None:
         """Give back what still runs, whether or not it can be ended."""
         for attempt in list(self._held):
-            self.stop(attempt, Stop.DRAINED)
+            self.stop(attempt, Stop.STOPPING)
         await self._have_ended(self._held)
         left = [
             attempt

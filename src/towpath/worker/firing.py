@@ -178,7 +178,8 @@ class Firing:
         name = work.what.name
         last = known.last.get(name)
         if name in known.unreadable:
-            reason = f"{name}: unreadable last firing; `towpath schedules forget` frees the name"
+            remedy = "`towpath schedules delete --declared` frees the name"
+            reason = f"{name}: unreadable last firing; {remedy}"
             self._teller.trouble("fire", self._queue, "Unreadable", reason)
             return LOOK_EVERY
         try:

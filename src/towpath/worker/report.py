@@ -84,7 +84,7 @@ class Report:
                     limit=handler.options.time_limit if handler else 0.0,
                     ended=_ENDED[handler.place] if handler else "",
                 )
-            case Stop.CANCELLED | Stop.DRAINED | Stop.REMOVED | Stop.CROWDED:
+            case Stop.CANCELLED | Stop.STOPPING | Stop.REMOVED | Stop.CROWDED:
                 pass
 
     # ── one kind of end each ─────────────────────────────────────────────────────────────

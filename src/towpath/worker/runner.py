@@ -187,7 +187,7 @@ class Runner:
 def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
     if attempt.stop is Stop.LOST:
         return None
-    if attempt.stop is Stop.DRAINED and not isinstance(only_leaf(error), Verdict):
+    if attempt.stop is Stop.STOPPING and not isinstance(only_leaf(error), Verdict):
         return stopped(attempt)  # it broke off because it was asked to
     try:
         return ending(attempt, error)

@@ -94,7 +94,7 @@ def stopped(attempt: Attempt) -> Settlement | None:
     match attempt.stop:
         case Stop.LOST:
             return None
-        case Stop.CANCELLED | Stop.DRAINED | Stop.REMOVED | Stop.CROWDED:
+        case Stop.CANCELLED | Stop.STOPPING | Stop.REMOVED | Stop.CROWDED:
             return Release(attempt.lease)
         case Stop.TIMED_OUT:
             attempt.error = "TimeLimit"

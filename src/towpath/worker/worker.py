@@ -12,13 +12,14 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
 from towpath.engine.living import TELL_EVERY, Doing, Running
 from towpath.errors import ServerError
 from towpath.ids import QueueName, worker_name
+from towpath.renamed import methods
 from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -102,13 +103,16 @@ class Worker:
         """The queues that it serves, now or as soon as it runs, with their weights."""
         return self._queues.weights
 
+    if not TYPE_CHECKING:
+        __getattr__ = methods("Worker", {"run_until_empty": "run_until_drained"})
+
     def run_forever(self) -> int:
         """Run in an event loop of its own until a signal ends it; the process's exit code."""
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.run())
 
-    def run_until_empty(self) -> int:
-        """The same until there is no job that could run now."""
+    def run_until_drained(self) -> int:
+        """Drain in an event loop of its own: until there is no job that could run now."""
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.drain())
 
@@ -214,7 +218,7 @@ class Worker:
 
     async def _wind_down(self, execution: Execution, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
-            events.WORKER_DRAINING, reason=self._why, running=execution.running, grace=self.grace
+            events.WORKER_STOPPING, reason=self._why, running=execution.running, grace=self.grace
         )
         execution.claim_no_more()
         now = asyncio.create_task(self._stop_now.wait())
@@ -283,7 +287,7 @@ class Worker:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
-    """End what runs beside the jobs. A server that is away stops no drain."""
+    """End what runs beside the jobs. A server that is away keeps no worker from stopping."""
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):

@@ -161,7 +161,15 @@ async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     return Response(msgspec.json.encode(queued), media_type="application/json")
 
 
-@router.delete("/message/{message_id}", response_model=CancelledOut, responses=documented(404, 409))
+@router.post(
+    "/message/{message_id}/cancel", response_model=CancelledOut, responses=documented(404, 409)
+)
+@router.delete(
+    "/message/{message_id}",
+    response_model=CancelledOut,
+    responses=documented(404, 409),
+    deprecated=True,
+)
 async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> CancelledOut:
     """End a message that has not ended."""
     return CancelledOut(message_id=message_id, state=await messages.cancel(message_id))

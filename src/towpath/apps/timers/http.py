@@ -172,7 +172,15 @@ async def move(
     return TimerOut.of(await timers.move(*which, at, call=call))
 
 
-@router.delete("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
+@router.post(
+    "/{task_type}/{task_id}/cancel", response_model=TimerOut, responses=documented(404, 409)
+)
+@router.delete(
+    "/{task_type}/{task_id}",
+    response_model=TimerOut,
+    responses=documented(404, 409),
+    deprecated=True,
+)
 async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut:
     """Cancel a timer: `cancelled`, or `leased` if its worker was asked to stop."""
     return TimerOut.of(await timers.cancel(*which.checked(key, Scope.SUBMIT)))

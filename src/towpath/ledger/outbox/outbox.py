@@ -2,7 +2,7 @@
 
 `put` writes them in the transaction of the change itself, one row per sink; a courier
 (`courier.py`) sends them then and deletes the rows. A row that its sink refuses for good stays,
-with the reason, until somebody resends or discards it.
+with the reason, until somebody resends or deletes it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from towpath.ids import sink_name
 from towpath.ledger.database.bulk import each_name
 from towpath.ledger.database.schema import outbox
 from towpath.ledger.outbox.event import Event, NewEvent
+from towpath.renamed import methods
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -76,6 +77,9 @@ class Outbox:
         self._ledger, self._wall = ledger, wall
         self.sinks = _names(sinks)
         self._couriers: set[Callable[[], None]] = set()
+
+    if not TYPE_CHECKING:
+        __getattr__ = methods("Outbox", {"discard": "delete"})
 
     # ── going out ────────────────────────────────────────────────────────────────────────
 
@@ -151,8 +155,8 @@ class Outbox:
         """The same for everything that *sink* has refused."""
         return await self._reopened(_set_aside(sink_name(sink)))
 
-    async def discard(self, sink: str, ids: Sequence[str]) -> int:
-        """Remove refused events for good; how many it were. Those that are pending stay."""
+    async def delete(self, sink: str, ids: Sequence[str]) -> int:
+        """Delete refused events for good; how many it were. Those that are pending stay."""
         these = *_set_aside(sink_name(sink)), outbox.c.id.in_(list(ids))
         done = delete(outbox).where(*these)
         return await self._ledger.write(lambda connection: connection.execute(done).rowcount)

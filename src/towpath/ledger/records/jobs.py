@@ -43,6 +43,7 @@ from towpath.ledger.records.record import (
     new_record,
     nothing,
 )
+from towpath.renamed import methods
 from towpath.supervise import detached
 
 if TYPE_CHECKING:
@@ -113,6 +114,9 @@ class Jobs:
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
         """Those who know the handlers of a queue: they refuse what names none and needs to."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = methods("Jobs", {"prune": "trim"})
 
     async def close(self) -> None:
         """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
@@ -291,8 +295,8 @@ class Jobs:
         name = queue_name(queue)
         return await self._ledger.read(lambda connection: counted(connection, name))
 
-    async def prune(self, *, keep: DurationLike = KEEP, limit: int = 1000) -> int:
-        """Remove records that ended longer ago than *keep*, at most *limit*; how many it were."""
+    async def trim(self, *, keep: DurationLike = KEEP, limit: int = 1000) -> int:
+        """Delete records that ended longer ago than *keep*, at most *limit*; how many it were."""
         most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
         ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
         old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)

@@ -52,7 +52,7 @@ RECONCILE_EVERY = seconds(30)
 """How often one of all relays goes through all open records: if it dies, another one does the next
 time."""
 PRUNE_EVERY = minutes(5)
-_PRUNED_AT_ONCE = 100
+_TRIMMED_AT_ONCE = 100
 _TURN = "(relay)"
 """In place of a sink's name: whose turn it is to go through all records."""
 
@@ -237,7 +237,7 @@ class Relay:
         """Remove some of what ended long ago: little at a time, beside the work."""
         if steady() - self._pruned_at < PRUNE_EVERY.total_seconds():
             return
-        if await self._ledger.jobs.prune(limit=_PRUNED_AT_ONCE) < _PRUNED_AT_ONCE:
+        if await self._ledger.jobs.trim(limit=_TRIMMED_AT_ONCE) < _TRIMMED_AT_ONCE:
             self._pruned_at = steady()
 
     def _filling(self, queue: QueueName) -> Filling:

@@ -164,7 +164,8 @@ async def set_job(
     return PlacedOut(id=placed.id, state=placed.state, replaced=placed.replaced)
 
 
-@router.delete("/{id}", response_model=StateOut, responses=documented(404, 409))
+@router.post("/{id}/cancel", response_model=StateOut, responses=documented(404, 409))
+@router.delete("/{id}", response_model=StateOut, responses=documented(404, 409), deprecated=True)
 async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> StateOut:
     """End a job that has not ended: `cancelled`, or `leased` if its worker was asked to stop."""
     ref = job_ref(queue, id)

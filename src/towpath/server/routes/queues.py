@@ -18,7 +18,7 @@ from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobError
 from towpath.ids import queue_name
-from towpath.server.models import CountsOut, JobOut, PageOut, PurgedOut, QueuesOut, StateOut
+from towpath.server.models import CountsOut, DeletedOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.auth import CanAdmin, CanRead, Kind
 from towpath.web.bodies import BodyRoute
@@ -28,7 +28,7 @@ from towpath.web.problems import documented
 from towpath.web.streams import begun, check_last_id, queue_events, stream
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"], route_class=BodyRoute)
-_PURGE_MOST = 10_000
+_DELETED_MOST = 10_000
 
 
 @router.get("", response_model=QueuesOut, responses=documented())
@@ -200,7 +200,7 @@ class RetryIn(Body):
     """Only those of this error group."""
     text: Annotated[str, Field(max_length=200)] = ""
     """Only those whose reason contains it, in whatever case."""
-    most: Annotated[int, Field(ge=1, le=_PURGE_MOST, strict=True)] = 1000
+    most: Annotated[int, Field(ge=1, le=_DELETED_MOST, strict=True)] = 1000
     """At most so many."""
 
 
@@ -249,7 +249,7 @@ async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[l
     responses=documented(404, 409),
 )
 async def delete(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> None:
-    """Remove a job that has ended: dead, done or cancelled."""
+    """Delete a job that has ended: dead, done or cancelled."""
     await engine.delete(job_ref(queue, id))
 
 
@@ -299,16 +299,16 @@ async def drop(queue: Queue, lane: Lane, engine: TheEngine, _: CanAdmin) -> Stat
     return StateOut(id=dropped.id, state=State.DEAD)
 
 
-@router.delete("/{queue}/dead", response_model=PurgedOut, responses=documented())
-async def purge(
+@router.delete("/{queue}/dead", response_model=DeletedOut, responses=documented())
+async def delete_many(
     queue: Queue,
     engine: TheEngine,
     _: CanAdmin,
     *,
     group: Group = None,
-    most: Annotated[int, Query(ge=1, le=_PURGE_MOST, description="At most so many.")] = 1000,
-) -> PurgedOut:
-    """Remove dead jobs, oldest first; `left` says how many remain."""
+    most: Annotated[int, Query(ge=1, le=_DELETED_MOST, description="At most so many.")] = 1000,
+) -> DeletedOut:
+    """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
     while deleted < most:
         page = await engine.inspect.list(
@@ -318,7 +318,7 @@ async def purge(
         if not any(outcomes):
             break
         deleted += sum(outcomes)
-    return PurgedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
+    return DeletedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 
 async def _done(change: Awaitable[object]) -> bool:

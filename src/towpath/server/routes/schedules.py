@@ -1,4 +1,4 @@
-"""Schedules: made, changed, paused, fired and removed at run time, and those that code declares."""
+"""Schedules: made, changed, paused, fired and deleted at run time, and those that code declares."""
 
 from __future__ import annotations
 
@@ -312,8 +312,8 @@ async def change(
     response_class=Response,
     responses=documented(404, 409),
 )
-async def remove(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
-    """Remove a schedule; its jobs stay."""
+async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
+    """Delete a schedule; its jobs stay."""
     await engine.schedules.delete(queue, name)
 
 
