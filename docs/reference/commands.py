@@ -94,7 +94,8 @@ def _verbs(command: Any, words: str) -> Iterator[tuple[str, Any]]:
 
 def _section(words: str, command: Any) -> str:
     text, _, examples = command.help.partition("\b\nExamples:\n")
-    shown = command.get_params(typer.Context(command))
+    asked = command.get_params(typer.Context(command))
+    shown = [param for param in asked if not getattr(param, "hidden", False)]
     params = [param for param in shown if not set(param.opts) & {*_COMMON, "--help"}]
     lines = [f"\n## {words}\n", *map(_paragraph, text.strip().split("\n\n"))]
     lines += ["    " + line.strip().removeprefix("$ ") for line in examples.strip().splitlines()]

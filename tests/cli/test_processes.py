@@ -189,7 +189,7 @@ class TestADrain:
     ) -> None:
         for n in range(20):
             await engine.submit("mails", b'"anna"', id=f"m-{n}")
-        ran = towpath("worker", "shop:app", "-p", "2", "--burst", "--queues", "mails", "--json")
+        ran = towpath("worker", "shop:app", "-p", "2", "--drain", "--queues", "mails", "--json")
         assert (ran.code, ran.out) == (0, "")
         assert (await engine.inspect.counts("mails")).totals["completed"] == 20
 

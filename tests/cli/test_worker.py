@@ -44,12 +44,12 @@ def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
 
 
 class TestRunning:
-    async def test_a_burst_runs_what_is_there_and_ends(
+    async def test_a_drain_runs_what_is_there_and_ends(
         self, towpath: Command, engine: Engine
     ) -> None:
         await engine.submit("mails", b'"anna"', id="m-1")
         await engine.submit("reports", b'"weekly"', id="r-1")
-        ran = towpath("worker", "shop.jobs:app", "--burst", "--queues", "mails", "--json")
+        ran = towpath("worker", "shop.jobs:app", "--drain", "--queues", "mails", "--json")
         assert (ran.code, ran.out) == (0, "")
         assert (await engine.inspect.job(job_ref("mails", "m-1"))).result == b'"sent to anna"'
         assert (await engine.inspect.counts("reports")).ready == 1

@@ -146,7 +146,7 @@ class TestTheWheel:
                 environment(
                     "towpath", "submit", "mails", '"anna"', "--id", "m-1", *url, cwd=tmp_path
                 )
-                environment("towpath", "worker", "shop:app", "--burst", *url, cwd=tmp_path)
+                environment("towpath", "worker", "shop:app", "--drain", *url, cwd=tmp_path)
                 job = environment(
                     "towpath", "jobs", "show", "mails/m-1", "--json", *url, cwd=tmp_path
                 )
