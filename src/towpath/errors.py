@@ -509,7 +509,7 @@ class ScheduleDeclared(_OfASchedule):
 
 
 class ScheduleChanged(_OfASchedule):
-    """Somebody changed or removed the schedule meanwhile; nothing was done."""
+    """Somebody changed or deleted the schedule meanwhile; nothing was done."""
 
     code = "schedule_changed"
     remedy = "Read the schedule again, then repeat the change."

@@ -35,7 +35,7 @@ async def bench(
 ) -> None:
     """Measure this server from here.
 
-    Submit, claim and complete, with empty jobs in a queue of its own, which is removed
+    Submit, claim and complete, with empty jobs in a queue of its own, which is deleted
     afterwards. One process, one call after the other, with leases and tokens as a worker has
     them; no handler's time is in it. Servers on other machines may be busy: they need --yes.
     """

@@ -169,7 +169,7 @@ async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = No
 async def delete(
     session: Session, *, jobs: JobsArgument, queue: QueueOption = None, yes: Yes = False
 ) -> None:
-    """Remove jobs that have ended.
+    """Delete jobs that have ended.
 
     Dead, done or cancelled ones. They can't be brought back.
     """

@@ -124,7 +124,7 @@ class Changing(Lifetime):
         return await self._one_state("retry", job, call)
 
     async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
-        """Remove a dead, done or cancelled job now. A lane that it parks goes on without it.
+        """Delete a dead, done or cancelled job now. A lane that it parks goes on without it.
 
         Raises JobNotFound, JobOpen.
         """

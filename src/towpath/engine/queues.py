@@ -160,7 +160,7 @@ class Queues:
         return await self._duty("reap", queue, limit, call)
 
     async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Remove what was kept long enough, at most *limit* of each kind; how many it were."""
+        """Delete what was kept long enough, at most *limit* of each kind; how many it were."""
         return await self._duty("trim", queue, limit, call)
 
     async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:

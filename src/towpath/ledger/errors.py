@@ -201,7 +201,7 @@ class RecordNotFound(RecordError):
 
     code = "record_not_found"
     remedy = (
-        "Check the queue and the id. Records that have ended are removed after a while; one whose"
+        "Check the queue and the id. Records that have ended are deleted after a while; one whose"
         " transaction was rolled back never existed."
     )
 

@@ -102,12 +102,12 @@ class TestWhatWasGivenUp:
         await change(desk, view, deadline=0)
         server.ask("HSET", f"upload:{{{view.upload.upload_id}}}:state", "updated_at", "0")
         swept = await desk.service.sweeping.once(older=ZERO)
-        assert (swept.expired, swept.removed) == (1, 1)
+        assert (swept.expired, swept.deleted) == (1, 1)
         assert await desk.status(view) is Status.EXPIRED
         assert await multiparts(desk) == []
         assert server.ask("KEYS", "upload:*:chunks:*") == []
         assert await desk.lifecycle.records.budget.used() == 0
-        assert (await desk.service.sweeping.once(older=ZERO)).removed == 0
+        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 0
 
     async def test_while_it_had_failed_expires_too(
         self, desk: Desk, data: bytes, server: EmbeddedServer
@@ -131,9 +131,9 @@ class TestWhatWasGivenUp:
         await desk.service.abort(view.upload.upload_id)
         assert await desk.status(view) is Status.ABORTED
         swept = await desk.service.sweeping.once(older=ZERO, store_too=False)
-        assert (swept.removed, swept.troubles) == (0, 1)
+        assert (swept.deleted, swept.troubles) == (0, 1)
         desk.faults.before.clear()
-        assert (await desk.service.sweeping.once(older=ZERO)).removed == 1
+        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 1
         assert await multiparts(desk) == []
 
     async def test_and_was_completed_in_the_store_behind_it_is_removed(
@@ -144,7 +144,7 @@ class TestWhatWasGivenUp:
         await desk.send(view, data[:C])
         await desk.service.abort(view.upload.upload_id)
         await desk.store.put(view.upload.s3_key, [data[:C]])
-        assert (await desk.service.sweeping.once(older=ZERO)).removed == 1
+        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 1
         with pytest.raises(ObjectNotFound):
             await desk.store.head(view.upload.s3_key)
 

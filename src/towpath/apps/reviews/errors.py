@@ -47,7 +47,7 @@ class ReviewNotFound(RecordNotFound):
 
     remedy = (
         "Ids begin with where they came from: api-…, github-…, gitlab-…; `towpath reviews list` has"
-        " them. Reviews that have ended are removed after a while."
+        " them. Reviews that have ended are deleted after a while."
     )
 
 

@@ -100,7 +100,7 @@ class TimerTypesFull(QueueError):
     code = "timer_types_full"
     remedy = (
         "Use one of the existing types (`towpath timers types`), and put what differs from timer "
-        "to timer into params. An unused type is removed after a day."
+        "to timer into params. An unused type is deleted after a day."
     )
 
     def __init__(self, most: int) -> None:
@@ -123,7 +123,7 @@ class TooManyInstances(TowpathError):
     """No room for another instance; nothing was changed."""
 
     code = "too_many_instances"
-    remedy = "Deregister instances when they stop; silent ones are removed after 30 s."
+    remedy = "Deregister instances when they stop; silent ones are deleted after 30 s."
     retry = RetryAdvice.LATER
 
     def __init__(self, who: str, most: int) -> None:

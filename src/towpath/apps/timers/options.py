@@ -18,7 +18,7 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     types: Annotated[int, Meta(ge=1, le=1000)] = 1000
     """Types of timers that there may be at once, apps counted apart."""
     unused: Duration = days(1)
-    """After how long a type without timers and without anybody who serves it is removed."""
+    """After how long a type without timers and without anybody who serves it is deleted."""
     owner_keeps: Duration = minutes(5)
     """How long a type without an app stays its owner's after the owner was last alive."""
     log_age: Duration = days(7)

@@ -34,7 +34,7 @@ Older = Annotated[
     typer.Option(
         "--older",
         metavar="TIME",
-        help="Remove leftovers from this age on; 0s only while nobody uploads.  [default: 1h]",
+        help="Delete leftovers from this age on; 0s only while nobody uploads.  [default: 1h]",
     ),
 ]
 
@@ -121,7 +121,7 @@ async def sweep(session: Session, *, older: Older = None, database: DatabaseOpti
     """Look after all uploads now, as servers do by themselves.
 
     Uploads that stand still go on, those that were silent for too long expire, and what crashes
-    have left in the store is removed: parts of uploads that ended, and parts that no row knows.
+    have left in the store is deleted: parts of uploads that ended, and parts that no row knows.
     Exit code 75 if the store did not let go of something.
     """
     from towpath.console import exits  # noqa: PLC0415 -- a help text needs none

@@ -51,7 +51,7 @@ class Swept(msgspec.Struct, kw_only=True):
     """Uploads under way."""
     expired: int = 0
     """Uploads that were silent for too long, and were given up."""
-    removed: int = 0
+    deleted: int = 0
     """Uploads given up before, of which nothing is left now."""
     released: int = 0
     """Parts that had room and did not need it."""
@@ -175,7 +175,7 @@ class Sweep:
                     gone += 1
                 else:
                     swept.troubles += 1
-            swept.removed += gone
+            swept.deleted += gone
             if not gone or len(found) < _PAGE:
                 return
 
