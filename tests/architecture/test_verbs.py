@@ -68,12 +68,12 @@ def commands(command: Any = None, above: str = "") -> Iterator[tuple[str, Any]]:
 
 def options() -> set[str]:
     params = [param for _, command in commands() for param in command.params]
-    shown = [it for it in params if not getattr(it, "hidden", False)]
-    return {name for it in shown for name in it.opts if name.startswith("--")}
+    shown = [each for each in params if not getattr(each, "hidden", False)]
+    return {name for each in shown for name in each.opts if name.startswith("--")}
 
 
 def methods() -> Iterator[str]:
-    for module, names in (*promised().items(), *((it, {name}) for it, name in PARTS.items())):
+    for module, names in (*promised().items(), *((part, {name}) for part, name in PARTS.items())):
         for name in sorted(names):
             kind = getattr(import_module(module), name)
             if inspect.isclass(kind) and not issubclass(kind, BaseException):
@@ -86,7 +86,7 @@ def operations() -> list[tuple[str, str, bool]]:
     found: list[tuple[str, str, bool]] = []
     for path, methods in description()["paths"].items():
         for method, about in methods.items():
-            end = "".join(it if it.isalnum() else "_" for it in path) + f"_{method}"
+            end = "".join(each if each.isalnum() else "_" for each in path) + f"_{method}"
             name = about["operationId"].removesuffix(end)
             found.append((f"{method.upper()} {path}", name, about.get("deprecated", False)))
     return found
@@ -101,7 +101,7 @@ def other_words(names: Iterable[str]) -> dict[str, str]:
     """Which of *names* say another word than the glossary does, and which it should be."""
     found: dict[str, str] = {}
     for name in names:
-        words = "".join(it if it.isalpha() else " " for it in name.lower()).split()
+        words = "".join(each if each.isalpha() else " " for each in name.lower()).split()
         for right, wrong in SYNONYMS.items():
             if set(words) & set(wrong.split()):
                 found[name] = right
@@ -120,7 +120,7 @@ KINDS = {
 def test_each_idea_has_one_verb(kind: str) -> None:
     names = list(KINDS[kind]())
     assert len(names) > 50
-    assert {name: it for name, it in other_words(names).items() if name not in EXCEPTIONS} == {}
+    assert {name: each for name, each in other_words(names).items() if name not in EXCEPTIONS} == {}
 
 
 def test_exceptions_are_needed_and_say_why() -> None:
@@ -152,7 +152,9 @@ def test_cancelling_over_http_is_called_cancel() -> None:
     """Those that are deprecated say so to whoever reads the description."""
     found = [where for where, name, is_old in operations() if name == "cancel" and not is_old]
     assert len(found) >= 4
-    assert [it for it in found if not (it.startswith("POST ") and it.endswith("/cancel"))] == []
+    assert [
+        each for each in found if not (each.startswith("POST ") and each.endswith("/cancel"))
+    ] == []
 
 
 # ── what leaves is the outbox ────────────────────────────────────────────────────────────
@@ -163,14 +165,14 @@ def test_no_command_and_no_group_of_settings_is_called_events() -> None:
     settings = [leaf.name for leaf in leaves(groups(Core()))]
     assert "outbox" in names
     assert "outbox.sinks" in settings
-    assert [it for it in names if "events" in it.split()] == []
-    assert [it for it in settings if it.startswith("events")] == []
+    assert [each for each in names if "events" in each.split()] == []
+    assert [each for each in settings if each.startswith("events")] == []
 
 
 def test_metrics_and_log_lines_about_sinks_say_outbox() -> None:
-    counted = [it.name for it in measures.CATALOGUE if "sink" in it.labels]
+    counted = [each.name for each in measures.CATALOGUE if "sink" in each.labels]
     assert counted
-    assert [it for it in counted if not it.startswith("towpath_outbox_")] == []
-    told = [it.name for it in events.CATALOGUE if "sink" in it.fields]
+    assert [each for each in counted if not each.startswith("towpath_outbox_")] == []
+    told = [each.name for each in events.CATALOGUE if "sink" in each.fields]
     assert told
-    assert [it for it in told if not it.startswith(("outbox.", "sink."))] == []
+    assert [each for each in told if not each.startswith(("outbox.", "sink."))] == []
