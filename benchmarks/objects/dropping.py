@@ -17,7 +17,7 @@ from towpath.telemetry.logs import Log
 
 def build() -> FastAPI:
     app = FastAPI()
-    app.state.draining = asyncio.Event()
+    app.state.stopping = asyncio.Event()
 
     app.add_api_route("/drop", _drop, methods=["PUT"])
     return app

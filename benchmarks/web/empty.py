@@ -36,7 +36,7 @@ def build(database: str) -> FastAPI:
             yield
 
     app = FastAPI(lifespan=life)
-    app.state.draining = asyncio.Event()
+    app.state.stopping = asyncio.Event()
     app.add_middleware(Door, keys=ledger.keys, rates=Rates(0), signed=[PATH])
     app.add_api_route("/api/v1/message", _send, methods=["POST"], response_model=QueuedOut)
     app.add_api_route(PATH, _deliver, methods=["POST"], status_code=202, response_model=TakenOut)
