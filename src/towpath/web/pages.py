@@ -6,6 +6,7 @@ and it changes nothing: its buttons send requests to the API, with the session o
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -198,12 +199,18 @@ _VISIBLE = {
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
 }
 NOTHING = "\u2013"
+_MOMENT = re.compile(r"(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def visible(text: str) -> str:
     """*text* with signs in the place of control characters; lines stay lines."""
     return text.encode("utf-8", "replace").decode().translate(_VISIBLE)
+
+
+def timely(text: str) -> str:
+    """*text* with the moments in it to the second."""
+    return _MOMENT.sub(r"\1 UTC", text)
 
 
 def short(text: str, most: int = 60) -> str:
@@ -284,5 +291,5 @@ def as_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_FILTERS = (visible, short, span, ago, moment, number, as_text, segment, curl, as_json)
+_FILTERS = (visible, timely, short, span, ago, moment, number, as_text, segment, curl, as_json)
 FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FILTERS}
