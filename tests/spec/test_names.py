@@ -117,20 +117,20 @@ class TestAQueuesName:
 
 
 TEXT_USES: dict[str, Use] = {
-    "id": lambda engine, it: engine.submit(REVIEWS, b"", id=it),
-    "id of a set": lambda engine, it: engine.set(REVIEWS, b"", id=it),
-    "id of a move": lambda engine, it: engine.move_many(REVIEWS, {it: LEASE}),
-    "lane": lambda engine, it: engine.submit(REVIEWS, b"", lane=it),
-    "worker": lambda engine, it: engine.claim(REVIEWS, worker=it, lease=LEASE),
-    "lane of a claim": lambda engine, it: engine.claim(
-        REVIEWS, worker="anna", lease=LEASE, lane=it
+    "id": lambda engine, value: engine.submit(REVIEWS, b"", id=value),
+    "id of a set": lambda engine, value: engine.set(REVIEWS, b"", id=value),
+    "id of a move": lambda engine, value: engine.move_many(REVIEWS, {value: LEASE}),
+    "lane": lambda engine, value: engine.submit(REVIEWS, b"", lane=value),
+    "worker": lambda engine, value: engine.claim(REVIEWS, worker=value, lease=LEASE),
+    "lane of a claim": lambda engine, value: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, lane=value
     ),
-    "selector": lambda engine, it: engine.submit(REVIEWS, b"", selector=it),
-    "selector of a claim": lambda engine, it: engine.claim(
-        REVIEWS, worker="anna", lease=LEASE, selectors=[it]
+    "selector": lambda engine, value: engine.submit(REVIEWS, b"", selector=value),
+    "selector of a claim": lambda engine, value: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, selectors=[value]
     ),
-    "lane of a drop": lambda engine, it: engine.drop(REVIEWS, it),
-    "lane of a list": lambda engine, it: engine.inspect.list(REVIEWS, State.WAITING, lane=it),
+    "lane of a drop": lambda engine, value: engine.drop(REVIEWS, value),
+    "lane of a list": lambda engine, value: engine.inspect.list(REVIEWS, State.WAITING, lane=value),
 }
 
 
@@ -205,15 +205,15 @@ class TestANewJob:
 
 
 NUMBERS: dict[str, Use] = {
-    "count": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=LEASE, count=it),
-    "count of an exchange": lambda engine, it: engine.exchange(
-        REVIEWS, [], worker="anna", lease=LEASE, count=it
+    "count": lambda engine, value: engine.claim(REVIEWS, worker="anna", lease=LEASE, count=value),
+    "count of an exchange": lambda engine, value: engine.exchange(
+        REVIEWS, [], worker="anna", lease=LEASE, count=value
     ),
-    "promote": lambda engine, it: engine.queues.promote(REVIEWS, it),
-    "reap": lambda engine, it: engine.queues.reap(REVIEWS, it),
-    "trim": lambda engine, it: engine.queues.trim(REVIEWS, it),
-    "size of a list": lambda engine, it: engine.inspect.list(REVIEWS, State.READY, size=it),
-    "size of events": lambda engine, it: engine.events.list(REVIEWS, size=it),
+    "promote": lambda engine, value: engine.queues.promote(REVIEWS, value),
+    "reap": lambda engine, value: engine.queues.reap(REVIEWS, value),
+    "trim": lambda engine, value: engine.queues.trim(REVIEWS, value),
+    "size of a list": lambda engine, value: engine.inspect.list(REVIEWS, State.READY, size=value),
+    "size of events": lambda engine, value: engine.events.list(REVIEWS, size=value),
 }
 
 
@@ -229,13 +229,13 @@ class TestANumber:
 
 
 TIMES: dict[str, Use] = {
-    "lease": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=it),
-    "wait": lambda engine, it: engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=it),
-    "wait for a lane": lambda engine, it: engine.claim(
-        REVIEWS, worker="anna", lease=LEASE, lane="octo", wait=it
+    "lease": lambda engine, value: engine.claim(REVIEWS, worker="anna", lease=value),
+    "wait": lambda engine, value: engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=value),
+    "wait for a lane": lambda engine, value: engine.claim(
+        REVIEWS, worker="anna", lease=LEASE, lane="octo", wait=value
     ),
-    "lease of an exchange": lambda engine, it: engine.exchange(
-        REVIEWS, [], worker="anna", lease=it, count=1
+    "lease of an exchange": lambda engine, value: engine.exchange(
+        REVIEWS, [], worker="anna", lease=value, count=1
     ),
 }
 
