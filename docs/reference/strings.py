@@ -91,11 +91,13 @@ def _lengths(told: Iterable[Told]) -> str:
 
 
 def error_strings(source: Path = SOURCE) -> Iterator[Told]:
-    """Of each class of errors: its remedy, and what its text is made of."""
+    """Of each class of errors: when it is raised, its remedy, and what its text is made of."""
     for _, tree in _modules(source):
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef) and _is_error(node):
-                yield from (Told(node.name, text) for text in _literals(node) if _is_prose(text))
+                when = (ast.get_docstring(node) or "").partition("\n")[0]
+                texts = [when, *_literals(node)]
+                yield from (Told(node.name, text) for text in texts if _is_prose(text))
 
 
 def call_strings(source: Path = SOURCE) -> Iterator[Told]:

@@ -85,10 +85,10 @@ class RetryAdvice(StrEnum):
 
 
 class TowpathError(Exception):
-    """What every error of Towpath is: a stable code, and the way out."""
+    """The base of all errors: each has a stable code and says what to do."""
 
     code: ClassVar[str] = "towpath_error"
-    remedy: ClassVar[str] = "Read the message; it says what is wrong."
+    remedy: ClassVar[str] = "Read the message: it says what is wrong."
     retry: ClassVar[RetryAdvice] = RetryAdvice.NEVER
 
     def __init__(self, *args: Any) -> None:
@@ -114,7 +114,10 @@ class SubmitsRefused(TowpathError, ExceptionGroup[TowpathError]):
     """
 
     code = "submits_refused"
-    remedy = "See `refused` for each reason; submit those jobs again, the others are in `taken`."
+    remedy = (
+        "Read the reasons in `refused`, then submit those jobs again. `taken` has the jobs that "
+        "were submitted."
+    )
 
     def __new__(
         cls, queue: str, taken: Mapping[int, Any], refused: Mapping[int, TowpathError]
@@ -137,13 +140,13 @@ class SubmitsRefused(TowpathError, ExceptionGroup[TowpathError]):
 
 
 class InvalidInput(TowpathError, ValueError):
-    """A value that can't be right; nothing was sent to the server."""
+    """A value is not valid; nothing was sent to the server."""
 
     code = "invalid_input"
 
 
 class InvalidName(InvalidInput):
-    """A name that a queue, a job, a lane or a worker can't have."""
+    """The name of a queue, a job, a lane or a worker is not valid."""
 
     code = "invalid_name"
     remedy = "Choose a name that follows the rule in the message."
@@ -155,7 +158,7 @@ class InvalidName(InvalidInput):
 
 
 class InvalidOption(InvalidInput):
-    """A number, time or choice out of its range."""
+    """A number, time or choice is out of range."""
 
     code = "invalid_option"
     remedy = "Choose a value that follows the rule in the message."
@@ -176,18 +179,18 @@ def _shown(value: object) -> str:
 
 
 class PayloadTooLarge(InvalidInput):
-    """A payload, result, note or reason over its limit."""
+    """A payload, result, note or reason is too large."""
 
     code = "payload_too_large"
-    remedy = "Store the data elsewhere and submit a reference, or raise the queue's max_payload."
+    remedy = "Store the data elsewhere and submit a reference, or raise the queue's `max_payload`."
 
     def __init__(self, what: str, size: int, *, limit: int) -> None:
-        super().__init__(f"{what} of {size} bytes: at most {limit}")
+        super().__init__(f"{what} of {size} bytes: the limit is {limit} bytes")
         self.what, self.size, self.limit = what, size, limit
 
 
 class PayloadInvalid(InvalidInput):
-    """A payload or a result that its handler's types do not allow."""
+    """A payload or a result does not match the handler's types."""
 
     code = "payload_invalid"
     remedy = "Pass a payload that matches the handler's annotations, or change them."
@@ -198,7 +201,7 @@ class PayloadInvalid(InvalidInput):
 
 
 class HandlerInvalid(InvalidInput):
-    """A function that can't be a handler, or a second one under the same name."""
+    """The function can't be a handler, or its name is taken."""
 
     code = "handler_invalid"
     remedy = "Follow the rule in the message; `name=` tells two handlers of one queue apart."
@@ -212,7 +215,7 @@ class HandlerInvalid(InvalidInput):
 
 
 class MiddlewareInvalid(InvalidInput):
-    """Middleware that did not call what is inside of it exactly once, or hid how that ended."""
+    """Middleware that did not call `call_next` exactly once, or hid its result."""
 
     code = "middleware_invalid"
     remedy = "Await call_next() exactly once in the middleware; raise to refuse."
@@ -223,7 +226,7 @@ class MiddlewareInvalid(InvalidInput):
 
 
 class LifespanFailed(TowpathError):
-    """The app's `lifespan` did not start or end as it should: no job ran, or none is left."""
+    """The app's `lifespan` did not start or end as it should; no job was running."""
 
     code = "lifespan_failed"
     remedy = "Fix the function: it must yield exactly once, then return."
@@ -234,7 +237,7 @@ class LifespanFailed(TowpathError):
 
 
 class SpaceInvalid(InvalidInput):
-    """A space whose name is taken, or a script of one that breaks a rule."""
+    """The name of a space is taken, or one of its scripts breaks a rule."""
 
     code = "space_invalid"
     remedy = "Correct the name or the script that the message names."
@@ -245,7 +248,7 @@ class SpaceInvalid(InvalidInput):
 
 
 class JobError(TowpathError):
-    """The job is not in a state for what was asked; nothing was changed."""
+    """The job's state does not allow this; nothing was changed."""
 
     code = "job_error"
 
@@ -255,10 +258,13 @@ class JobError(TowpathError):
 
 
 class JobNotFound(JobError):
-    """The job never existed, or is gone after its end."""
+    """The job never existed, or it ended and is no longer kept."""
 
     code = "job_not_found"
-    remedy = "Check queue and id. Finished jobs stay for the queue's `keep`; raise it to see them."
+    remedy = (
+        "Check the queue and the id. Finished jobs are removed after the queue's `keep` time; "
+        "raise it to keep them longer."
+    )
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "not found")
@@ -279,7 +285,7 @@ class JobDiffers(JobError):
 
 
 class JobDone(JobError):
-    """The job was completed before."""
+    """The job is already completed."""
 
     code = "job_done"
     remedy = "No action needed: the job is completed. Submit a new one to run it again."
@@ -292,17 +298,17 @@ class JobDead(JobError):
     """The job has used up its attempts, or was given up."""
 
     code = "job_dead"
-    remedy = "Read its reason; `retry` gives it new attempts, `delete` removes it."
+    remedy = "Read the job's reason. `retry` gives it new attempts, `delete` removes it."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "dead")
 
 
 class JobCancelled(JobError):
-    """The job was cancelled before."""
+    """The job is already cancelled."""
 
     code = "job_cancelled"
-    remedy = "Stop working on it. Submit a new job to run it after all."
+    remedy = "Stop working on the job. To run it after all, submit a new one."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "cancelled")
@@ -334,7 +340,7 @@ class JobOpen(JobError):
     """Only jobs that have ended can be deleted."""
 
     code = "job_open"
-    remedy = "Cancel it first."
+    remedy = "Cancel the job first, or wait until it ends."
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"is {state}; only an ended job can be deleted")
@@ -342,21 +348,21 @@ class JobOpen(JobError):
 
 
 class StillOpen(JobError):
-    """The job had not ended when the time to wait for it was over; it goes on."""
+    """The job did not end within the given time; it goes on."""
 
     code = "still_open"
-    remedy = "Wait again, or ask `engine.inspect.explain` why it does not run."
+    remedy = "Wait again. `engine.inspect.explain` says why the job is not running."
     retry = RetryAdvice.LATER
 
     def __init__(self, job: object, within: object) -> None:
-        super().__init__(job, f"not ended within {within}")
+        super().__init__(job, f"did not end within {within}")
 
 
 class JobUnfinished(JobError):
     """The job ended without a result: dead or cancelled."""
 
     code = "job_unfinished"
-    remedy = "Read its reason; `retry` gives a dead job new attempts."
+    remedy = "Read the job's reason. `retry` gives a dead job new attempts."
 
     def __init__(self, job: object, state: str, reason: str | None) -> None:
         super().__init__(job, f"is {state}, so it has no result: {reason or 'no reason'}")
@@ -364,7 +370,7 @@ class JobUnfinished(JobError):
 
 
 class LeaseError(TowpathError):
-    """The lease does not allow what was asked."""
+    """The lease does not allow this."""
 
     code = "lease_error"
 
@@ -386,16 +392,16 @@ class LeaseLost(LeaseError):
 
 
 class QueueError(TowpathError):
-    """The queue does not allow what was asked."""
+    """The queue does not allow this."""
 
     code = "queue_error"
 
 
 class QueueFull(QueueError):
-    """The queue holds as many waiting jobs as its length limit allows."""
+    """The queue has reached its limit of waiting jobs."""
 
     code = "queue_full"
-    remedy = "Submit again later, add workers, or raise the queue's max_length."
+    remedy = "Submit again later, add workers, or raise the queue's `max_length`."
     retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, length: int) -> None:
@@ -404,7 +410,7 @@ class QueueFull(QueueError):
 
 
 class QueueDiffers(QueueError):
-    """The queue was first used with other options than these."""
+    """The queue exists with other options."""
 
     code = "queue_differs"
     remedy = (
@@ -428,15 +434,15 @@ class QueueHasNoEvents(QueueError):
 
 
 class FellBehind(QueueError):
-    """A follower read more slowly than events came; it goes on from now."""
+    """A follower read events more slowly than they came; it continues with the newest."""
 
     code = "fell_behind"
-    remedy = "Continue reading; `engine.events.list` has missed events that are still kept."
+    remedy = "Continue reading. `engine.events.list` returns the missed events that are still kept."
     retry = RetryAdvice.LATER
 
 
 class LaneNotParked(QueueError):
-    """Only a lane that a dead job stopped can be let go on."""
+    """Only a lane that is blocked by a dead job can be unblocked."""
 
     code = "lane_not_parked"
     remedy = "No action needed: the lane is free, or its head is running."
@@ -447,34 +453,36 @@ class LaneNotParked(QueueError):
 
 
 class FiringTaken(QueueError):
-    """The recurring work was fired by somebody else since the caller looked; nothing was done."""
+    """Somebody else has fired the recurring work since the caller looked; nothing was done."""
 
     code = "firing_taken"
-    remedy = "No action needed: each firing happens once. Continue from the last one in the error."
+    remedy = "No action needed: each firing happens once. Continue from `last` of this error."
 
     def __init__(self, queue: str, name: str, last: datetime | None) -> None:
-        known = f"was last fired for {last}" if last else "is not known"
+        known = f"was last fired for {last}" if last else "is unknown"
         super().__init__(f"recurring work {name} of queue {queue} {known}")
         self.queue, self.name, self.last = queue, name, last
 
 
 class NotYet(QueueError):
-    """The firing's time has not come by the server's clock; nothing was done."""
+    """By the server's clock, the firing is not due yet; nothing was done."""
 
     code = "not_yet"
     remedy = "Wait until that time by the server's clock."
     retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, name: str, *, upto: datetime, now: datetime) -> None:
-        super().__init__(f"recurring work {name} of queue {queue}: {upto} comes after {now}")
+        super().__init__(
+            f"recurring work {name} of queue {queue}: not due before {upto}, it is {now}"
+        )
         self.queue, self.name, self.upto, self.now = queue, name, upto, now
 
 
 class RecurrenceNotFound(QueueError):
-    """The queue knows no recurring work of that name."""
+    """The queue has no recurring work of that name."""
 
     code = "recurrence_not_found"
-    remedy = "Check queue and name: `towpath schedules` lists what is known."
+    remedy = "Check the queue and the name. `towpath schedules` lists all schedules."
 
     def __init__(self, queue: str, name: str) -> None:
         super().__init__(f"recurring work {name} of queue {queue}: not found")
@@ -493,7 +501,7 @@ class ScheduleNotFound(_OfASchedule):
     """The queue has no schedule of that name."""
 
     code = "schedule_not_found"
-    remedy = "Check queue and name: `towpath schedules` lists all schedules."
+    remedy = "Check the queue and the name. `towpath schedules` lists all schedules."
     _what = "not found"
 
 
@@ -514,7 +522,7 @@ class ScheduleChanged(_OfASchedule):
     code = "schedule_changed"
     remedy = "Read the schedule again, then repeat the change."
     retry = RetryAdvice.LATER
-    _what = "was changed meanwhile"
+    _what = "somebody else has changed it"
 
 
 class ScheduleUnreadable(_OfASchedule):
@@ -526,13 +534,13 @@ class ScheduleUnreadable(_OfASchedule):
 
 
 class SchedulesFull(QueueError):
-    """There are as many schedules as there may be; nothing was stored."""
+    """The limit of schedules is reached; nothing was stored."""
 
     code = "schedules_full"
     remedy = "Delete schedules that are no longer needed."
 
     def __init__(self, where: str, most: int) -> None:
-        super().__init__(f"{where}: {most} schedules are stored, and that is the limit")
+        super().__init__(f"{where}: the limit of {most} schedules is reached")
         self.most = most
 
 
@@ -546,17 +554,20 @@ class ServerError(TowpathError):
 
 
 class EngineClosed(ServerError):
-    """The engine was left; its connections are closed."""
+    """The engine is closed, and so are its connections."""
 
     code = "engine_closed"
-    remedy = "Do the work inside `async with Engine(…)`, or `async with app`; or enter a new one."
+    remedy = "Use the engine inside `async with Engine(…)` or `async with app`, or open a new one."
 
 
 class ServerUnreachable(ServerError):
     """No answer within the time limit. A change may or may not have been made."""
 
     code = "server_unreachable"
-    remedy = "Check that the server runs and the URL is right; then repeat with the same job id."
+    remedy = (
+        "Check that the server runs and that the URL is right, then try again. A submit that is "
+        "repeated with the same job id adds no second job."
+    )
     retry = RetryAdvice.SAFE
 
 
@@ -564,16 +575,16 @@ class ServerRefused(ServerError):
     """The server answered with an error of its own."""
 
     code = "server_refused"
-    remedy = "Read the server's message; check user, permissions and server version."
+    remedy = "Read the server's message. Check the user, its permissions and the server's version."
 
 
 class TlsFailed(ServerError):
-    """The server and this client can't agree on an encrypted connection."""
+    """No encrypted connection could be made to the server."""
 
     code = "tls_failed"
     remedy = (
-        "Name the authority that signed the server's certificate (setting `tls.ca`), or the client "
-        "certificate that the server asks for (`tls.cert`, `tls.key`). A server without TLS is redis://."
+        "Set `tls.ca` to the authority that signed the server's certificate. If the server asks "
+        "for a client certificate, set `tls.cert` and `tls.key`. Without TLS, use redis://."
     )
 
 
@@ -581,7 +592,7 @@ class MemoryFull(ServerError):
     """The server's memory limit is reached; nothing was written."""
 
     code = "memory_full"
-    remedy = "Let workers drain the queue, raise maxmemory, or shorten `keep`."
+    remedy = "Add workers to empty the queues, raise `maxmemory`, or shorten `keep`."
     retry = RetryAdvice.LATER
 
 
@@ -590,7 +601,7 @@ class EvictionUnsafe(ServerError):
 
     code = "eviction_unsafe"
     remedy = (
-        "Run `CONFIG SET maxmemory-policy noeviction` and put it into the server's configuration."
+        "Run `CONFIG SET maxmemory-policy noeviction`, and set it in the server's configuration."
     )
 
     def __init__(self, policy: str) -> None:
@@ -599,20 +610,22 @@ class EvictionUnsafe(ServerError):
 
 
 class DurabilityUnknown(ServerError):
-    """The server does not tell how durable it is."""
+    """The server does not say how durable it is."""
 
     code = "durability_unknown"
     remedy = "Allow CONFIG GET for this user, or declare the class with the `durability` setting."
 
 
 class DurabilityUnavailable(ServerError):
-    """The server can't give the durability class that was asked for; nothing was sent."""
+    """The server can't offer the durability class that was asked for; nothing was sent."""
 
     code = "durability_unavailable"
-    remedy = "Set `appendonly yes` and `appendfsync always`, attach replicas, or ask for less."
+    remedy = (
+        "Set `appendonly yes` and `appendfsync always`, add replicas, or ask for a lower class."
+    )
 
     def __init__(self, wanted: str, has: str) -> None:
-        super().__init__(f"durability {wanted} was asked for, the server gives {has}")
+        super().__init__(f"durability {wanted} was asked for, but the server offers {has}")
         self.wanted, self.has = wanted, has
 
 
@@ -632,25 +645,27 @@ class CallStale(ServerError):
     """A newer call of the same channel was answered before this one arrived."""
 
     code = "call_stale"
-    remedy = "Use each call number once, in rising order; read the job's state to see what applies."
+    remedy = (
+        "Use each call number once, in rising order. Read the job's state to see what happened."
+    )
 
     def __init__(self, last: int) -> None:
-        super().__init__(f"the channel is at call {last} already")
+        super().__init__(f"the channel has already made call {last}")
         self.last = last
 
 
 class CallTaken(ServerError):
-    """A call of the same name did something else before; nothing was done now."""
+    """This call number was used for another call; nothing was done."""
 
     code = "call_taken"
     remedy = "Use each call number once per channel, whatever the verb."
 
 
 class ScriptDefect(ServerError):
-    """A script answered what the engine does not know: engine and scripts don't fit."""
+    """The engine does not understand a script's answer: engine and scripts do not match."""
 
     code = "script_defect"
-    remedy = "Report this message; nothing was partially written."
+    remedy = "Report this message. Nothing was written in part."
 
 
 if not TYPE_CHECKING:

@@ -18,12 +18,12 @@ PRIVATE, PUBLIC = 0o600, 0o644
 
 
 class FileDamaged(TowpathError):
-    """A file that Towpath made once can't be read as what it was; it was left as it is."""
+    """A file that Towpath wrote is damaged; it was left as it is."""
 
     code = "file_damaged"
     remedy = (
-        "Put it back from a backup, or delete it: the next start makes a new one. Whoever was given"
-        " a secret out of it needs the new one."
+        "Restore it from a backup, or delete it: the next start makes a new one. Then give"
+        " the new secrets to everybody who used the old ones."
     )
 
     def __init__(self, path: Path) -> None:

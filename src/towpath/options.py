@@ -196,7 +196,7 @@ def _named_values(value: object) -> object:
         return _named_values(json.loads(value))
     lines = [line.partition("=") for line in value.splitlines() if line.strip()]
     if not all(name.strip() and equals for name, equals, _ in lines):
-        raise ValueError("must be name=value, one per line; or JSON")
+        raise ValueError("must be name=value, one per line, or JSON")
     return {name.strip(): text.strip() for name, _, text in lines}
 
 

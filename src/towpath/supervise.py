@@ -133,7 +133,7 @@ def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None)
 
 def _say(log: Log, task: str, error: BaseException | None, pause: float) -> str:
     """Log the end of a task; the name of its error."""
-    name = type(error).__qualname__ if error is not None else "an end without an error"
+    name = type(error).__qualname__ if error is not None else "it ended without an error"
     frames = traceback.extract_tb(error.__traceback__ if error is not None else None)
     # Where and what, never the error's own words: they may quote what is secret.
     place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""

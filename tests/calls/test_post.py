@@ -144,7 +144,7 @@ class TestAHeader:
 
     @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "ä"])
     async def test_has_a_name(self, caller: Caller, name: str) -> None:
-        with pytest.raises(InvalidOption, match="a name must be"):
+        with pytest.raises(InvalidOption, match="a header's name must"):
             await caller.post("http://127.0.0.1:1/", b"", headers={name: "b"})
 
 
@@ -216,7 +216,7 @@ class TestACaller:
         assert "webhook-id" not in receiver.requests[0].headers
 
     async def test_refuses_an_id_that_can_not_be_signed(self, caller: Caller) -> None:
-        with pytest.raises(InvalidOption, match="without space and dot"):
+        with pytest.raises(InvalidOption, match="no space or dot"):
             await caller.post("http://127.0.0.1:1/", b"", message="a.b", secrets=[new_secret()])
 
     async def test_makes_no_call_of_an_url_that_is_too_long(self, caller: Caller) -> None:

@@ -65,7 +65,7 @@ class TestSigning:
 
     @pytest.mark.parametrize("id_", ["", "a.b", "a b", "a\nb", "ä", "x" * 1025])
     def test_refuses_an_id_that_can_not_be_told_from_the_rest(self, id_: str) -> None:
-        with pytest.raises(InvalidOption, match="without space and dot"):
+        with pytest.raises(InvalidOption, match="no space or dot"):
             sign(SECRET, id_, TIMESTAMP, BODY)
 
     @pytest.mark.parametrize("secrets", [[], "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])

@@ -40,7 +40,7 @@ class TestAnAddressOfThisMachine:
         self, receiver: Receiver, url: str
     ) -> None:
         async with Caller(allow=["0.0.0.0/0"]) as caller:
-            with pytest.raises(CallRefused, match="unusual spelling"):
+            with pytest.raises(CallRefused, match="unusual form"):
                 await caller.post(url.format(receiver.port), b"")
 
     @pytest.mark.parametrize("user", ["user", "user:password", ":password", ":", "a%40b"])
@@ -48,7 +48,7 @@ class TestAnAddressOfThisMachine:
         self, caller: Caller, receiver: Receiver, user: str
     ) -> None:
         """They would be in the logs of whoever keeps the URL."""
-        with pytest.raises(CallRefused, match="must not carry a user or a password"):
+        with pytest.raises(CallRefused, match="must not contain a user or a password"):
             await caller.post(receiver.url(f"{user}@127.0.0.1"), b"")
 
     @pytest.mark.parametrize("url", THIS_MACHINE)
@@ -189,7 +189,7 @@ class TestAPort:
 
     @pytest.mark.parametrize("port", [1, 22, 25, 53, 110, 389, 587, 1023])
     def test_of_another_protocol_is_refused(self, port: int) -> None:
-        with pytest.raises(CallRefused, match="for other protocols"):
+        with pytest.raises(CallRefused, match="only 80 and 443 are allowed"):
             Guard().permit("a.example.com", port, ["8.8.8.8"])
 
     @pytest.mark.parametrize("port", ["0", "65536", "-1", "99999999"])

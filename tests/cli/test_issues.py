@@ -110,7 +110,7 @@ class TestAPolicy:
     @pytest.mark.parametrize(
         ("text", "what"),
         [
-            ("never = [", "is no TOML"),
+            ("never = [", "is not valid TOML"),
             ("nevre = []", "nevre"),
             ("[limits]\nagent = -1", "limits.agent"),
             ("[review]\ndelay = 'soon'", "review.delay"),
@@ -182,7 +182,7 @@ class TestBesideAServerAndAGitHub:
         words = {it["number"]: it.get("withheld", "") for it in told(towpath, "list")}
         assert words == {1: "closed", 2: "never", 3: ""}
         eventually(lambda: people[3].labels == ["P0"])  # what the agent had set is gone
-        assert "compared by the server now" in towpath("issues", "sync").err
+        assert "the server now compares" in towpath("issues", "sync").err
 
     def test_what_was_closed_on_both_sides_while_nobody_looked_is_held_by_nobody(
         self, towpath: Command, serving: Serving, github: GitHubDouble

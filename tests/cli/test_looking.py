@@ -18,7 +18,7 @@ class TestExplain:
         ran = towpath("explain", "mails/second")
         because, place = ran.out.splitlines()
         assert "behind job first of lane anna, which is ready; 1 ahead" in because
-        assert "none ever asked" in because
+        assert "none has ever asked" in because
         assert place == "1 ahead in its lane"
         told = towpath("explain", "first", "--json").object
         assert (told["queue"], told["why"], told["ahead"]) == ("mails", "no_worker", 0)

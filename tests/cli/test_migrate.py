@@ -110,7 +110,7 @@ class TestMigrating:
         lending.release(FIRST)
         ran = towpath("migrate", "--json")
         assert (ran.code, ran.refusal["refused"]) == (1, "ledger_ahead")
-        assert "schema 0002 of lending, this release works with 0001" in ran.refusal["message"]
+        assert "schema 0002 of lending, this release needs 0001" in ran.refusal["message"]
         assert "restore the backup" in ran.refusal["do"]
         assert up(towpath, lending.file.parent) == (1, "ledger_ahead")
         assert lending.columns() == ["id", "title"]

@@ -192,7 +192,7 @@ class TestShow:
         for verb in ("show", "cancel", "retry"):
             ran = reviews("reviews", verb, "nobody", "--json")
             assert (ran.code, ran.refusal["refused"]) == (5, "record_not_found")
-            assert "api-…" in ran.refusal["do"]
+            assert "api-, github- or gitlab-" in ran.refusal["do"]
 
 
 class TestCancelAndRetry:

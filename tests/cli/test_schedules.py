@@ -117,7 +117,7 @@ class TestASchedule:
             (("--cron", "0 0 30 2 *"), "never comes"),
             (("--cron", "often"), "five fields"),
             (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), "time zone"),
-            (("--every", "1h", "--tz", "UTC"), "belongs to --cron"),
+            (("--every", "1h", "--tz", "UTC"), "only goes with --cron"),
             (("--every", "0"), "every"),
             (("--every", "200000d"), "36525 days"),
             (("--every", "1h", "--missed", "never"), "skip, once or all"),
@@ -133,7 +133,7 @@ class TestASchedule:
     def test_has_a_payload_that_is_json(self, towpath: Command) -> None:
         ran = towpath("schedules", "set", "reports", "x", "no json", "--every", "1h")
         assert ran.code == 2
-        assert "is no JSON" in ran.err
+        assert "is not valid JSON" in ran.err
 
 
 class TestPreview:

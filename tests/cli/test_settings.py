@@ -152,7 +152,7 @@ class TestWhatIsRefused:
             ("[worker]\ncolour = 'red'", "worker.colour = '…': is no setting"),
             ("worker = 3", "worker"),
             ("timeout = 3", "timeout = 3: must be a duration"),
-            ("timeout = ", "is no TOML"),
+            ("timeout = ", "is not valid TOML"),
         ],
     )
     def test_also_in_a_file(self, text: str, said: str) -> None:

@@ -76,7 +76,7 @@ class TestOneJob:
         self, towpath: Command, engine: Engine
     ) -> None:
         for words, said in (
-            (["mails", "hello"], "is no JSON"),
+            (["mails", "hello"], "is not valid JSON"),
             (["mails", "@nowhere", "--delay", "1s"], "can't be read: No such file"),
             (["mails", "1", "--retry", "soon"], "must be exponential[:FIRST"),
             (["mails", "1", "--lease", "0s"], "lease = 0 s: must be"),

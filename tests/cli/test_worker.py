@@ -142,9 +142,9 @@ class TestRefusing:
         [
             ("jobs", "jobs is not MODULE:APP"),
             (":app", ":app is not MODULE:APP"),
-            ("nowhere.jobs:app", "no module nowhere, neither here nor installed"),
+            ("nowhere.jobs:app", "no module nowhere, neither in this folder nor installed"),
             ("needing:app", "module needing imports nowhere_at_all, which is not installed"),
-            ("appless:app", "the module has no app; there is no Towpath in it"),
+            ("appless:app", "the module has no app; it has no Towpath"),
             ("appless:other", "appless:other is a str, not a Towpath"),
         ],
     )

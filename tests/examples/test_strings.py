@@ -81,6 +81,7 @@ def test_an_error_is_shown_with_its_remedy_and_all_that_its_message_is_made_of(
     source: Path,
 ) -> None:
     assert [told.text for told in error_strings(source) if told.of == "ShopClosed"] == [
+        "The shop is closed.",
         "Come back tomorrow.",
         "closed since noon",
         "sooner than usual / as always",

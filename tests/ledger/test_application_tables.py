@@ -183,7 +183,7 @@ class TestTwoReleases:
             await before.migrate()
             await before.probe()
             await after.migrate()
-            reason = "schema 0003 of lending, this release works with 0002"
+            reason = "schema 0003 of lending, this release needs 0002"
             with pytest.raises(LedgerAhead, match=reason):
                 await before.probe()
             with pytest.raises(LedgerAhead, match=reason) as refusal:
@@ -287,7 +287,7 @@ class TestAMigrationThatFails:
             await ledger.migrate()
             strange = lending.versions.update().values(version_num="0000")
             await ledger.write(lambda it: it.execute(strange))
-            with pytest.raises(MigrationFailed, match="version 0000, which no step made"):
+            with pytest.raises(MigrationFailed, match="version 0000, which no migration produced"):
                 await ledger.migrate()
 
 

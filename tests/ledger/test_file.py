@@ -62,6 +62,6 @@ class TestAFile:
             other.execute("BEGIN IMMEDIATE")
             with pytest.raises(LedgerBusy) as refusal:
                 await ledger.jobs.submit(REVIEWS, b"1")
-            assert "End the transaction" in (refusal.value.remedy or "")
+            assert "end the transaction" in (refusal.value.remedy or "")
             other.close()
             await ledger.jobs.submit(REVIEWS, b"1")

@@ -141,7 +141,7 @@ class TestOnSqlite:
             connection.execute(KEEP, {"name": "too early"})
             return lambda it: it.execute(KEEP, {"name": "in time"}).close()
 
-        with pytest.raises(LedgerRefused, match="only decides"):
+        with pytest.raises(LedgerRefused, match="may only decide"):
             await kept.decide(decide)
         assert await names(kept) == []
 

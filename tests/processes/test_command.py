@@ -67,7 +67,7 @@ class TestACommandThatTakesTooLong:
     def test_is_ended_with_all_that_it_started(
         self, new_loop: NewLoop, pids: Path, script: str
     ) -> None:
-        with pytest.raises(CommandTimedOut, match="not done within"):
+        with pytest.raises(CommandTimedOut, match="did not finish within"):
             under(new_loop, shell(script, pids, within=milliseconds(500)))
         eventually(lambda: all_ended(pids))
 

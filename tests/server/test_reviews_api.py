@@ -145,7 +145,7 @@ class TestLooking:
         for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
             answer = client.request(method, f"{ROOT}/nobody{path}")
             assert code(answer, 404) == "record-not-found"
-            assert "api-…, github-…" in answer.json()["remedy"]
+            assert "api-, github- or gitlab-" in answer.json()["remedy"]
 
     def test_a_method_that_there_is_not_is_refused_with_a_way_out(
         self, client: httpx.Client

@@ -217,11 +217,11 @@ class TestPreview:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "neither": ({}, "give one of cron and every"),
     "both": ({"cron": "0 3 * * *", "every": 60}, "give one of cron and every"),
-    "never": ({"cron": "0 0 30 2 *"}, "never comes: none of its months has such a day"),
+    "never": ({"cron": "0 0 30 2 *"}, "never fires: none of its months has such a day"),
     "garbled": ({"cron": "often"}, "five fields"),
     "zone": ({"cron": "0 3 * * *", "tz": "Mars/Crater"}, "time zone"),
     "empty zone": ({"cron": "0 3 * * *", "tz": ""}, "time zone"),
-    "zone of an interval": ({"every": 60, "tz": "UTC"}, "belongs to cron"),
+    "zone of an interval": ({"every": 60, "tz": "UTC"}, "only goes with cron"),
     "nought": ({"every": 0}, "must be at least 1s"),
     "negative": ({"every": -5}, "greater than or equal to 0"),
     "too often": ({"every": "1ms"}, "must be at least 1s"),

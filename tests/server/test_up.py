@@ -42,7 +42,7 @@ class TestItsFirstWords:
             eventually(lambda: '{"worker": "me"}\'\n\n' in told.read_text(), within=PATIENCE)
             facts, _, rest = told.read_text().partition("try ")
             script, _, _ = rest.partition("\n\n")
-            for fact in ("serving", "data", "api key", "tp_", "none here: reviews stay PENDING"):
+            for fact in ("serving", "data", "api key", "tp_", "none: reviews stay PENDING"):
                 assert fact in facts
             assert "/api/v1/webhooks/github\n" in facts
             assert "canary" not in facts

@@ -220,7 +220,7 @@ class TestExplaining:
         [ref] = await submit_ids(engine, "a")
         explained = await engine.inspect.explain(ref)
         assert explained.why is Why.NO_WORKER
-        assert "none ever asked" in explained.text
+        assert "none has ever asked" in explained.text
 
     async def test_a_queue_that_nobody_asks_any_more_says_when_the_last_one_did(
         self, engine: Engine, clock: ManualClock
@@ -290,7 +290,7 @@ class TestExplaining:
         _, last = await submit_ids(engine, "head", "b", lane="octo")
         explained = await engine.inspect.explain(last)
         assert explained.why is Why.BEHIND_LANE
-        assert "none ever asked" in explained.text
+        assert "none has ever asked" in explained.text
         await engine.queues.pause(REVIEWS)
         assert "paused" in (await engine.inspect.explain(last)).text
 

@@ -151,6 +151,6 @@ class TestBadInput:
         when: Any = "0 3 * * *"
         with pytest.raises(InvalidOption, match="when"):
             await engine.schedules.set(REVIEWS, HOURLY, when)
-        with pytest.raises(InvalidOption, match="never comes: none of its months has such a day"):
+        with pytest.raises(InvalidOption, match="never fires: none of its months has such a day"):
             Cron("0 0 30 2 *")
         assert deployment.key_names() == set()

@@ -326,7 +326,7 @@ class TestWhatIsToldOfAJobWithASelector:
         await claim(engine, OTHER)
         why, text = await self.why(engine, "a")
         assert why is Why.NO_WORKER
-        assert text == f"no worker asks for jobs of selector {DEV}; none ever asked"
+        assert text == f"no worker is asking for jobs of selector {DEV}; none has ever asked"
         await claim(engine, REVIEW)
         assert (await self.why(engine, "a"))[0] is Why.NO_WORKER
 

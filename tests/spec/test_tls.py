@@ -222,7 +222,7 @@ async def test_settings_name_what_a_url_would(
 def test_settings_of_tls_need_a_url_of_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_URL", "redis://h")
     monkeypatch.setenv("TOWPATH_TLS__CA", "/x")
-    with pytest.raises(InvalidOption, match=r"is without TLS.*write rediss://"):
+    with pytest.raises(InvalidOption, match=r"is without TLS.*use rediss://"):
         load()
 
 

@@ -53,7 +53,7 @@ class TestATaskThatEndsByItself:
         [
             (RuntimeError("unable to perform operation"), "RuntimeError"),
             (KeyError("secret-7f3a"), "KeyError"),
-            (None, "an end without an error"),
+            (None, "it ended without an error"),
         ],
     )
     async def test_is_started_again(

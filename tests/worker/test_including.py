@@ -61,7 +61,7 @@ class TestHandlersOfAModule:
         mails, first, second = Handlers(), Towpath("redis://a"), Towpath("redis://b")
         first.include(mails)
         for wrong in (mails, first, second):
-            with pytest.raises(HandlerInvalid, match="belong to an app"):
+            with pytest.raises(HandlerInvalid, match="belongs to another app"):
                 second.include(wrong)
 
     def test_with_a_record_need_a_ledger(self) -> None:

@@ -114,7 +114,7 @@ class Towpath(Handlers):
             if group.included_in is self:
                 continue
             if group is self or group.included_in is not None or isinstance(group, Towpath):
-                rule = "belong to an app already: an app includes Handlers() that no other has"
+                rule = "belongs to another app already: include each Handlers() in one app only"
                 raise HandlerInvalid("handlers", rule=rule)
             for handler in group.handlers:
                 self._require_new(handler)

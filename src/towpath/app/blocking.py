@@ -23,7 +23,7 @@ from towpath.engine.engine import Engine
 from towpath.errors import EngineClosed
 
 T = TypeVar("T")
-_FORKED = "the engine was entered before this process was forked: enter another one in it"
+_FORKED = "the engine was opened before this process was forked: open another one in it"
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -91,7 +91,7 @@ class Blocking:
     def _run(self, work: Coroutine[Any, Any, T]) -> T:
         if self._loop is None:
             work.close()
-            raise RuntimeError("the engine was not entered: use `with Blocking(…)`")
+            raise RuntimeError("the engine is not open: use `with Blocking(…)`")
         if not self.here:
             work.close()
             raise EngineClosed(_FORKED)

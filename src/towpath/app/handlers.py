@@ -71,7 +71,9 @@ class Handlers:
         second handler of the queue under the same name (or the second without one).
         """
         if callable(queue):
-            raise HandlerInvalid(repr(queue), rule='needs its queue: @app.handler("mails")')
+            raise HandlerInvalid(
+                repr(queue), rule='needs the name of its queue: @app.handler("mails")'
+            )
         return Decorator(self.add, queue, HandlerOptions(**options))
 
     def add(

@@ -79,7 +79,7 @@ def drafts(
             continue
         draft = cast("Draft[T, R]", job)
         if draft.handler is not handler:
-            rule = f"takes no draft of {draft.handler.name}; make it with {handler.name}.new(…)"
+            rule = f"can't take a draft of {draft.handler.name}; make it with {handler.name}.new(…)"
             raise HandlerInvalid(handler.name, rule=rule)
         made.append(Draft(handler, draft.payload, {**options, **draft.options}))
     return made
@@ -106,6 +106,6 @@ async def submitted(
         rule = "returned without calling call_next: nothing was submitted"
         raise MiddlewareInvalid(named(first), rule=rule)
     if inner.raised is not None:
-        rule = "swallowed the error of a submit; raise it, or another one"
+        rule = "swallowed the error of a submit; raise it or another error"
         raise MiddlewareInvalid(named(first), rule=rule) from inner.raised
     return inner.value

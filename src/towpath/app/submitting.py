@@ -259,7 +259,7 @@ class AppHandler(Handler[T, R, C]):
             rule = f"{self.name} keeps no record; declare it with `record=True`"
             raise InvalidOption("in_transaction", "…", rule=rule)
         if submission.durability is not None:
-            rule = "a record is on disk in the ledger"
+            rule = "a record is stored in the ledger; its durability can't be chosen"
             raise InvalidOption("durability", submission.durability, rule=rule)
         from towpath.ledger.records.record import new_record  # noqa: PLC0415 -- needs libraries of an extra
 

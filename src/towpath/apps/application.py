@@ -43,7 +43,7 @@ class ApplicationInvalid(InvalidInput):
     """An application that can't be mounted; nothing was started."""
 
     code = "application_invalid"
-    remedy = "Correct the application, or take it out of the setting `applications`."
+    remedy = "Fix the application, or remove it from the setting `applications`."
 
     def __init__(self, application: str, reason: str) -> None:
         super().__init__(f"application {application}: {reason}")
@@ -232,7 +232,7 @@ def _declared(place: str) -> Application:
     if not isinstance(found, Application):
         raise ApplicationInvalid(place, f"is a {type(found).__name__}, not an Application")
     if not (isinstance(found.options, type) and issubclass(found.options, Options)):  # pyright: ignore[reportUnnecessaryIsInstance] -- others may be untyped
-        raise ApplicationInvalid(place, "its options are no class of towpath.options.Options")
+        raise ApplicationInvalid(place, "its options are not a subclass of towpath.options.Options")
     if not found.name.isidentifier() or found.name != found.name.lower():
         raise ApplicationInvalid(place, f"its name {found.name!r} must be a word in lower case")
     for name in found.behaviours():
@@ -256,7 +256,9 @@ def _require_strangers(one: Application, before: Application) -> None:
     if one.name == before.name:
         raise ApplicationInvalid(one.name, "another application has this name")
     if shared := set(one.purposes) & {*before.purposes, *TAKEN}:
-        raise ApplicationInvalid(one.name, f"{shared.pop()} is another's kind of calls")
+        raise ApplicationInvalid(
+            one.name, f"{shared.pop()} is a kind of calls of another application"
+        )
     for queue in one.behaviours():
         if any(_meet(queue, other) for other in before.behaviours()):
             raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")

@@ -182,11 +182,13 @@ def answer_headers(received: Headers) -> dict[str, str]:
 
 def _check_header(name: str, value: str) -> None:
     if _NAME.fullmatch(name) is None:
-        raise InvalidOption("headers", "…", rule="a name must be of letters, digits and hyphens")
+        raise InvalidOption(
+            "headers", "…", rule="a header's name must consist of letters, digits and hyphens"
+        )
     if name.lower() in _OURS:
-        raise InvalidOption("headers", name, rule="is set by the connection itself")
+        raise InvalidOption("headers", name, rule="is set by the client itself")
     if _VALUE.fullmatch(value) is None:
-        raise InvalidOption("headers", name, rule="must have a value in one line of ASCII")
+        raise InvalidOption("headers", name, rule="must have a value of one line of ASCII")
 
 
 # ── calls ────────────────────────────────────────────────────────────────────────────────

@@ -23,13 +23,13 @@ from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
 
 class CallError(TowpathError):
-    """An outgoing call brought no answer that can be used."""
+    """An outgoing call failed."""
 
     code = "call_error"
 
 
 class CallRefused(CallError):
-    """The call may not be made: its URL, or where that leads. Nothing was sent."""
+    """The URL, or the address behind it, is not allowed. Nothing was sent."""
 
     code = "call_refused"
     remedy = "Use a public http or https address, or allow the host or network by configuration."
@@ -40,10 +40,13 @@ class CallRefused(CallError):
 
 
 class CallFailed(CallError):
-    """No whole answer came. The other side may or may not have got the message."""
+    """No complete response came. The receiver may or may not have got the message."""
 
     code = "call_failed"
-    remedy = "Call again later with the same message id; check name, certificate and receiver."
+    remedy = (
+        "Call again later with the same message id. Check the host, its certificate and the "
+        "receiver."
+    )
     retry = RetryAdvice.LATER
 
     def __init__(self, place: str, reason: str, *, sent: bool = True) -> None:
@@ -54,18 +57,18 @@ class CallFailed(CallError):
 
 
 class AnswerTooLarge(CallError):
-    """The answer is over its limit; what came of it is dropped. Its status is in `status`."""
+    """The response is too large and was dropped; `status` has its status."""
 
     code = "answer_too_large"
     remedy = "Make the receiver send a smaller response, or raise the limit."
 
     def __init__(self, place: str, *, status: int, limit: int) -> None:
-        super().__init__(f"{place}: the answer ({status}) has more than {limit} bytes")
+        super().__init__(f"{place}: the response ({status}) has more than {limit} bytes")
         self.place, self.status, self.limit = place, status, limit
 
 
 class AnswerRefused(CallError):
-    """The receiver answered that it does not take the call as things are."""
+    """The receiver refused the call for now."""
 
     code = "answer_refused"
     remedy = "Try again later; check the receiver and the key used to call it."
@@ -81,7 +84,7 @@ class AnswerRefused(CallError):
 
 
 class RefusedForGood(AnswerRefused):
-    """The receiver answered that it will never take this call."""
+    """The receiver refused the call for good."""
 
     code = "refused_for_good"
     remedy = "Check what was sent and where; repeating the call would fail the same way."
@@ -89,7 +92,7 @@ class RefusedForGood(AnswerRefused):
 
 
 class CallerClosed(CallError):
-    """The caller was not entered, or was left; it has no connections."""
+    """The caller is not open; it has no connections."""
 
     code = "caller_closed"
     remedy = "Make the call inside `async with Caller(…)`."
@@ -99,17 +102,19 @@ class CallerClosed(CallError):
 
 
 class SignatureRefused(TowpathError):
-    """A message's signature does not show that it comes from who holds the secret."""
+    """The message's signature is not valid."""
 
     code = "signature_refused"
-    remedy = "Drop the message."
+    remedy = "Discard the message."
 
 
 class SignatureMissing(SignatureRefused):
-    """The message lacks a header of its signature, or one can't be read."""
+    """A header of the signature is missing or can't be read."""
 
     code = "signature_missing"
-    remedy = "Send webhook-id, webhook-timestamp and webhook-signature, of Standard Webhooks."
+    remedy = (
+        "Send the headers of Standard Webhooks: webhook-id, webhook-timestamp, webhook-signature."
+    )
 
     def __init__(self, header: str) -> None:
         super().__init__(f"{header} is missing or can't be read")
@@ -117,32 +122,32 @@ class SignatureMissing(SignatureRefused):
 
 
 class SignatureStale(SignatureRefused):
-    """The message is older, or further in the future, than is tolerated: it may be a replay."""
+    """The message is too old or too far in the future: it may be a replay."""
 
     code = "signature_stale"
-    remedy = "Sign each attempt with the time of that attempt; compare the clocks of both sides."
+    remedy = "Sign each attempt with its own time. Compare the clocks of both sides."
 
     def __init__(self, *, off: int, tolerance: int) -> None:
-        side = "old" if off > 0 else "ahead"
-        super().__init__(f"the message is {abs(off)} s {side}, at most {tolerance} s are tolerated")
+        side = "old" if off > 0 else "in the future"
+        super().__init__(f"the message is {abs(off)} s {side}; the limit is {tolerance} s")
         self.off, self.tolerance = off, tolerance
 
 
 class SignatureWrong(SignatureRefused):
-    """No signature of the message fits any of the secrets."""
+    """No signature of the message matches a secret."""
 
     code = "signature_wrong"
-    remedy = "Check that both sides have the same secret, and that the raw body is verified."
+    remedy = "Check that both sides use the same secret, and that the raw body is verified."
 
     def __init__(self) -> None:
         super().__init__("no signature matches")
 
 
 class SecretInvalid(InvalidInput):
-    """A secret that can't sign anything; it is not repeated."""
+    """The secret has the wrong form; it is not shown."""
 
     code = "secret_invalid"
-    remedy = "Use whsec_ and 24 to 64 random bytes in base64, as `new_secret()` makes."
+    remedy = "Use whsec_ followed by 24 to 64 random bytes in base64; `new_secret()` makes one."
 
     def __init__(self, rule: str) -> None:
         super().__init__(f"the secret {rule}")

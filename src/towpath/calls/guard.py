@@ -104,7 +104,7 @@ def not_global(address: Address) -> str | None:
         return next((_said(net, what) for net, what in _V4.items() if address in net), None)
     named = next((_said(net, what) for net, what in _V6.items() if address in net), None)
     if named is None and address not in _GLOBAL_V6:
-        return "an address of nobody"
+        return "an unassigned address"
     return named
 
 
@@ -157,7 +157,7 @@ def parse_target(url: str) -> Target:
     if parts.scheme not in _PORTS:
         raise CallRefused(_UNREAD, "must begin with http:// or https://")
     if parts.userinfo:
-        raise CallRefused(_UNREAD, "must not carry a user or a password")
+        raise CallRefused(_UNREAD, "must not contain a user or a password")
     host = parts.raw_host.decode("ascii")
     _check_host(host)
     port = _PORTS[parts.scheme] if parts.port is None else parts.port
@@ -189,8 +189,8 @@ def _check_host(host: str) -> None:
     if is_name(host) or parse_address(host) is not None:
         return
     if host.endswith("."):
-        raise CallRefused(_UNREAD, "must name the host without a dot at its end")
-    raise CallRefused(_UNREAD, "names no host, or an address in an unusual spelling")
+        raise CallRefused(_UNREAD, "must name the host without a trailing dot")
+    raise CallRefused(_UNREAD, "names no host, or an address in an unusual form")
 
 
 # ── what is allowed ──────────────────────────────────────────────────────────────────────
@@ -210,7 +210,7 @@ class Guard:
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
         if isinstance(allow, str):  # its letters would be taken for entries
-            raise InvalidOption("allow", allow, rule="must be a list; each of it " + _RULE)
+            raise InvalidOption("allow", allow, rule="must be a list; each entry " + _RULE)
         entries = [entry.strip().lower() for entry in allow]
         self._names = frozenset(entry for entry in entries if is_name(entry))
         self._networks = [_network(entry) for entry in entries if entry not in self._names]
@@ -219,7 +219,7 @@ class Guard:
         """The parts of *url*. Raises CallRefused for all that can be known without a resolver."""
         target = parse_target(url)
         if target.host not in self._names and f".{target.host}".endswith(".localhost"):
-            raise CallRefused(str(target), "is a name of this machine")
+            raise CallRefused(str(target), "is a name of this machine itself")
         if parse_address(target.host) is not None:
             self.permit(target.host, target.port, [target.host])
         return target
@@ -238,11 +238,11 @@ class Guard:
 
     def _reason(self, host: str, port: int, address: Address | None) -> str | None:
         if address is None:
-            return "leads to an address with a zone, or to none at all"
+            return "leads to an address with a zone, or to no address"
         if host in self._names or self._allows(address):
             return None
         if port not in _USUAL_PORTS and port < _FIRST_FREE_PORT:
-            return "ports below 1024 other than 80 and 443 are for other protocols"
+            return "of the ports below 1024, only 80 and 443 are allowed"
         kind = not_global(behind_translation(address))
         return kind and f"leads to {kind}"
 

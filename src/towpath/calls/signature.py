@@ -26,7 +26,7 @@ _PREFIX = "whsec_"
 _SHORTEST, _LONGEST = 24, 64
 _NEW = 32
 _ID = re.compile(r"[!-\-/-~]{1,1024}")
-_ID_RULE = "1 to 1024 printable ASCII characters without space and dot; see message_id()"
+_ID_RULE = "1 to 1024 printable ASCII characters, no space or dot; see message_id()"
 _SECONDS = re.compile(r"[0-9]{1,12}", re.ASCII)
 _MOST_SIGNATURES = 32
 

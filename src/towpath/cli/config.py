@@ -32,7 +32,7 @@ def groups(core: Core) -> Groups:
             for application in applications(core.applications)
         }
         if taken := set(own) & _words():
-            raise ApplicationInvalid(taken.pop(), "a command has this name")
+            raise ApplicationInvalid(taken.pop(), "a command already has this name")
     return {**server, **own}
 
 

@@ -209,7 +209,7 @@ def _queues(words: list[str] | None, queue: str | None, group: str | None) -> li
     """The queues that were named; none = every one. A group is one queue's."""
     found = [*(words or []), *([queue] if queue else [])]
     if group and len(found) != 1:
-        raise InvalidOption("group", group, rule="name the one queue whose group it is")
+        raise InvalidOption("group", group, rule="name the queue that the group belongs to")
     return found
 
 

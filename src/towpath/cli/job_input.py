@@ -127,7 +127,7 @@ class Taking:
             return
         out.line(f"{ref}  {submitted.state}{'  existed' if submitted.existed else ''}")
         if submitted.same_payload is False:
-            out.note("the job that existed has another payload; it was left as it is")
+            out.note("the existing job has another payload; it was left unchanged")
 
     def _tell_end(self, job: JobInfo) -> None:
         if self._session.out.as_json:
@@ -266,7 +266,7 @@ def _checked(payload: bytes, what: str, *, raw: bool) -> bytes:
         try:
             msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            rule = f"is no JSON ({error}); text must be quoted, --raw sends any bytes"
+            rule = f"is not valid JSON ({error}); quote text, or pass --raw to send any bytes"
             raise InvalidOption(what, "…", rule=rule) from error
     return payload
 

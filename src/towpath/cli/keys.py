@@ -57,7 +57,7 @@ async def create(
     told = secret.get_secret_value()
     session.out.answer(described(info) | {"secret": told}, told)
     if not session.out.as_json:
-        session.out.note(f"key {info.id} for {info.name}: shown only now, keep it in a safe place")
+        session.out.note(f"key {info.id} for {info.name}: it is shown only once; store it safely")
 
 
 @verb(app, "list", examples="towpath keys list --json")
@@ -68,7 +68,7 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
     """
     async with open_ledger(session, database) as ledger:
         keys = await ledger.keys.list()
-    none = "no keys; make one: towpath keys create NAME --scope admin"
+    none = "no keys yet; create one: towpath keys create NAME --scope admin"
     session.out.answers(COLUMNS, keys, _row, described, none=none)
 
 

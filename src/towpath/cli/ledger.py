@@ -20,7 +20,7 @@ def ledger(session: Session) -> None:
     Workers and servers do so by themselves, within a minute. After a restore of the database or
     of Redis, `reconcile` does it at once.
     """
-    session.out.note("Say what to do: towpath ledger --help")
+    session.out.note("Choose a command: towpath ledger --help")
     raise typer.Exit(exits.USAGE)
 
 

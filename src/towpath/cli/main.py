@@ -190,7 +190,7 @@ def towpath(
     """
     if version:
         return versions(session)
-    session.out.note("Say what to do: towpath --help")
+    session.out.note("Choose a command: towpath --help")
     raise typer.Exit(exits.USAGE)
 
 
@@ -248,5 +248,5 @@ def _say_defect(kind: type[BaseException], error: BaseException, at: TracebackTy
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
     sys.stderr.write(
         f"refused  defect: {kind.__name__}: {error}{place}\n"
-        "do       Say --debug to see where it comes from; report it if that is Towpath.\n"
+        "do       Pass --debug to see the traceback; report it if the fault is in Towpath.\n"
     )

@@ -197,7 +197,7 @@ def _value(name: str, text: str) -> Any:
     fields = QueueOptions.__struct_fields__
     if name not in fields:
         hint = did_you_mean(name, fields) or f"there are {', '.join(fields)}"
-        raise InvalidOption(name, text, rule=f"is no option of a queue; {hint}")
+        raise InvalidOption(name, text, rule=f"is not an option of a queue; {hint}")
     match getattr(QueueOptions(), name):
         case Duration():
             return duration(name, text)

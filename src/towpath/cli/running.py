@@ -145,7 +145,7 @@ def find_app(path: str) -> Towpath:
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if module_name == missing or module_name.startswith(f"{missing}."):
-            text = f"no module {missing}, neither here nor installed"
+            text = f"no module {missing}, neither in this folder nor installed"
         else:
             text = f"module {module_name} imports {missing}, which is not installed"
         raise AppNotFound(text) from error
@@ -165,7 +165,7 @@ def _checked(path: str, names: Mapping[str, object], name: str) -> Towpath:
         return found
     apps = [other for other, value in names.items() if isinstance(value, Towpath)]
     near = difflib.get_close_matches(name, apps, n=1, cutoff=0.0)
-    hint = f"; did you mean {near[0]}?" if near else "; there is no Towpath in it"
+    hint = f"; did you mean {near[0]}?" if near else "; it has no Towpath"
     if name not in names:
         raise AppNotFound(f"{path}: the module has no {name}{hint}")
     raise AppNotFound(f"{path} is a {type(found).__name__}, not a Towpath{hint}")

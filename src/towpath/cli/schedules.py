@@ -83,7 +83,7 @@ async def _list(session: Session, queue: str | None, after: str | None, limit: i
         page.schedules,
         lambda info: (info.queue, info.name, _when(info), info.source.value, info.next, info.last),
         _described,
-        none="none yet: `towpath schedules set` makes one, @app.recurring declares one in code",
+        none="no schedules yet: `towpath schedules set` creates one, @app.recurring declares one",
     )
     if page.after:
         session.out.more(page.after, "towpath schedules list")
@@ -241,10 +241,10 @@ def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | No
         raise InvalidOption("cron", cron, rule="give one of --cron and --every")
     if cron is not None:
         if anchor is not None:
-            raise InvalidOption("anchor", anchor, rule="belongs to --every")
+            raise InvalidOption("anchor", anchor, rule="only goes with --every")
         return Cron(cron, "UTC" if tz is None else tz)
     if tz is not None:
-        raise InvalidOption("tz", tz, rule="belongs to --cron; an interval knows no zone")
+        raise InvalidOption("tz", tz, rule="only goes with --cron; an interval has no time zone")
     return Every(duration("every", every) or ZERO, instant("anchor", anchor) or at_ms(0))
 
 

@@ -53,7 +53,7 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
     """Serve on the servers that the settings name."""
     settings = _settings(session, flags, log)
     if settings.database is None:
-        rule = "say --database sqlite:///path/to/file.db, or set DATABASE_URL; or use `towpath up`"
+        rule = "pass --database sqlite:///path/to/file.db or set DATABASE_URL, or use `towpath up`"
         raise InvalidOption("database", "", rule=rule)
     with listen(settings.host, settings.port) as sock:
         _run(_Serving(session, settings, settings.server, settings.database).run(sock))
@@ -232,7 +232,7 @@ class _Serving:
             if settings.api_key is not None:
                 await ledger.keys.ensure(settings.api_key, name=FIRST_KEY)
             elif self._data is None and not is_local(settings.host) and not await _any_key(ledger):
-                rule = "is public, and there is no key: `towpath keys create --scope admin`"
+                rule = "is public, and there is no key: `towpath keys create NAME --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
 
     async def _started(self, webhooks: Sequence[str], address: str) -> None:
@@ -286,7 +286,7 @@ class _Serving:
         """Where a key is to be had; the secret of one that was made before is known to nobody."""
         async with Ledger(self._database) as ledger:
             if await _any_key(ledger):
-                return "made before; `towpath keys create` makes another"
+                return "created earlier; `towpath keys create` makes another"
         return "none yet: `towpath keys create NAME --scope admin` makes one"
 
     async def _first_key(self) -> str | None:

@@ -206,7 +206,7 @@ class TaskRunner:
                 if error.retry is RetryAdvice.NEVER:
                     raise _Lost(str(error)) from error
                 if steady() >= until:
-                    raise _Lost("no heartbeat got through within the lease") from error
+                    raise _Lost("no heartbeat reached the server within the lease") from error
                 pause = min(_FIRST_PAUSE, _pause(lease))
                 continue
             if why := held.content.get("withdrawn"):

@@ -31,7 +31,7 @@ async def workers(session: Session) -> None:
     elif found:
         out.table(COLUMNS, [_row(worker) for worker in found])
     else:
-        out.note("no worker is alive: towpath worker module:app")
+        out.note("no worker is alive; start one: towpath worker module:app")
 
 
 def register(app: typer.Typer) -> None:

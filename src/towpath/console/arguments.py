@@ -109,7 +109,7 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
         raise JobNotFound(text)
     if len(found) > 1:
         names = ", ".join(str(ref) for ref in found)
-        raise InvalidOption("job", text, rule=f"is in several queues; say which: {names}")
+        raise InvalidOption("job", text, rule=f"is in several queues; pass one of {names}")
     return found[0]
 
 

@@ -38,7 +38,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 class QueueNotFound(QueueError):
-    """The server knows no queue of that name; nothing was changed."""
+    """There is no queue of that name; nothing was changed."""
 
     code = "queue_not_found"
     remedy = "Run `towpath queues` to list queues; a submit creates a new one."
@@ -49,10 +49,10 @@ class QueueNotFound(QueueError):
 
 
 class AppNotFound(TowpathError):
-    """`module:app` leads to no app."""
+    """`module:app` does not name an app."""
 
     code = "app_not_found"
-    remedy = "Name the module and the Towpath in it, as in `towpath worker shop.jobs:app`."
+    remedy = "Pass the module and the name of the Towpath in it: `towpath worker shop.jobs:app`."
 
 
 class SinkNotFound(TowpathError):
@@ -78,24 +78,24 @@ class EventNotFound(TowpathError):
 
 
 class NotConfirmed(InvalidInput):
-    """Something would be lost for good, and nobody said that it may."""
+    """The command deletes something for good and was not confirmed; nothing was changed."""
 
     code = "not_confirmed"
     remedy = "Pass --yes to confirm."
 
 
 class JobFailed(JobError):
-    """The job that was waited for has ended without being done."""
+    """The awaited job ended without being completed."""
 
     code = "job_failed"
-    remedy = "Look at it with `towpath jobs show`; `towpath dead retry` gives it new attempts."
+    remedy = "See it with `towpath jobs show`; `towpath dead retry` gives it new attempts."
 
 
 class NotInstalled(TowpathError):
-    """A library is missing that comes with an extra."""
+    """A library of an extra is not installed."""
 
     code = "not_installed"
-    remedy = "Install the extra named in the message; keep the quotes for the shell."
+    remedy = "Install the extra named in the message; the shell needs the quotes."
 
     def __init__(self, library: str, *, extra: str) -> None:
         super().__init__(f"{library} is not installed: pip install 'towpath[{extra}]'")
@@ -103,15 +103,15 @@ class NotInstalled(TowpathError):
 
 
 class DemoFailed(TowpathError):
-    """The demo could not be run to its end; that says nothing about what it was to show."""
+    """The demo could not finish; this is no result."""
 
     code = "demo_failed"
-    remedy = "Run it again with --keep, and see the logs in the folder that it names."
+    remedy = "Run it again with --keep, and read the logs in the folder that it prints."
     retry = RetryAdvice.LATER
 
 
 class RemoteRefused(TowpathError):
-    """The server that a command speaks HTTP to refused. Code and remedy are the server's own."""
+    """The HTTP server refused the request. Code and remedy are the server's own."""
 
     code = "remote_refused"
     remedy = "Check the server's address and the key; the server's message says more."
@@ -131,13 +131,13 @@ LATER, INTERRUPTED, NOBODY_READS, TERMINATED = 75, 130, 141, 143
 
 MEANINGS = {
     OK: "done",
-    FAILED: "it did not work: the server refuses, or doctor found something bad",
+    FAILED: "it failed: the server refused, or doctor found a fault",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
-    REFUSED: "the job, its lease, its queue or the record does not allow it; nothing was changed",
+    REFUSED: "the state of the job, lease, queue or record does not allow it; nothing was changed",
     NOT_FOUND: "no such job, queue, schedule, app, key, record, sink or event",
-    LATER: "may work later: server unreachable, memory or queue full, job not ended yet",
+    LATER: "try again later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",
-    NOBODY_READS: "nobody reads the output any more (SIGPIPE)",
+    NOBODY_READS: "the output was closed (SIGPIPE)",
     TERMINATED: "terminated (SIGTERM)",
 }
 

@@ -56,7 +56,7 @@ class Remote:
     def __init__(self, url: str, key: str, *, within: Duration = LONGEST_CALL) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise InvalidOption("api_url", url, rule="must be an http or https address")
+            raise InvalidOption("api_url", url, rule="must be an http or https URL")
         self.url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {key}"}
         self._caller = Caller(

@@ -231,7 +231,7 @@ def _own_store(session: Session, error: TowpathError) -> str | None:
     socket = settings.data.expanduser().absolute() / "valkey" / "server.sock"
     if settings.url != Core().url or not socket.exists():
         return None
-    return f"`towpath up` has a server of its own here: say --url unix://{quote(str(socket))}"
+    return f"`towpath up` runs a server here: pass --url unix://{quote(str(socket))}"
 
 
 N = TypeVar("N")

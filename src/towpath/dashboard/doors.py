@@ -33,9 +33,9 @@ FOLDER = Path(__file__).parent
 OPEN = frozenset({"/", "/docs"})
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _FORM_MOST = 16 * 1024
-_WRONG = "This key is not valid. Check that you copied all of it, and that it was not revoked."
-_USED = "This link was used before, or is older than ten minutes. Log in with a key."
-_BLIND = "This key may not read (it has no scope `read`), so there is nothing it could show."
+_WRONG = "This key is not valid. Check that you copied the whole key and that it was not revoked."
+_USED = "This link has been used, or is older than ten minutes. Log in with a key."
+_BLIND = "This key has no scope `read`, so there is nothing to show."
 
 
 def install(app: FastAPI, pages: Mapping[str, Pages], *, log: Log) -> None:

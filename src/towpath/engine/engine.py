@@ -144,7 +144,7 @@ class Engine(Changing):
         wish, wait_ms = wish_of(worker, lease, count, lane), duration_ms("wait", wait)
         choice, called = choice_of(selectors, max_held, lane), ""
         if lane is not None and wait_ms:
-            raise InvalidOption("wait", wait, rule="a claim for one lane does not wait")
+            raise InvalidOption("wait", wait, rule="a claim for one lane can't wait")
         looks = Looks(call) if call is not None and wait_ms else None
         give_up_at = 0
         while True:

@@ -152,11 +152,11 @@ def _obstacle(facts: Facts) -> Explanation | None:
     selector: str | None = facts["selector"].decode() if "selector" in facts else None
     if busy and asked:
         more = f"for selector {selector}" if selector else "for more"
-        text = f"all workers are busy: {_jobs(busy)} leased, and none asked {more} since"
+        text = f"all workers are busy: {_jobs(busy)} leased, and no worker has asked {more} since"
         return Explanation(Why.ALL_BUSY, f"{text} {instant(asked)}")
-    last = f"the last one asked at {instant(asked)}" if asked else "none ever asked"
+    last = f"the last one asked at {instant(asked)}" if asked else "none has ever asked"
     of = f"selector {selector}" if selector else "this queue"
-    return Explanation(Why.NO_WORKER, f"no worker asks for jobs of {of}; {last}")
+    return Explanation(Why.NO_WORKER, f"no worker is asking for jobs of {of}; {last}")
 
 
 def _lasts(expires: Any, facts: Facts) -> bool:

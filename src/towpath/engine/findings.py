@@ -58,7 +58,7 @@ def _version(server: ServerState) -> Finding:
     version = info.get("valkey_version") or info.get("redis_version", "0")
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if flavour == "redis" and numbers < OLDEST:
-        do = "Use Redis 6.2 or newer, or Valkey: nothing older is tested."
+        do = "Use Redis 6.2 or newer, or Valkey."
         return Finding("version", Verdict.BAD, f"{flavour} {version}", do)
     mode = info.get("redis_mode", "standalone")
     return Finding("version", Verdict.OK, f"{flavour} {version}, {mode}")
@@ -67,7 +67,7 @@ def _version(server: ServerState) -> Finding:
 def _eviction(server: ServerState) -> Finding:
     policy = server.settings.get("maxmemory-policy") or server.info.get("maxmemory_policy", "")
     if policy != "noeviction":
-        text = f"{policy or 'not known'}: with memory full, live jobs would vanish"
+        text = f"{policy or 'not known'}: when memory is full, live jobs are deleted"
         return Finding("eviction", Verdict.BAD, text, EvictionUnsafe.remedy)
     return Finding("eviction", Verdict.OK, policy)
 
@@ -77,10 +77,10 @@ def _durability(server: ServerState, declared: Durability | None) -> Finding:
 
     settings, info = server.settings, server.info
     if info.get("aof_last_write_status", "ok") != "ok":
-        do = "Look at the server's log and its disk: the last write to its journal failed."
-        return Finding("durability", Verdict.BAD, "the journal can't be written", do)
+        do = "Check the server's log and disk: its last write to the append-only file failed."
+        return Finding("durability", Verdict.BAD, "the append-only file can't be written", do)
     if not settings and declared is None:
-        text = "not known: CONFIG GET is denied, and no class is declared"
+        text = "unknown: CONFIG GET is denied, and no class is declared"
         return Finding("durability", Verdict.BAD, text, DurabilityUnknown.remedy)
     if not settings and declared is not None:
         return Finding("durability", Verdict.OK, f"{declared}, as declared: CONFIG GET is denied")
@@ -88,13 +88,13 @@ def _durability(server: ServerState, declared: Durability | None) -> Finding:
     on_disk = syncs.get(settings["appendfsync"], Disk.MEMORY)
     match on_disk if settings["appendonly"] == "yes" else Disk.MEMORY:
         case Disk.MEMORY:
-            do = "Set `appendonly yes`, and `appendfsync always` where no second may be lost."
-            text = "memory: nothing survives the server's process"
+            do = "Set `appendonly yes`; add `appendfsync always` if not even a second may be lost."
+            text = "memory: all data is lost when the server ends"
             return Finding("durability", Verdict.WARN, text, do)
         case Disk.SECOND:
-            text = "second: a crash may lose about the last second"
+            text = "second: a crash may lose the last second"
         case Disk.DISK:
-            text = "disk: nothing acknowledged is lost to a crash"
+            text = "disk: a crash loses nothing that was acknowledged"
     return Finding("durability", Verdict.OK, text)
 
 
@@ -103,8 +103,8 @@ def _replicas(server: ServerState) -> Finding:
     lines = [info[name] for name in info if name.startswith("slave") and "state=" in info[name]]
     behind = [line for line in lines if "state=online" not in line]
     if behind:
-        do = "Look at the replicas' logs and the network between them."
-        text = f"{len(lines)}, {len(behind)} of them not in step"
+        do = "Check the replicas' logs and the network between them."
+        text = f"{len(lines)}, {len(behind)} of them out of sync"
         return Finding("replicas", Verdict.WARN, text, do)
     return Finding("replicas", Verdict.OK, f"{len(lines)}" if lines else "none")
 
@@ -113,31 +113,29 @@ def _clock(server: ServerState) -> Finding:
     skew = server.skew_ms
     text = f"{abs(skew):.0f} ms {'ahead of' if skew > 0 else 'behind'} this machine's"
     if abs(skew) > SKEW_MS:
-        do = "Run NTP on both. The server's clock decides, so due times from here are off by that."
+        do = "Run NTP on both machines. The server's clock decides when jobs are due."
         return Finding("clock", Verdict.WARN, text, do)
     return Finding("clock", Verdict.OK, text)
 
 
 def _scripts(server: ServerState) -> Finding:
     if server.scripts_refused:
-        do = "Allow this user EVAL, EVALSHA and SCRIPT: every change of a job is a script."
+        do = "Allow EVAL, EVALSHA and SCRIPT for this user: Towpath runs Lua scripts."
         return Finding("scripts", Verdict.BAD, server.scripts_refused, do)
-    text = f"{server.scripts_all} can be loaded, {server.scripts_known} were there already"
+    text = f"{server.scripts_all} can be loaded, {server.scripts_known} were already loaded"
     return Finding("scripts", Verdict.OK, text)
 
 
 def _memory(server: ServerState) -> Finding:
     used, limit = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not limit:
-        do = (
-            "Set `maxmemory`: submits are then refused in time, before the machine ends the server."
-        )
+        do = "Set `maxmemory`: submits are then refused before the machine runs out of memory."
         return Finding("memory", Verdict.WARN, f"{_size(used)} used, no limit", do)
     share = used / limit
     text = f"{_size(used)} of {_size(limit)} used ({share:.0%})"
     if share > NEARLY_FULL:
         verdict = Verdict.BAD if share > FULL else Verdict.WARN
-        do = "Raise `maxmemory`, shorten `keep`, add workers: when it is full, submits are refused."
+        do = "Raise `maxmemory`, shorten `keep` or add workers: full memory means refused submits."
         return Finding("memory", verdict, text, do)
     return Finding("memory", Verdict.OK, text)
 
@@ -146,9 +144,9 @@ def _round_trip(server: ServerState) -> Finding:
     from statistics import median  # noqa: PLC0415 -- slow to import
 
     typical, worst = median(server.round_trips_ms), server.round_trips_ms[-1]
-    text = f"{typical:.2f} ms, at worst {worst:.2f} ms of {len(server.round_trips_ms)}"
+    text = f"{typical:.2f} ms, at worst {worst:.2f} ms in {len(server.round_trips_ms)}"
     if typical > SLOW_MS:
-        do = "Run workers nearer to the server: every batch of jobs takes one round trip."
+        do = "Run workers closer to the server: each batch of jobs takes one round trip."
         return Finding("round trip", Verdict.WARN, text, do)
     return Finding("round trip", Verdict.OK, text)
 
@@ -156,13 +154,13 @@ def _round_trip(server: ServerState) -> Finding:
 def _latency(server: ServerState) -> Finding:
     slow = {kind: ms for kind, ms in server.slowest.items() if ms > VERY_SLOW_MS}
     if slow:
-        text = "the server stood still: " + ", ".join(
+        text = "the server was blocked: " + ", ".join(
             f"{kind} {ms} ms" for kind, ms in slow.items()
         )
-        do = "Ask it with LATENCY DOCTOR; a slow disk or a big fork are the usual causes."
+        do = "Run LATENCY DOCTOR; a slow disk or a large fork is the usual cause."
         return Finding("latency", Verdict.WARN, text, do)
     if server.settings.get("latency-monitor-threshold", "0") == "0":
-        return Finding("latency", Verdict.OK, "not watched (latency-monitor-threshold is 0)")
+        return Finding("latency", Verdict.OK, "not measured (latency-monitor-threshold is 0)")
     return Finding("latency", Verdict.OK, f"nothing above {VERY_SLOW_MS} ms")
 
 
@@ -177,17 +175,15 @@ def _tls(url: ServerUrl) -> Finding:
     if url.tls is None:
         return Finding("tls", Verdict.OK, "not used")
     if url.tls.verify is Verify.NONE:
-        text = "the server's certificate is not checked: anybody may be at the other end"
-        do = "Name the authority that signed it (`tls.ca`), and set `tls.verify` to full."
+        text = "the server's certificate is not checked: another server could answer"
+        do = "Set `tls.ca` to the authority that signed it, and `tls.verify` to full."
         return Finding("tls", Verdict.WARN, text, do)
     return Finding("tls", Verdict.OK, f"the server's certificate is checked ({url.tls.verify})")
 
 
 def _write(checkup: Checkup) -> Finding:
     if checkup.write_refused:
-        do = (
-            "Read the server's words: a full disk, full memory, a replica, or a missing permission."
-        )
+        do = "Read the server's message: full disk or memory, a replica, or no permission."
         return Finding("write", Verdict.BAD, checkup.write_refused, do)
     return Finding("write", Verdict.OK, "works")
 
@@ -205,7 +201,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
         declared, options = await engine.queues.declared(name), await engine.queues.options(name)
         if declared and (changed := differences(options, declared)):
             text = f"{name}, changed since they were declared: {changed}"
-            do = f"If that is no longer meant: towpath queues reset {name}"
+            do = f"To go back to the declared options: towpath queues reset {name}"
             found.append(Finding("options", Verdict.OK, text, do))
         if queue.paused:
             text = f"{name} is paused"

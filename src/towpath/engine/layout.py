@@ -166,7 +166,7 @@ class Cluster:
     async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
         told = await self._ask(node, ("CLUSTER", "SLOTS"))
         if not told:
-            raise SlotNotCoveredError("the node knows of no slots")
+            raise SlotNotCoveredError("the node reports no slots")
         return node, told
 
     def _believe(self, told: list[Any], node: Place) -> None:
@@ -205,7 +205,7 @@ async def _first(asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
                 running.add(asyncio.create_task(_within(ask())))
             elif not running:
                 raise RedisConnectionError(
-                    f"nobody knows who is responsible: {trouble}"
+                    f"the cluster's layout is unknown: {trouble}"
                 ) from trouble
             limit = None if ask is None else every
             done, running = await asyncio.wait(

@@ -27,7 +27,7 @@ from towpath.engine.url import parse_url
 from towpath.engine.waiting import Waker
 from towpath.telemetry.logs import Log
 
-_NOT_ENTERED = "the engine was not entered: use `async with Engine(…)`"
+_NOT_ENTERED = "the engine is not open: use `async with Engine(…)`"
 _PARTS = ("queues", "inspect", "events", "schedules")
 _MOVED = {
     "queues": "configure declare declared reset introduce reconfigure change_options options"

@@ -155,7 +155,7 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
     for name, value in options.items():
         field = FIELDS.get(name)
         if field is None:
-            raise InvalidOption(name, value, rule=f"is no option of a job: {', '.join(FIELDS)}")
+            raise InvalidOption(name, value, rule=f"is not an option of a job: {', '.join(FIELDS)}")
         if value is not None or not field.may_be_none:
             more[name] = field.kind.kept(name, value)
     if "delay" in more and "due" in more:

@@ -104,7 +104,9 @@ def _text(kept: Any) -> int | str:
 
 def _said(name: str, kept: int | str) -> Any:
     if name not in FIELDS:
-        raise InvalidOption(name, kept, rule="is no option of a job that this release knows")
+        raise InvalidOption(
+            name, kept, rule="is an option of a job that this release does not know"
+        )
     return FIELDS[name].kind.read(kept.encode() if isinstance(kept, str) else kept)
 
 

@@ -33,13 +33,13 @@ from towpath.errors import (
 
 
 class QueueUnknown(ServerError):
-    """The server knows no options of the queue: it is new there. The engine introduces it."""
+    """The server has no options of the queue yet. The engine stores them and repeats the call."""
 
     code = "queue_unknown"
 
 
 class QueueChanged(ServerError):
-    """The queue has other options than the caller went by. The engine asks for them."""
+    """The queue's options have changed. The engine reads them and repeats the call."""
 
     code = "queue_changed"
 
@@ -69,7 +69,9 @@ _NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't
 CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
     "QUEUE_UNKNOWN": QueueUnknown,
     "QUEUE_CHANGED": QueueChanged,
-    "CALL_TAKEN": lambda text: CallTaken(f"the call was a {text.split()[1]} before"),
+    "CALL_TAKEN": lambda text: CallTaken(
+        f"the call number was used for a {text.split()[1]} before"
+    ),
     "CALL_STALE": lambda text: CallStale(int(text.split()[1])),
 }
 """The words by which a script refuses a whole call; a test compares them with the Lua."""

@@ -72,10 +72,10 @@ class Cron(msgspec.Struct, frozen=True):
         except CronSimError as error:
             rule = f"must be five fields, or six with the seconds first: {error}"
             if self._has_no_such_day():
-                rule = "never comes: none of its months has such a day"
+                rule = "never fires: none of its months has such a day"
             raise InvalidOption("cron", self.expression, rule=rule) from error
         if first is None:
-            rule = "never comes: it must come within 50 years"
+            rule = "never fires within the next 50 years"
             raise InvalidOption("cron", self.expression, rule=rule)
 
     def _has_no_such_day(self) -> bool:
@@ -137,7 +137,7 @@ def schedule(when: str | Schedule, *, tz: str | None = None) -> Schedule:
     if not isinstance(when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("when", when, rule="must be a cron expression, a Cron or an Every")
     if tz is not None:
-        raise InvalidOption("tz", tz, rule="belongs to a cron expression given as text")
+        raise InvalidOption("tz", tz, rule="only goes with a cron expression given as text")
     return when
 
 
@@ -186,7 +186,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("missed", self.missed, rule="must be a Missed: skip, once or all")
         for option in _DECIDED:
             if option in self.options:
-                rule = "is decided by the schedule"
+                rule = "is set by the schedule"
                 raise InvalidOption(option, self.options.get(option), rule=rule)
         self.job(instant(0))
 

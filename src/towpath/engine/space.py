@@ -151,7 +151,7 @@ class Space:
         `record`. Raises InvalidName.
         """
         if set(record_id(key)) & {"{", "}"}:
-            raise InvalidName("key", key, rule="must have no braces")
+            raise InvalidName("key", key, rule="must not contain braces")
         return self.record(published_keys(key))
 
     def record(self, keys: Declared) -> Record:
@@ -174,7 +174,7 @@ class Spaces:
         that break a rule.
         """
         if space_name(name) == _ENGINES_OWN:
-            raise SpaceInvalid(f"space {name}", "is the engine's own prefix")
+            raise SpaceInvalid(f"space {name}", "is a prefix of the engine itself")
         return self._claimed(name, scripts)
 
     def _claimed(self, name: str, folder: Traversable) -> Space:

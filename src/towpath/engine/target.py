@@ -69,7 +69,7 @@ class Target:
             if turn.done() and not turn.cancelled():
                 self.give_back(turn.result())
             if isinstance(error, TimeoutError):
-                raise ServerUnreachable("all channels were waiting for answers") from error
+                raise ServerUnreachable("all connections were waiting for answers") from error
             raise
 
     def give_back(self, channel: Channel) -> None:

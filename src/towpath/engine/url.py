@@ -72,12 +72,12 @@ def parse_url(url: str) -> ServerUrl:
     """The parts of *url*. Raises InvalidOption that never repeats any of it."""
     scheme, _, _ = url.partition("://") if isinstance(url, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if scheme.lower() not in _SCHEMES:
-        raise _wrong("has no scheme that Towpath knows")
+        raise _wrong("has an unknown scheme")
     topology, tls = _SCHEMES[scheme.lower()]
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise _wrong("can not be read") from error
+        raise _wrong("can't be read") from error
     if parts.fragment:
         raise _wrong("has a '#' that must be written as %23")
     query = _query(parts.query, topology, tls=tls)
@@ -85,7 +85,7 @@ def parse_url(url: str) -> ServerUrl:
     username, _, password = credentials.partition(":")
     is_socket = scheme.lower() == "unix"
     if is_socket and places:
-        raise _wrong("names no absolute path of a socket")
+        raise _wrong("must name the absolute path of a socket")
     path, db = _path_and_db(topology, unquote(parts.path), query, is_socket=is_socket)
     return ServerUrl(
         topology=topology,
@@ -111,7 +111,7 @@ def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
         names = sorted(name for name in unknown if name.isidentifier() and len(name) <= 32)
         without = "" if tls or not PARAMETERS & unknown else "; rediss:// is the scheme for TLS"
         told = ", ".join(names) or "(not shown)"
-        raise _wrong(f"has a parameter that Towpath does not know: {told}{without}")
+        raise _wrong(f"has an unknown parameter: {told}{without}")
     return query
 
 
@@ -143,7 +143,7 @@ def _path_and_db(
 ) -> tuple[str, int]:
     if is_socket:
         if len(path) < 2:
-            raise _wrong("names no absolute path of a socket")
+            raise _wrong("must name the absolute path of a socket")
         return path, _db(query.get("db", "0"))
     first, _, second = path.strip("/").partition("/")
     if topology is Topology.SENTINEL:
@@ -158,5 +158,5 @@ def _path_and_db(
 
 def _db(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4):
-        raise _wrong("has a database that is no whole number")
+        raise _wrong("has a database that is not a whole number")
     return int(text)

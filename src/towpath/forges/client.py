@@ -45,7 +45,7 @@ class ForgeClient:
     """Calls the API of one forge. The *token* goes to *api* and nowhere else, whatever it answers.
 
     *host* is the address of its pages, by which what comes from it is known. Once the forge has
-    said that its limit of requests is reached, it is left alone as long as it asks: calls fail
+    said that its rate limit is reached, it is left alone as long as it asks: calls fail
     with the same refusal, and send nothing. Raises CallRefused for an address that is none, and
     InvalidOption, which does not repeat it, for a token that is none.
     """
@@ -200,7 +200,7 @@ class ForgeClient:
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
     ) -> Answer:
         if (left := self._until - steady()) > 0:
-            why = "its limit of requests is reached"
+            why = "its rate limit is reached"
             raise AnswerRefused(self.name, self._limited, why, after=seconds(left))
         sent = {**self._headers, **(headers or {})}
         answer = await self._caller.call(method, self._api + path, headers=sent, body=body or None)

@@ -16,7 +16,7 @@ from towpath.errors import InvalidInput
 
 
 class FieldInvalid(InvalidInput):
-    """A field that breaks its rule. Both are in the message, the value is not."""
+    """A field breaks a rule. The message has both, but not the value."""
 
     code = "field_invalid"
     remedy = "Send a value that follows the rule in the message."
@@ -27,17 +27,19 @@ class FieldInvalid(InvalidInput):
 
 
 class WebhookInvalid(FieldInvalid):
-    """A message with a good signature that lacks what its forge documents; nothing was stored."""
+    """The webhook is signed, but not as its forge documents it; nothing was stored."""
 
     code = "webhook_invalid"
-    remedy = "Compare the webhook's settings with the how-to; the forge can send it again."
+    remedy = "Compare the webhook's settings with the how-to, then redeliver it from the forge."
 
 
 class SignatureInvalid(SignatureRefused):
-    """The header that shows who sent a webhook is missing, or matches none of the secrets."""
+    """The webhook's signature is missing or matches no secret."""
 
     code = "signature_invalid"
-    remedy = "Use the same secret here and in the forge's webhook; each may have two meanwhile."
+    remedy = (
+        "Use the same secret here and in the forge's webhook. During a rotation, use both here."
+    )
 
     def __init__(self, header: str, problem: str) -> None:
         super().__init__(f"{header} {problem}")

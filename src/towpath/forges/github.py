@@ -75,7 +75,7 @@ def _json(headers: Mapping[str, str], body: bytes) -> bytes:
         raise WebhookInvalid("body", "must be a form with the field payload") from error
     payloads = [value for name, value in fields if name == "payload"]
     if len(payloads) != 1:
-        raise WebhookInvalid("payload", "must be in the form once")
+        raise WebhookInvalid("payload", "must be in the form exactly once")
     return payloads[0].encode()
 
 

@@ -48,28 +48,28 @@ class LedgerUnreachable(LedgerError):
 
 
 class LedgerBusy(LedgerUnreachable):
-    """Somebody else's transaction held the database for longer than the time limit."""
+    """Another transaction locked the database for longer than the time limit."""
 
     code = "ledger_busy"
-    remedy = "End the transaction that holds it (SQLite has one writer), or try again."
+    remedy = "Try again, or end the transaction that holds the lock (SQLite has one writer)."
 
 
 class LedgerUnwritable(LedgerUnreachable):
     """The database can't write now: its disk is full or fails, or it is read-only."""
 
     code = "ledger_unwritable"
-    remedy = "Free space on its disk, or end its read-only mode; pending writes follow then."
+    remedy = "Free disk space, or end its read-only mode. Pending writes then follow."
 
 
 class LedgerRefused(LedgerError):
     """The database answered with an error of its own; nothing was changed."""
 
     code = "ledger_refused"
-    remedy = "Read the database's message; check user and permissions."
+    remedy = "Read the database's message. Check the user and its permissions."
 
 
 class LedgerOutdated(LedgerError):
-    """The database has no schema yet, or an older one than this Towpath needs."""
+    """The database has no schema yet, or one that is too old for this release."""
 
     code = "ledger_outdated"
     remedy = "Run `towpath migrate`; it is safe to repeat."
@@ -78,7 +78,7 @@ class LedgerOutdated(LedgerError):
         has = "no schema" if found is None else f"schema {found}"
         if of != "ledger":
             has += f" of {of}"
-        super().__init__(f"the database has {has}, this release works with {wanted}")
+        super().__init__(f"the database has {has}, this release needs {wanted}")
         self.found, self.wanted, self.of = found, wanted, of
 
 
@@ -94,7 +94,7 @@ class LedgerAbsent(LedgerOutdated):
 
 
 class LedgerAhead(LedgerOutdated):
-    """A newer release has migrated the database in a way that this one can't work with."""
+    """A newer release has migrated the database; this release can't use it."""
 
     code = "ledger_ahead"
     remedy = (
@@ -104,7 +104,7 @@ class LedgerAhead(LedgerOutdated):
 
 
 class MigrationFailed(LedgerError):
-    """A step of a migration did not work; nothing was changed, in no table."""
+    """A step of a migration failed; no table was changed."""
 
     code = "migration_failed"
     remedy = "Fix what the reason names, or return to the previous release; then migrate again."
@@ -115,7 +115,7 @@ class MigrationFailed(LedgerError):
 
 
 class LedgerNotInstalled(LedgerError):
-    """A library that the database needs is not there."""
+    """A library that the database needs is not installed."""
 
     code = "ledger_not_installed"
     remedy = "Install towpath[server], and towpath[postgres] for PostgreSQL."
@@ -126,20 +126,20 @@ class LedgerNotInstalled(LedgerError):
 
 
 class LedgerClosed(LedgerError):
-    """The ledger was not entered, or was left; its connections are closed."""
+    """The ledger is not open; it has no connections."""
 
     code = "ledger_closed"
-    remedy = "Do the work inside `async with Ledger(…)`."
+    remedy = "Use the ledger inside `async with Ledger(…)`."
 
     def __init__(self) -> None:
         super().__init__("the ledger is not open")
 
 
 class LedgerMissing(LedgerError):
-    """A handler with a record needs an app with a ledger."""
+    """A handler with `record=True` needs an app with a ledger."""
 
     code = "ledger_missing"
-    remedy = 'Give the app one: Towpath(url, ledger="sqlite:///towpath.db").'
+    remedy = 'Give the app a ledger: Towpath(url, ledger="sqlite:///towpath.db").'
 
     def __init__(self) -> None:
         super().__init__("the app has no ledger to keep records in")
@@ -168,7 +168,7 @@ class KeyNotFound(ApiKeyError):
     """There is no key of that id."""
 
     code = "key_not_found"
-    remedy = "See `towpath keys list` for those that exist."
+    remedy = "Run `towpath keys list` to see all keys."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"key {key}: not found")
@@ -176,7 +176,7 @@ class KeyNotFound(ApiKeyError):
 
 
 class KeyEnded(ApiKeyError):
-    """The secret belongs to a key that was revoked or has expired: it stays that way."""
+    """The secret belongs to a key that was revoked or has expired."""
 
     code = "key_ended"
     remedy = "Choose another secret; a revoked or expired one is never accepted again."
@@ -187,7 +187,7 @@ class KeyEnded(ApiKeyError):
 
 
 class RecordError(TowpathError):
-    """The record is not what the call needs it to be; nothing was changed."""
+    """The record does not allow this; nothing was changed."""
 
     code = "record_error"
 
@@ -210,17 +210,17 @@ class RecordNotFound(RecordError):
 
 
 class RecordUncommitted(RecordError):
-    """The transaction that the record was submitted in is still open: nobody else can see it."""
+    """The record's transaction is still open: nobody else can see the record."""
 
     code = "record_uncommitted"
-    remedy = "Commit the transaction first, or roll it back: then the job never existed."
+    remedy = "Commit the transaction first. If it is rolled back, there is no job."
 
     def __init__(self, queue: str, id: str) -> None:
         super().__init__(queue, id, "its transaction has not been committed")
 
 
 class RecordEnded(RecordError):
-    """The record ended before it could be cancelled."""
+    """The record has already ended; it can't be cancelled."""
 
     code = "record_ended"
     remedy = "No action needed: the record has already ended."
@@ -234,7 +234,7 @@ class RecordNotDead(RecordError):
     """Only a record that is dead, cancelled or failed can be retried."""
 
     code = "record_not_dead"
-    remedy = "Wait until it ends; make a new one to run it again."
+    remedy = "Wait until it ends. To run it again, create a new one."
 
     def __init__(self, queue: str, id: str, state: str) -> None:
         super().__init__(queue, id, f"is {state}, not dead")
@@ -242,7 +242,7 @@ class RecordNotDead(RecordError):
 
 
 class RecordNotWaiting(RecordError):
-    """Only a record that waits (pending or failed) can be moved; none can be set while it runs."""
+    """Only a pending or failed record can be moved; a running one can't be set either."""
 
     code = "record_not_waiting"
     remedy = "Wait until it ends, or cancel it first. `set` replaces one that has ended."
@@ -253,7 +253,7 @@ class RecordNotWaiting(RecordError):
 
 
 class SinkError(TowpathError):
-    """A sink can't do what was asked; its events stay in the outbox."""
+    """The sink failed; its events stay in the outbox."""
 
     code = "sink_error"
 
@@ -271,7 +271,7 @@ class SinkUnreachable(SinkError):
 
 
 class SinkNotInstalled(SinkError):
-    """A library that the sink needs is not there."""
+    """A library that the sink needs is not installed."""
 
     code = "sink_not_installed"
     remedy = "Install towpath[kafka] to send events to Kafka."

@@ -55,14 +55,14 @@ _COMPLAINT_SHOWN = 600
 
 
 class CommandError(TowpathError):
-    """A command was not run to its end."""
+    """The command did not finish."""
 
     code = "command_error"
     retry = RetryAdvice.LATER
 
 
 class CommandUnavailable(CommandError):
-    """The program is not there, or can't be started."""
+    """The program was not found or can't be started."""
 
     code = "command_unavailable"
     remedy = "Install the program, or give its full path."
@@ -73,24 +73,24 @@ class CommandUnavailable(CommandError):
 
 
 class CommandTimedOut(CommandError):
-    """The command took longer than it may; it was ended, and all that it had begun."""
+    """The command exceeded its time limit; it was ended with all its processes."""
 
     code = "command_timed_out"
     remedy = "Give the command less work, or raise its time limit."
 
     def __init__(self, within: Duration, complaint: str) -> None:
-        super().__init__(f"not done within {within}")
+        super().__init__(f"did not finish within {within}")
         self.within, self.complaint = within, complaint
 
 
 class OutputTooLarge(CommandError):
-    """The command printed more than is kept; it was ended, and its output dropped."""
+    """The command printed too much; it was ended, and its output dropped."""
 
     code = "output_too_large"
     remedy = "Print less to standard output; send the rest to standard error."
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} bytes were printed")
+        super().__init__(f"the program printed more than {limit} bytes")
         self.limit = limit
 
 

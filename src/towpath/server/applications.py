@@ -142,7 +142,9 @@ class Applications:
             routes = [route for router in mount.routers for route in _routes(name, router)]
             _claim(claimed, name, routes, open=mount.open)
             if strange := set(mount.open) - {route.path for route in routes}:
-                raise ApplicationInvalid(name, f"{strange.pop()} is no path of its own to open")
+                raise ApplicationInvalid(
+                    name, f"{strange.pop()} is not one of its own paths, so it can't be open"
+                )
             _require_own_webhooks(name, [each.path for each in mount.listeners])
             _claim(claimed, name, _own_pages(name, mounted.pages), open=())
         mounts = [mounted.mount for mounted in self.mounted]
@@ -191,7 +193,7 @@ class Applications:
 def _routes(owner: str, router: APIRouter) -> list[APIRoute]:
     for route in router.routes:
         if not isinstance(route, APIRoute):
-            raise ApplicationInvalid(owner, f"{route} is no route of FastAPI")
+            raise ApplicationInvalid(owner, f"{route} is not a FastAPI route")
     return [route for route in router.routes if isinstance(route, APIRoute)]
 
 
@@ -204,9 +206,11 @@ def _claim(
             if other != owner and _meet(_parts(route.path), _parts(path)):
                 raise ApplicationInvalid(owner, f"its path {route.path} belongs to {other}: {path}")
         if route.path not in open and not has_scope(route.dependant):
-            raise ApplicationInvalid(owner, f"its path {route.path} asks for no scope")
+            raise ApplicationInvalid(owner, f"its path {route.path} requires no scope")
         if route.body_field and not isinstance(route, BodyRoute):
-            reason = f"its path {route.path} takes a body: its router needs route_class=BodyRoute"
+            reason = (
+                f"its path {route.path} takes a body, so its router needs route_class=BodyRoute"
+            )
             raise ApplicationInvalid(owner, reason)
     claimed |= dict.fromkeys((route.path for route in routes), owner)
 
@@ -238,10 +242,10 @@ def _require_own_webhooks(name: str, paths: Sequence[str]) -> None:
     for path in paths:
         if path not in SHARED and not path.startswith(f"{name}/"):
             forges = " and ".join(SHARED)
-            reason = f"its webhook {path} must begin with {name}/; {forges} are for all"
+            reason = f"its webhook {path} must begin with {name}/; only {forges} are shared"
             raise ApplicationInvalid(name, reason)
         if paths.count(path) > 1:
-            raise ApplicationInvalid(name, f"it listens twice at {path}")
+            raise ApplicationInvalid(name, f"it registers {path} twice")
 
 
 # ── handlers ─────────────────────────────────────────────────────────────────────────────

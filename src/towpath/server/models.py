@@ -189,7 +189,9 @@ class ExplanationOut(Answer):
     """Why a job is not running."""
 
     model_config = example(
-        why="no_worker", text="no worker asks for jobs of this queue; none ever asked", ahead=0
+        why="no_worker",
+        text="no worker is asking for jobs of this queue; none has ever asked",
+        ahead=0,
     )
 
     why: str

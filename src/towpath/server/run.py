@@ -141,7 +141,7 @@ _BACKLOG = 2048
 
 
 class PortTaken(TowpathError):
-    """Something else listens at the address."""
+    """Another program listens at this address."""
 
     code = "port_taken"
     remedy = "Stop the program that listens there, or choose another port with --port."
@@ -159,7 +159,7 @@ def listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             raise PortTaken(host, port) from error
-        rule = f"can't be listened on: {error.strerror or error}"
+        rule = f"can't be used for listening: {error.strerror or error}"
         raise InvalidOption("host", f"{host}:{port}", rule=rule) from error
     # Connections inherit it; asyncio sets it only for sockets that it made itself. Without it the
     # body of an answer waits for the client to confirm the headers: 40 ms on each request.

@@ -167,7 +167,7 @@ class Settings(Core, frozen=True, kw_only=True):
             return url
         parsed, parts = parse_url(url), urlsplit(url)
         if tls and parsed.tls is None:
-            rule = "is without TLS, but there are settings of tls: write rediss://, or remove them"
+            rule = "is without TLS, but tls settings are set: use rediss://, or remove them"
             raise InvalidOption("url", str(parsed), rule=rule)
         if tls:
             query = urlencode({**dict(parse_qsl(parts.query)), **tls})

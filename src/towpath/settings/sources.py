@@ -100,7 +100,7 @@ def _toml(path: Path) -> dict[str, Any]:
         rule = f"can't be read: {error.strerror}"
         raise InvalidOption("config", str(path), rule=rule) from error
     except ValueError as error:
-        raise InvalidOption("config", str(path), rule=f"is no TOML: {error}") from error
+        raise InvalidOption("config", str(path), rule=f"is not valid TOML: {error}") from error
 
 
 class Sources:
@@ -173,7 +173,7 @@ def _variable(name: str, *, secret: bool) -> tuple[str, str]:
     if not (secret and path):
         return value, name
     if value:
-        raise InvalidOption(f"{name}_FILE", path, rule=f"give it or {name}, not both")
+        raise InvalidOption(f"{name}_FILE", path, rule=f"set this or {name}, not both")
     try:
         return Path(path).read_text("utf-8").rstrip("\r\n"), f"{name}_FILE"
     except (OSError, UnicodeDecodeError) as error:
@@ -190,7 +190,7 @@ def _found(values: Mapping[str, Any], name: str) -> Any:
     if not rest:
         return found
     if not isinstance(found, Mapping):
-        raise InvalidOption(first, "…", rule=f"is a group: write [{first}], and {rest} below it")
+        raise InvalidOption(first, "…", rule=f"is a group: write [{first}], then {rest} below it")
     return _found(cast("Mapping[str, Any]", found), rest)
 
 
@@ -212,4 +212,4 @@ def _unknown(name: str, known: list[str]) -> str:
                 return f"is now {new if mark == '.' else variable_of(new)}{rest}"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
-    return f"is no setting; {hint}"
+    return f"is not a setting; {hint}"

@@ -13,14 +13,14 @@ from towpath.errors import RetryAdvice, TowpathError
 
 
 class BenchError(TowpathError, AssertionError):
-    """A test can't go on: it fails, with the reason."""
+    """The test can't go on; it fails with this reason."""
 
     code = "bench"
     retry = RetryAdvice.NEVER
 
 
 class NotDrained(BenchError):
-    """There was still work when the time was over."""
+    """There was still work left at the time limit."""
 
     code = "not_drained"
     remedy = (
@@ -41,16 +41,16 @@ class WorkerEnded(BenchError):
 
     def __init__(self, app: str, exit_code: int | None, said: str) -> None:
         how = "was not started" if exit_code is None else f"ended with code {exit_code}"
-        super().__init__(f"the worker of {app} {how}; it said:\n{said}")
+        super().__init__(f"the worker of {app} {how}; its output:\n{said}")
         self.app, self.exit_code, self.said = app, exit_code, said
 
 
 class NeverHappened(BenchError):
-    """The fact did not hold within the time."""
+    """The condition did not become true in time."""
 
     code = "never_happened"
     remedy = "Read the worker's output below the message, or allow more time with `within=`."
 
     def __init__(self, within: Duration, said: str) -> None:
-        super().__init__(f"did not happen within {within}; the worker said:\n{said}")
+        super().__init__(f"did not happen within {within}; the worker's output:\n{said}")
         self.within, self.said = within, said

@@ -187,7 +187,7 @@ def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
             403,
             "scope_missing",
             f"the key has no scope `{scope}`",
-            remedy=f"Use a key with it: `towpath keys create --scope {scope}`.",
+            remedy=f"Use a key that has it: `towpath keys create --scope {scope}`.",
         )
     if queue is not None and not key.covers(_plain(queue)):
         raise Refused(

@@ -187,7 +187,7 @@ class Bodies:
             remedy="Store the data elsewhere and send a reference.",
             together=2 * self._share,
             each=self._share,
-            refusal=("too_many_bodies", "too many large requests are under way"),
+            refusal=("too_many_bodies", "too many large requests at once"),
         )
 
     @asynccontextmanager
@@ -244,7 +244,7 @@ def announced_length(request: Request) -> int | None:
         return None
     if not (text.isascii() and text.isdigit()) or len(text) > 19:
         remedy = "Send the length of the body in bytes, or none."
-        raise Refused(400, "length_invalid", "Content-Length is no number", remedy=remedy)
+        raise Refused(400, "length_invalid", "Content-Length is not a number", remedy=remedy)
     return int(text)
 
 
@@ -293,10 +293,10 @@ class Deliveries:
         self._room = Room(
             largest=largest,
             within=within,
-            remedy=f"Raise the setting {setting}, and let the forge send it again.",
+            remedy=f"Raise the setting {setting}, then redeliver it from the forge.",
             together=max(together, largest),
             each=max(each, largest),
-            refusal=("too_many_deliveries", "too many webhooks come at once"),
+            refusal=("too_many_deliveries", "too many webhooks at once"),
         )
 
     @asynccontextmanager

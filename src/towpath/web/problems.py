@@ -27,7 +27,7 @@ from towpath.ledger.errors import (
 TYPES = "https://towpath.dev/problems/"
 """Where a problem's type points: a name that never changes, and a page about it."""
 RETRY_AFTER_S = 1
-_LEDGER_AWAY = "the database can't do this now; the server's log says why"
+_LEDGER_AWAY = "the database can't do this now; the server's log has the reason"
 _DETAIL_MOST = 1000
 """Characters: a refusal repeats what was sent, up to here."""
 
@@ -193,7 +193,7 @@ def install(app: FastAPI) -> None:
 
     async def defect(_: Request, error: Exception) -> JSONResponse:
         """Nothing of the error is told: it may quote what is secret."""
-        text = "the server has a defect; its log says where"
+        text = "the server has a defect; its log has the details"
         return problem(500, "defect", text, remedy="Report it; try again later.")
 
     app.add_exception_handler(TowpathError, ours)
@@ -231,7 +231,7 @@ def _what(misfit: Mapping[str, Any]) -> str:
 
 
 _PLAIN = {
-    404: ("not_found", "See /openapi.json for the paths that there are."),
+    404: ("not_found", "See /openapi.json for all paths."),
     405: (
         "method_not_allowed",
         "See /openapi.json for the methods of this path; the header Allow names them.",

@@ -36,7 +36,7 @@ class Arguments(BaseModel):
 
 
 class ToolArgumentsInvalid(InvalidInput):
-    """A tool was called with what it does not take; nothing was done."""
+    """The tool was called with invalid arguments; nothing was done."""
 
     code = "tool_arguments_invalid"
     remedy = "Follow the tool's input schema."
@@ -159,7 +159,7 @@ class ToolsPath:
             raise Refused(
                 403,
                 "origin_forbidden",
-                "pages of this origin may not use tools here",
+                "pages of this origin may not use the tools of this server",
                 remedy="Add the origin to the setting `http.mcp_origins` if you trust it.",
             )
         host = headers.get(b"host", b"").decode("latin-1").lower()
@@ -167,7 +167,7 @@ class ToolsPath:
             raise Refused(
                 403,
                 "host_forbidden",
-                "this server does not know itself by this name",
+                "this host name is not allowed here",
                 remedy="Add the name to the setting `http.mcp_hosts`, or use the address.",
             )
 

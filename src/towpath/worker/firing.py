@@ -161,7 +161,7 @@ class Firing:
         for recurrence in self._declared:
             if recurrence.name in self._stored:
                 name = recurrence.name
-                reason = f"{name}: the queue keeps a schedule of that name; rename one of them"
+                reason = f"{name}: a stored schedule has that name; rename one of them"
                 self._teller.trouble("fire", self._queue, "NameTaken", reason)
             else:
                 found.append(_Work(recurrence))

@@ -160,7 +160,7 @@ class _Signature(msgspec.Struct, frozen=True):
         try:
             hints = get_type_hints(function)
         except NameError as error:
-            raise HandlerInvalid(name, rule=f"an annotation is not known: {error}") from error
+            raise HandlerInvalid(name, rule=f"an annotation can't be resolved: {error}") from error
         except TypeError as error:
             raise HandlerInvalid(name, rule="must be a function or a method") from error
         parameters = list(inspect.signature(function).parameters.values())
@@ -178,7 +178,7 @@ class _Signature(msgspec.Struct, frozen=True):
             parameter.kind is parameter.POSITIONAL_ONLY and parameter.name in contexts
             for parameter in parameters
         ):
-            raise HandlerInvalid(name, rule="takes its Context by name: put no `/` behind it")
+            raise HandlerInvalid(name, rule="takes its Context by name: put no `/` after it")
         payload = next((parameter for parameter in others if _one_value(parameter)), None)
         if payload is not None and payload.kind is payload.KEYWORD_ONLY:
             raise HandlerInvalid(name, rule="takes its payload first, not by name only")
@@ -215,7 +215,7 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
             raise HandlerInvalid(handler.name, rule="processes= is for plain functions")
         return Place.LOOP
     if inspect.iscoroutinefunction(inspect.unwrap(function)):
-        rule = f"is a plain function around an async one: {_MAKE_ASYNC}"
+        rule = f"is a plain function that wraps an async one: {_MAKE_ASYNC}"
         raise HandlerInvalid(handler.name, rule=rule)
     if handler.options.processes:
         if "<" in getattr(function, "__qualname__", "<unknown>"):
@@ -229,7 +229,7 @@ def _form(name: str, kind: Any, what: str) -> Form[Any]:
     try:
         return form(kind, what)
     except TypeError as error:
-        raise HandlerInvalid(name, rule=f"{what} can't be JSON: {error}") from error
+        raise HandlerInvalid(name, rule=f"{what} can't be written as JSON: {error}") from error
 
 
 def _name(function: Callable[..., Any]) -> str:

@@ -30,7 +30,7 @@ class Lifespan:
         if inspect.isasyncgenfunction(make):
             make = asynccontextmanager(make)
         if not callable(make) or inspect.iscoroutinefunction(make):
-            raise LifespanFailed(self._name, "is no async function with one `yield`")
+            raise LifespanFailed(self._name, "must be an async function with one `yield`")
         self._make = cast("Callable[[], AbstractAsyncContextManager[Any]]", make)
 
     @asynccontextmanager
@@ -38,7 +38,7 @@ class Lifespan:
         """What the handlers share, while the body runs. Raises LifespanFailed."""
         made = self._make()
         if not isinstance(made, AbstractAsyncContextManager):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-            raise LifespanFailed(self._name, "is no async function with one `yield`")
+            raise LifespanFailed(self._name, "must be an async function with one `yield`")
         state = await self._within("start", made.__aenter__())
         try:
             yield state

@@ -12,7 +12,7 @@ from pydantic.errors import PydanticUserError
 from towpath.errors import PayloadInvalid
 
 T = TypeVar("T")
-_NOT_THE_SAME = "would not arrive as it is: what is written down is not all of it"
+_NOT_THE_SAME = "would lose data when it is stored and read back"
 
 
 class Modelled(Generic[T]):

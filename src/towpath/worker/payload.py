@@ -71,7 +71,7 @@ def _refuse_no_numbers(named: str, value: Any) -> None:
     while left:
         part = left.pop()
         if isinstance(part, float) and not math.isfinite(part):
-            raise PayloadInvalid(named, f"{part} is no number that JSON has")
+            raise PayloadInvalid(named, f"{part} is not a number in JSON")
         if isinstance(part, dict):
             left += cast("dict[str, Any]", part).values()
         elif isinstance(part, list | tuple):

@@ -114,7 +114,7 @@ async def keep_firing(
             await watch.keep()
     except ExceptionGroup as failures:
         if failures.split(EngineClosed)[1] is None:
-            raise EngineClosed("the engine was left") from failures
+            raise EngineClosed("the engine is closed") from failures
         raise
 
 

@@ -174,7 +174,7 @@ class Report:
 
 
 _RELEASED: dict[Stop | None, str] = {
-    Stop.CROWDED: "its claim was answered late",
+    Stop.CROWDED: "its claim was answered too late",
     Stop.REMOVED: "its handler was removed",
 }
 _UNFIT = {

@@ -94,7 +94,7 @@ class Worker:
     def _begin_anew(self) -> None:
         """As if it had never run: it may run again, in another event loop too."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
-        self._why = "it was empty"
+        self._why = "all queues were empty"
         self._code = ExitCode.CLEAN
         self._signals = Signals(self._heard, self.stop)
 
@@ -133,7 +133,7 @@ class Worker:
         finally:
             self._begin_anew()
 
-    def stop(self, why: str = "it was asked to") -> None:
+    def stop(self, why: str = "it was asked to stop") -> None:
         """Claim no more, let running jobs finish; called again, release them at once."""
         if self._stop.is_set():
             self._stop_now.set()

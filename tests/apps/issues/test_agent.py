@@ -118,7 +118,7 @@ class TestACommand:
             ("echo no tests >&2; exit 3", "fail", "exit code 3: no tests"),
             ("echo not mine >&2; exit 75", "release", "exit code 75: not mine"),
             ("kill -9 $$", "fail", "ended by SIGKILL"),
-            ("sleep 60", "fail", "not done within"),
+            ("sleep 60", "fail", "did not finish within"),
             ('echo working; echo \'{"pr_number": 31, "result": "ok"}\'', "complete", "ok"),
             ("head -c 300000 /dev/zero | tr '\\0' x; echo; echo end", "complete", "end"),
         ],

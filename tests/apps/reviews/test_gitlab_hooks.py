@@ -163,7 +163,7 @@ class TestAPush:
         ("changes", "reason"),
         [
             ({"after": NO_COMMIT, "checkout_sha": None, "commits": []}, "deleted"),
-            ({"ref": "refs/tags/v1.0.0"}, "no branch"),
+            ({"ref": "refs/tags/v1.0.0"}, "other than a branch"),
         ],
     )
     def test_of_nothing_to_review_is_ignored(self, changes: dict[str, Any], reason: str) -> None:

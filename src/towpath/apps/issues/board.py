@@ -351,7 +351,7 @@ def _expiring(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
 def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
     """How a hold has ended: in a word, and in one line."""
     if job is None:
-        return how or "expired", "its task is gone"
+        return how or "expired", "its task no longer exists"
     match job.state:
         case State.DONE:
             return "completed", "completed"
@@ -360,7 +360,9 @@ def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
         case State.CANCELLED:
             return "withdrawn", "withdrawn"
         case _:
-            return how or "expired", (job.reason or how or "the agent was silent")[:_OUTCOME_MOST]
+            return how or "expired", (job.reason or how or "the agent sent no heartbeat")[
+                :_OUTCOME_MOST
+            ]
 
 
 def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:

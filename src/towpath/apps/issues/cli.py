@@ -208,10 +208,10 @@ async def sync(session: Session, *, repository: Wanted = None, wait: Wait = "60s
     if not job.result:
         if job.reason:
             raise JobUnfinished(ref, job.state, job.reason)
-        session.out.note("all repositories that are known are compared by the server now")
+        session.out.note("the server now compares all known repositories")
         return
     if job.result == b"null":
-        session.out.note("all repositories that are known are compared by the server now")
+        session.out.note("the server now compares all known repositories")
         return
     synced = msgspec.json.decode(job.result, type=Synced)
     text = (
@@ -250,7 +250,7 @@ async def policy(
     shown = [(before, after) for before, after in _judged(issues, wanted)]
     differ = [pair for pair in shown if _sentence(pair[0]) != _sentence(pair[1])]
     session.out.answers(
-        POLICY_COLUMNS, differ[:limit], _difference, _compared, none="nothing would be different"
+        POLICY_COLUMNS, differ[:limit], _difference, _compared, none="this policy changes nothing"
     )
     handed = sum(1 for _, after in shown if not after.withheld)
     session.out.note(

@@ -24,7 +24,7 @@ class IssueNotFound(TowpathError):
     """There is no such issue."""
 
     code = "issue_not_found"
-    remedy = "Check repository and number; `towpath issues list` has all issues that are known."
+    remedy = "Check the repository and the number. `towpath issues list` shows all known issues."
 
     def __init__(self, id: str) -> None:
         super().__init__(f"there is no issue {id}")
@@ -32,16 +32,16 @@ class IssueNotFound(TowpathError):
 
 
 class IssueInvalid(FieldInvalid):
-    """An issue whose repository, number or text can't be right; nothing was stored."""
+    """The issue's repository, number or text is not valid; nothing was stored."""
 
     code = "issue_invalid"
 
 
 class PolicyInvalid(InvalidInput):
-    """A policy that can't be read, or says what no policy can say."""
+    """A policy file that can't be read, or that breaks a rule."""
 
     code = "policy_invalid"
-    remedy = "Correct the file; `towpath issues policy FILE` checks it."
+    remedy = "Fix the file; `towpath issues policy FILE` checks it."
 
     def __init__(self, place: str, reason: str) -> None:
         super().__init__(f"policy {place}: {reason}")
@@ -60,10 +60,10 @@ class TaskNotFound(TowpathError):
 
 
 class TaskStale(LeaseError):
-    """The token no longer counts; nothing was changed."""
+    """The token is no longer valid; nothing was changed."""
 
     code = "task_stale"
-    remedy = "Stop the work and discard it; ask for another task."
+    remedy = "Stop working and discard the result, then request another task."
 
     def __init__(
         self,
@@ -73,8 +73,8 @@ class TaskStale(LeaseError):
         holder: str | None = None,
         expires_at: datetime | None = None,
     ) -> None:
-        who = f"held by {holder}" if holder else f"{state}, and held by nobody"
-        super().__init__(f"task {task_id} is {who}: this token is no longer valid")
+        who = f"held by {holder}" if holder else f"{state}, and nobody holds it"
+        super().__init__(f"task {task_id} is {who}; this token is no longer valid")
         self.task_id, self.state = task_id, state
         self.holder, self.expires_at = holder, expires_at
 

@@ -146,7 +146,7 @@ class Which(Body):
     assignable: bool | None = None
     """true = those that agents can get; false = all others."""
     agent: AgentId | None = None
-    """Those that it holds."""
+    """Only issues that this agent holds."""
     after: Annotated[str, Field(max_length=300)] | None = None
     """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
@@ -231,7 +231,7 @@ class CompleteIn(Said):
     model_config = example(token=1794771968716192, result="done", pr_number=31)
 
     result: Words = ""
-    """What came of it, in a line or two."""
+    """The result, in a line or two."""
     pr_number: Number | None = None
     """The pull request."""
 
@@ -251,7 +251,7 @@ class ReleaseIn(Said):
 
     reason: Words = ""
     not_before: Instant | None = None
-    """Until when nobody should get it."""
+    """Do not hand it out before this time."""
 
 
 class HeldOut(Answer):

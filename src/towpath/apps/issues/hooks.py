@@ -111,10 +111,10 @@ class Intake:
             changed = await self._repository(fact, found.action)
         else:
             changed = []
-        return self._answered(changed, "" if changed else "nothing that was not known")
+        return self._answered(changed, "" if changed else "nothing new")
 
     def _answered(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
-        known = ignored == "nothing that was not known"
+        known = ignored == "nothing new"
         state = "taken" if changed else "stale" if known else "ignored"
         self._board.metrics.own(WEBHOOKS).labels(state).inc()
         return changed, ignored

@@ -150,7 +150,7 @@ def let_go(
 
 def given_up(issue: Issue, reason: str) -> Issue:
     """Its task is dead: it is not offered until somebody says so, or what it is changes."""
-    why = f"it was given up after too many attempts: {reason}"
+    why = f"given up after too many attempts: {reason}"
     return replace(issue, withheld="dead", why=why, task_id="")
 
 

@@ -97,7 +97,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         if not 1 <= self.number <= NUMBER_MOST:
             raise IssueInvalid("number", f"must be from 1 to {NUMBER_MOST}")
         if self.url and not is_url(self.url):
-            rule = "must be an http or https address without user and password"
+            rule = "must be an http or https URL without a user or password"
             raise IssueInvalid("url", rule)
         set_field(self, "title", one_line(self.title, most=TITLE_MOST))
         set_field(self, "body", prose(self.body[:BODY_MOST]))

@@ -11,7 +11,7 @@ from towpath.apps.issues.tables import changes
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
 _SOME = 200
-_GONE = "the repository is gone, or the token may not see it"
+_GONE = "the repository does not exist, or the token can't see it"
 
 
 class Moving:

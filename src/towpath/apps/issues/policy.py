@@ -156,7 +156,9 @@ class Policy(_Part, frozen=True, kw_only=True):
         own = _lower(issue.shown)
         for label in issue.labels:
             if label.lower() in _lower(self.in_progress) and label.lower() not in own:
-                return Withheld("in_progress", f"somebody works on it: it has the label {label}")
+                return Withheld(
+                    "in_progress", f"somebody is working on it: it has the label {label}"
+                )
         if kind in issue.done:
             return Withheld("completed", f"its {kind} task was completed")
         if open_blockers:
@@ -240,7 +242,9 @@ def read_policy(text: bytes, *, place: str = "file") -> Policy:
     try:
         said: dict[str, Any] = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise PolicyInvalid(place, f"is no TOML: {one_line(str(error), most=200)}") from error
+        raise PolicyInvalid(
+            place, f"is not valid TOML: {one_line(str(error), most=200)}"
+        ) from error
     try:
         policy = msgspec.convert(said, Policy)
     except msgspec.ValidationError as error:
@@ -267,12 +271,16 @@ def _check(policy: Policy, place: str) -> None:
         **{f"roles.labels.{label}": role for label, role in policy.roles.labels.items()},
     }.items():
         if not _is_role(role):
-            raise PolicyInvalid(place, f"{name}: a role is 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'")
+            raise PolicyInvalid(
+                place, f"{name}: a role must be 1 to 64 of A-Z, a-z, 0-9, '.', '_', '-'"
+            )
     show = policy.show
     example = show.branch.replace("{number}", "1")
     if show.branch and (example == show.branch or not is_branch(example)):
-        raise PolicyInvalid(place, "show.branch: must be a branch with {number} in it")
+        raise PolicyInvalid(
+            place, "show.branch: must be the name of a branch that contains {number}"
+        )
     if show.agent_label and "{agent}" not in show.agent_label:
-        raise PolicyInvalid(place, "show.agent_label: must have {agent} in it")
+        raise PolicyInvalid(place, "show.agent_label: must contain {agent}")
     if len(show.label) > _LABEL_LONGEST:
         raise PolicyInvalid(place, f"show.label: at most {_LABEL_LONGEST} characters")

@@ -109,7 +109,7 @@ class Projector:
             await self._board.revise(
                 issue.id, lambda current: current and replace(current, state=IssueState.GONE)
             )
-            raise Discard("GitHub does not have the issue any more")
+            raise Discard("the issue no longer exists on GitHub")
         return found
 
     # ── nobody holds it ──────────────────────────────────────────────────────────────────

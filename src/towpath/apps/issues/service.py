@@ -199,7 +199,7 @@ class Issues:
     async def give_back(self, task: Task) -> None:
         """Nobody took *task* from us: offer it again."""
         with suppress(TaskStale, TaskNotFound):
-            await self.release(task.task_id, task.token, reason="the agent was gone")
+            await self.release(task.task_id, task.token, reason="the agent is gone")
 
     # ── for people ───────────────────────────────────────────────────────────────────────
 
@@ -251,7 +251,7 @@ class Issues:
                 job_ref(ISSUES, issue.task_id)
             )
         except JobNotFound:
-            return Explanation("unknown", "the queue does not know it yet; it will be told soon")
+            return Explanation("unknown", "it is not in the queue yet; it will be added soon")
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
             text = f"the next agent for {issue.role} in {issue.repository} gets it"
             return Explanation("ready", text)

@@ -43,10 +43,10 @@ Repository = Annotated[str, Field(min_length=1, max_length=255, examples=["octo/
 class RequestTask(Arguments):
     agent_id: AgentId
     roles: Names = Field(
-        default_factory=list, description="What you can do, such as backend. Empty: everything."
+        default_factory=list, description="What you can do, such as backend. Empty = everything."
     )
     repositories: Names = Field(
-        default_factory=list, description="Where you work, as owner/name. Empty: everywhere."
+        default_factory=list, description="Repositories you work on, as owner/name. Empty = all."
     )
     wait: float = Field(
         default=0, ge=0, le=WAIT_MOST, description="Seconds to wait for a task if there is none."
@@ -59,7 +59,7 @@ class AboutTask(Arguments):
 
 
 class CompleteTask(AboutTask):
-    result: Words = Field(default="", description="What came of it, in a line or two.")
+    result: Words = Field(default="", description="The result, in a line or two.")
     pr_number: Annotated[int, Field(ge=1, le=NUMBER_MOST)] | None = Field(
         default=None, description="The number of your pull request, if you opened one."
     )
@@ -73,7 +73,7 @@ class ReleaseTask(AboutTask):
     reason: Words = Field(default="", description="Why you give it back.")
     not_before: str | None = Field(
         default=None,
-        description="Until when nobody should get it.",
+        description="Do not hand it out before this time.",
         json_schema_extra={"format": "date-time"},
     )
 
@@ -82,9 +82,11 @@ class ListIssues(Arguments):
     repository: Repository | None = Field(default=None, description="Only of this one.")
     state: Literal["open", "closed", "gone"] | None = None
     assignable: bool | None = Field(
-        default=None, description="true: those that you could get. false: all others."
+        default=None, description="true = issues that you could get; false = all others."
     )
-    agent: str | None = Field(default=None, max_length=64, description="Those that it holds.")
+    agent: str | None = Field(
+        default=None, max_length=64, description="Only issues that this agent holds."
+    )
     after: str | None = Field(
         default=None,
         max_length=300,

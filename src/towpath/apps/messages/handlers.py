@@ -123,7 +123,7 @@ class _Courier:
         try:
             return await self._app.engine.inspect.job(message_ref(callback.message_id))
         except JobNotFound:
-            raise Discard("its message was never submitted, or is no longer kept") from None
+            raise Discard("its message was never submitted or is no longer kept") from None
 
 
 # ── what is sent ─────────────────────────────────────────────────────────────────────────

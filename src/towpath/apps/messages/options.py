@@ -37,7 +37,9 @@ class MessagesOptions(Options, frozen=True, kw_only=True):
         if self.worker_url is not None:
             parse_target(self.worker_url)
             if not self.secrets:
-                raise InvalidOption("secrets", "none", rule="a push needs one to be signed with")
+                raise InvalidOption(
+                    "secrets", "none", rule="is required for pushes: they are signed"
+                )
 
     @property
     def worker_host(self) -> str | None:

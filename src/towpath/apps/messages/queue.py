@@ -35,13 +35,13 @@ class MessageDiffers(JobDiffers):
 
 
 class MessageNotHeld(LeaseError):
-    """The message was not dequeued here, or so long ago that it is in other hands."""
+    """The message was not dequeued in this process, or another consumer has it by now."""
 
     code = "message_not_held"
-    remedy = "Complete a message where it was dequeued, or over HTTP with the token of its claim."
+    remedy = "Complete a message in the process that dequeued it, or over HTTP with its token."
 
     def __init__(self, message_id: str) -> None:
-        super().__init__(f"message {message_id} is not held here")
+        super().__init__(f"message {message_id} is not held by this process")
         self.message_id = message_id
 
 

@@ -143,7 +143,7 @@ class Messages:
 
     def _check_callback(self, url: str) -> None:
         if not self._options.secrets:
-            rule = "this server has no secret to sign callbacks with"
+            rule = "this server has no secret for signing callbacks; set calls.secrets"
             raise InvalidOption("callback_url", "…", rule=rule)
         check_callback_url(url, self._guard)
 

@@ -140,7 +140,7 @@ class Consumers:
 
 
 _NOBODY = (
-    "none here: reviews stay PENDING until a worker has one, or reviews.reviewer_command is set"
+    "none: reviews stay PENDING until a worker has a reviewer, or reviews.reviewer_command is set"
 )
 
 
@@ -152,7 +152,7 @@ def facts(options: ReviewsOptions) -> dict[str, Fact]:
     elif options.reviewer_function:
         who = f"the function {options.reviewer_function}"
     elif options.reviewer_url:
-        who = f"whoever answers at {parse_target(options.reviewer_url)}"
+        who = f"the URL {parse_target(options.reviewer_url)}"
     return {"reviewer": Fact(who, _NOBODY)}
 
 

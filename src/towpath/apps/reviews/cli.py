@@ -262,7 +262,7 @@ def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
     has_reviewer = any(session.settings.value(f"reviews.{way}") for way in ways)
     if not has_reviewer and any(view.state == "PENDING" for view in views):
         session.out.note(
-            "no reviewer is set here: what is PENDING waits until a server or a worker has one;"
+            "no reviewer is set here: PENDING reviews wait until a server or a worker has one;"
             " see reviews.reviewer_command"
         )
 

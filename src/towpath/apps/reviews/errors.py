@@ -22,13 +22,13 @@ from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 
 
 class TaskInvalid(FieldInvalid):
-    """A task whose repository, commit or place can't be right; nothing was stored."""
+    """The task's repository, commit or branch is not valid; nothing was stored."""
 
     code = "task_invalid"
 
 
 class ReviewInvalid(FieldInvalid):
-    """What a reviewer gave back is no review."""
+    """What the reviewer returned is not a review."""
 
     code = "review_invalid"
     remedy = "Make the reviewer return plain text, or JSON with summary, verdict and comments."
@@ -46,22 +46,22 @@ class ReviewNotFound(RecordNotFound):
     """There is no review of that id."""
 
     remedy = (
-        "Ids begin with where they came from: api-…, github-…, gitlab-…; `towpath reviews list` has"
-        " them. Reviews that have ended are deleted after a while."
+        "Check the id: it begins with its source (api-, github- or gitlab-). `towpath reviews list`"
+        " shows all reviews. Ended reviews are deleted after a while."
     )
 
 
 class ReviewEnded(RecordEnded):
-    """The review ended before it could be cancelled. Its state is in the document's words."""
+    """The review has already ended; it can't be cancelled."""
 
 
 class ReviewNotDead(RecordNotDead):
-    """The review waits or runs: it needs no retry. Its state is in the document's words."""
+    """The review waits or runs: it needs no retry."""
 
-    remedy = "Leave it: it runs by itself. To begin it anew, cancel it first."
+    remedy = "No action needed: it runs by itself. To start it over, cancel it first."
 
 
 class ReviewOver(ReviewNotDead):
-    """The review is COMPLETED or SUPERSEDED, which it stays."""
+    """The review is COMPLETED or SUPERSEDED, and can't be run again."""
 
-    remedy = "Ask for a new one: `towpath reviews submit`, or POST /api/v1/reviews."
+    remedy = "Request a new one: `towpath reviews submit`, or POST /api/v1/reviews."

@@ -20,11 +20,15 @@ from towpath.forges.facts import Delivery, Event, Fact, PullRequest, Push
 from towpath.forges.texts import one_line
 
 _WORDS = {
-    Forge.GITHUB: ("pull request", "pull_request {}", "a draft waits for ready_for_review"),
+    Forge.GITHUB: (
+        "pull request",
+        "pull_request {}",
+        "a draft; it is reviewed on ready_for_review",
+    ),
     Forge.GITLAB: (
         "merge request",
         "merge request {}, no new commits",
-        "a draft waits until it is ready",
+        "a draft; it is reviewed once it is ready",
     ),
 }
 
@@ -120,7 +124,7 @@ def _push(delivery: Delivery) -> Hook | Ignored:
     push = delivery.fact()
     assert isinstance(push, Push)  # noqa: S101 -- what an event of this kind tells
     if push.ref is None:
-        return Ignored("a push to what is no branch")
+        return Ignored("a push to something other than a branch")
     if push.head is None:
         return Ignored("the branch was deleted")
     return _hook(

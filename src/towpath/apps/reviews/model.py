@@ -44,7 +44,7 @@ REVIEW_MOST = 1024 * 1024
 """Bytes of a whole review: what a job's result may have."""
 _SHOWN_REF, _SHOWN_CHARACTERS = 244, 40
 """Bytes of a branch in a subject, which has 512 in all; and characters of one that is cut."""
-_CUT = "\n\n… (the reviewer's text goes on; it was cut here)"
+_CUT = "\n\n… (the reviewer's text was cut here)"
 
 
 # ── what is reviewed ─────────────────────────────────────────────────────────────────────
@@ -96,7 +96,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     head: str
     """The commit to review, as a whole id."""
     number: int | None = None
-    """The pull request's; a push has none."""
+    """The pull request's; must be left out for a push."""
     ref: str = ""
     """The branch that `head` is on, without `refs/heads/`. In a pull request from a fork it is a
     branch of the fork."""
@@ -134,9 +134,9 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
             if self.number is None or not 1 <= self.number <= NUMBER_MOST:
                 raise TaskInvalid("number", f"must be from 1 to {NUMBER_MOST}")
         elif self.number is not None:
-            raise TaskInvalid("number", "a push has none")
+            raise TaskInvalid("number", "must be left out for a push")
         elif not self.ref:
-            raise TaskInvalid("ref", "a push needs its branch (ref), a pull request its number")
+            raise TaskInvalid("ref", "pass `ref` for a push, `number` for a pull request")
 
     def is_from(self, host: str) -> bool:
         """Whether it came from the forge at *host*; one that names no host did."""
@@ -154,7 +154,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 _COMMIT = (is_commit, "must be a commit's whole id of 40 or 64 hexadecimal digits")
 _BRANCH = (is_branch, f"must be a branch as git allows it, of up to {REF_MOST} bytes")
-_ADDRESS = (is_url, "must be an http or https address without user and password")
+_ADDRESS = (is_url, "must be an http or https URL without a user or password")
 _TASK_RULES: dict[str, tuple[Callable[[str], bool], str]] = {
     "repository": (is_repository, f"must be owner/name of up to {REPOSITORY_MOST} characters"),
     "head": _COMMIT,
@@ -273,7 +273,7 @@ def read_review(output: bytes) -> Review:
 
 def _bounded(data: bytes) -> bytes:
     if len(data) > REVIEW_MOST:
-        raise ReviewInvalid("review", f"must have up to {REVIEW_MOST} bytes")
+        raise ReviewInvalid("review", f"must have at most {REVIEW_MOST} bytes")
     return data
 
 

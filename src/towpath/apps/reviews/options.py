@@ -84,7 +84,7 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
         if self.reviewer_url is not None:
             _check_address("reviewer_url", self.reviewer_url)
             if not self.secrets:
-                rule = "a reviewer at a URL needs one to be signed with"
+                rule = "is required for a reviewer at a URL: calls are signed"
                 raise InvalidOption("secrets", "none", rule=rule)
 
     @property

@@ -28,20 +28,22 @@ LOCK_TTL = minutes(5)
 """How long a task that was dequeued is locked, unless the lock is renewed."""
 TASK_OPTIONS = QueueOptions(remember=ZERO)
 """A task that has ended is forgotten, so that it can be enqueued again under its own id."""
-CORRUPT = "TASK_CORRUPT: it was not written by this queue's service"
+CORRUPT = "TASK_CORRUPT: another program wrote it"
 """How a job of the queue is set aside that is no task."""
 
 _REAP_MOST = 1000
 
 
 class TaskNotHeld(LeaseError):
-    """The task was not dequeued here, so its lock is not this service's to release."""
+    """The task was not dequeued in this process, so its lock can't be released here."""
 
     code = "task_not_held"
-    remedy = "Release a task where it was dequeued; an administrator may use `force_release`."
+    remedy = (
+        "Release a task in the process that dequeued it. `force_release` is for administrators."
+    )
 
-    def __init__(self, task: str, *, by: str = "here") -> None:
-        super().__init__(f"task {task} is not held {by}")
+    def __init__(self, task: str, *, by: str = "this process") -> None:
+        super().__init__(f"task {task} is not held by {by}")
         self.task = task
 
 
@@ -52,7 +54,7 @@ class TaskNotLocked(TaskNotHeld):
     remedy = "No action needed: the task is waiting or dead."
 
     def __init__(self, task: str) -> None:
-        super().__init__(task, by="by anybody")
+        super().__init__(task, by="anybody")
 
 
 class ReviewQueue:

@@ -141,7 +141,7 @@ class Reviews:
         Raises InvalidOption.
         """
         if number is not None and repository is None:
-            raise InvalidOption("number", number, rule="say of which repository")
+            raise InvalidOption("number", number, rule="pass the repository too")
         if repository is not None and not is_repository(repository):
             raise InvalidOption("repository", repository, rule="must be owner/name")
         if size > LARGEST_PAGE:

@@ -276,7 +276,7 @@ async def log(
             after=after,
             size=limit,
         )
-    none = "nothing of this type has run, or it is no longer kept"
+    none = "nothing of this type has run, or its log has expired"
     session.out.answers(view.LOG_COLUMNS, page.firings, view.firing_row, view.plain, none=none)
     if page.after is not None:
         said = {"app": app, "since": since, "until": until, "limit": limit}

@@ -119,7 +119,7 @@ class TimerClient:
 
         def add(function: _F) -> _F:
             if task_type in self._handlers:
-                raise HandlerInvalid(task_type, rule="has a handler already")
+                raise HandlerInvalid(task_type, rule="already has a handler")
             with_call = len(inspect.signature(function).parameters) > 1
             self._handlers[task_type] = _Handler(function, with_call)
             if self._registration is not None:

@@ -33,11 +33,11 @@ class TimerNotFound(JobNotFound):
     """There is no timer of that type and id, or it ended and is no longer kept."""
 
     code = "timer_not_found"
-    remedy = "Check task_type, task_id and app. A timer stays for an hour after its end."
+    remedy = "Check task_type, task_id and app. A timer is kept for an hour after it ends."
 
 
 class TimerDiffers(JobDiffers):
-    """A timer of that id is there, with other params or another time; nothing was changed."""
+    """A timer of that id exists with other params or another time; nothing was changed."""
 
     code = "timer_differs"
     remedy = (
@@ -51,7 +51,7 @@ class TimerEnded(JobError):
     """A timer of that id has ended; nothing was changed."""
 
     code = "timer_ended"
-    remedy = "Use another task_id. `set` (PUT) makes it anew under the same one."
+    remedy = "Use another task_id, or create the timer again under the same id with `set` (PUT)."
 
     def __init__(self, job: object, state: str) -> None:
         super().__init__(job, f"has ended: {state}")
@@ -65,17 +65,17 @@ class TimerRunning(JobError):
     remedy = "Wait until the attempt has ended, or cancel the timer."
 
     def __init__(self, job: object) -> None:
-        super().__init__(job, "is leased: a worker runs it")
+        super().__init__(job, "is leased: a worker is running it")
         self.state = "leased"
 
 
 class TimerTypeTaken(QueueError):
-    """The type without an app belongs to somebody else; nothing was registered."""
+    """The type belongs to another owner; nothing was registered."""
 
     code = "timer_type_taken"
     remedy = (
-        "Use another name for the type, or stop its owner: a type is free five minutes after its "
-        "owner was last alive (setting timers.owner_keeps)."
+        "Use another name for the type, or stop its owner. A type becomes free five minutes after "
+        "its owner's last heartbeat (setting timers.owner_keeps)."
     )
 
     def __init__(self, task_type: str, owner: str) -> None:
@@ -87,7 +87,7 @@ class TimerTypeAmbiguous(QueueError):
     """Several apps serve the type and the timer names none of them; nothing was submitted."""
 
     code = "timer_type_ambiguous"
-    remedy = "Say which app the timer is for: `app`."
+    remedy = "Set `app` to the app that the timer is for."
 
     def __init__(self, task_type: str, apps: Sequence[str]) -> None:
         super().__init__(f"task type {task_type} is served by several apps: {', '.join(apps)}")
@@ -95,7 +95,7 @@ class TimerTypeAmbiguous(QueueError):
 
 
 class TimerTypesFull(QueueError):
-    """There are as many types as there may be; nothing was changed."""
+    """The limit of timer types is reached; nothing was changed."""
 
     code = "timer_types_full"
     remedy = (
@@ -104,12 +104,12 @@ class TimerTypesFull(QueueError):
     )
 
     def __init__(self, most: int) -> None:
-        super().__init__(f"there are {most} types of timers already")
+        super().__init__(f"the limit of {most} timer types is reached")
         self.most = most
 
 
 class InstanceNotFound(TowpathError):
-    """There is no such instance: it left, or was not heard of for long."""
+    """There is no such instance: it deregistered, or sent no heartbeat for long."""
 
     code = "instance_not_found"
     remedy = "Register the instance again."

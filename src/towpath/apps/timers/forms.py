@@ -203,7 +203,7 @@ class TimerPageOut(Answer):
 class ExplainedTimerOut(Answer):
     """Why a timer is not running."""
 
-    model_config = example(why="no_worker", text="no worker asks for jobs of this queue")
+    model_config = example(why="no_worker", text="no worker is asking for jobs of this queue")
 
     why: str
     text: str

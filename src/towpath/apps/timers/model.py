@@ -180,7 +180,7 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return msgspec.json.encode({"params": self.params, **asked}, order="sorted")
         except (TypeError, ValueError, RecursionError) as error:
-            raise InvalidOption("params", "…", rule=f"can't be JSON: {error}") from error
+            raise InvalidOption("params", "…", rule=f"can't be written as JSON: {error}") from error
 
     def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
         """What its job is submitted with, beside its bytes."""

@@ -188,7 +188,7 @@ class Timers:
     def set_threads(self, size: int) -> None:
         """How many timers run at once in this process, from the next `register` on."""
         if self._running is not None:
-            raise HandlerInvalid("set_threads", rule="comes before the first register")
+            raise HandlerInvalid("set_threads", rule="must be called before the first register")
         self._threads = whole("threads", size, 1, 100_000)
 
     def register(self, task_type: str, sec: float = 1) -> None:
@@ -200,7 +200,7 @@ class Timers:
         """
         duration_ms("sec", seconds(sec))
         if task_type not in self._serving:
-            raise HandlerInvalid(task_type, rule="no worker has this type: add one first")
+            raise HandlerInvalid(task_type, rule="no worker serves this type: add one first")
         if self._running is None:
             worker = Worker(self.app, concurrency=self._threads, signals=())
             self._running = Running(worker)

@@ -53,7 +53,7 @@ class Server:
     def __init__(self, url: str, key: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in {"http", "https"} or not parts.hostname:
-            raise InvalidOption("server", url, rule="must be an http or https address")
+            raise InvalidOption("server", url, rule="must be an http or https URL")
         self._https, self._host = parts.scheme == "https", parts.hostname
         self._port, self._path = parts.port, parts.path.rstrip("/")
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}

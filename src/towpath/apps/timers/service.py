@@ -189,7 +189,7 @@ class TimerService:
         info = infos.get(key)
         app = info.owner.app if info is not None and info.owner is not None else None
         if app and found.why in _WAITS and await self.instances.avoided(app, key.task_type):
-            text = f"calls to every instance of app {app} fail; they are tried again, and it waits"
+            text = f"calls to all instances of app {app} fail; they are tried again"
             return TimerExplanation("instances_avoided", text)
         return _explained(found, info)
 
@@ -372,7 +372,7 @@ def _explained(found: Explanation, info: TypeInfo | None) -> TimerExplanation:
     """The engine's word, unless nobody is there to run it."""
     if info is None or info.alive or found.why in (Why.LEASED, Why.ENDED, Why.PAUSED):
         return TimerExplanation(found.why, found.text)
-    last = f"; the last one was alive until {info.last_alive}" if info.last_alive else ""
+    last = f"; the last one was seen at {info.last_alive}" if info.last_alive else ""
     if status_of(info) == NO_INSTANCE and info.owner is not None:
         nobody = f"no instance of app {info.owner.app} is alive{last}"
         if found.why is not Why.NOT_DUE:

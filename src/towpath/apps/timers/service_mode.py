@@ -111,7 +111,7 @@ class ServiceMode:
         text_name("app", app, longest=LONGEST_NAME)
         whole("weight", weight, 1, MOST_WEIGHT)
         if not self._options.secrets:
-            rule = "the server has no secret to sign calls with; set calls.secrets"
+            rule = "the server has no secret for signing calls; set calls.secrets"
             raise InvalidOption("calls.secrets", "none", rule=rule)
         try:
             self._guard.target(address)

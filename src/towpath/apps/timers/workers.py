@@ -104,7 +104,7 @@ class Dispatch:
         """One more worker. Raises HandlerInvalid for the same one a second time."""
         invoked = Invoked.of(self.queue, worker)
         if invoked.name in [other.name for other in self.workers]:
-            raise HandlerInvalid(invoked.name, rule="is a worker of this type already")
+            raise HandlerInvalid(invoked.name, rule="this type already has a worker")
         self.workers = (*self.workers, invoked)
 
     @property

@@ -170,7 +170,7 @@ class Appending:
         """A body that counts as a whole, once its checksum fits."""
         most = min(64 * PIECE, self.options.largest_part)
         if length is None or length > most:
-            told = f"with Upload-Checksum a body has a Content-Length of at most {most} bytes"
+            told = f"a body with Upload-Checksum needs a Content-Length of at most {most} bytes"
             raise UploadTooLarge(told, writing.upload_id)
         found, size, kept = wanted.new(), 0, bytearray()
         fork = None if length <= PIECE else await Fork.of(writing, length)
@@ -241,7 +241,7 @@ class Appending:
         for id in pieces:
             piece = await self._own.row(id)
             if not piece.partial:
-                raise UploadConflict(id, "is no partial upload")
+                raise UploadConflict(id, "is not a partial upload")
             if before is None:
                 await self._require_whole(piece, self.options.bucket_of(new.drive))
             size += piece.size or 0

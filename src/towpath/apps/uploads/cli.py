@@ -132,7 +132,7 @@ async def sweep(session: Session, *, older: Older = None, database: DatabaseOpti
     facts: dict[str, Any] = msgspec.to_builtins(swept)
     session.out.answer(facts, {name.replace("_", " "): value for name, value in facts.items()})
     if swept.troubles:
-        session.out.note("some could not be looked after now; sweep again later")
+        session.out.note("some uploads could not be swept now; sweep again later")
         raise typer.Exit(exits.LATER)
 
 

@@ -22,7 +22,7 @@ TowpathError
     ├── UploadJoined         it was joined from other uploads, and takes no bytes
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
-    ├── BudgetFull           there is no room for another part now
+    ├── BudgetFull           the budget has no room for another part now
     ├── QuotaReached         the key has as much under way as it may
     ├── ChunkLost            Redis was lost while the chunk came
     ├── StoreAway            the object store does not answer
@@ -43,21 +43,21 @@ if TYPE_CHECKING:
 
 
 class ChunkInvalid(InvalidInput):
-    """A number or a length that can't be this chunk's; nothing was stored."""
+    """A chunk number or length that is not possible; nothing was stored."""
 
     code = "chunk_invalid"
-    remedy = "Cut the file into chunks of the `chunk_size` that the upload was started with."
+    remedy = "Split the file into chunks of the upload's `chunk_size`."
 
 
 class ChunkCut(ChunkInvalid):
-    """The body ended before its announced length; nothing of it counts."""
+    """The body was shorter than announced; nothing was stored."""
 
     code = "chunk_cut"
     remedy = "Send the chunk again."
 
 
 class DigestMismatch(InvalidInput):
-    """The bytes are not those that Content-Digest tells of; nothing of them counts."""
+    """The bytes do not match Content-Digest; nothing was stored."""
 
     code = "digest_mismatch"
     remedy = "Send the chunk again; if it fails again, check how the digest is computed."
@@ -67,7 +67,7 @@ class DigestMismatch(InvalidInput):
 
 
 class BodyDiffers(InvalidInput):
-    """The bytes are not those that Upload-Checksum tells of; nothing of them counts."""
+    """The bytes do not match Upload-Checksum; nothing was stored."""
 
     code = "body_differs"
     remedy = "Send the same bytes again; if it fails again, check how the checksum is computed."
@@ -80,7 +80,7 @@ class RangeInvalid(InvalidInput):
     """A range that the content does not have."""
 
     code = "range_invalid"
-    remedy = "Request a range within the size; Content-Range states it."
+    remedy = "Request a range within the size that Content-Range states."
 
     def __init__(self, size: int) -> None:
         super().__init__(f"the content has {size} bytes")
@@ -88,7 +88,7 @@ class RangeInvalid(InvalidInput):
 
 
 class UploadError(TowpathError):
-    """Something about one upload."""
+    """The upload can't do what was asked."""
 
     code = "upload_error"
 
@@ -104,7 +104,7 @@ class UploadNotFound(UploadError):
     remedy = "Use the `upload_id` returned when the upload was started."
 
     def __init__(self, upload: str) -> None:
-        super().__init__(upload, "is not known")
+        super().__init__(upload, "not found")
 
 
 class UploadGone(UploadError):
@@ -126,7 +126,7 @@ class UploadConflict(UploadError):
     """The state of the upload does not allow it; nothing was changed."""
 
     code = "upload_conflict"
-    remedy = "Look at the upload's `status`."
+    remedy = "Check the upload's `status`."
 
 
 class UploadDiffers(UploadConflict):
@@ -136,7 +136,7 @@ class UploadDiffers(UploadConflict):
     remedy = "Use a new Idempotency-Key for a new upload, or send the same request unchanged."
 
     def __init__(self, upload: str) -> None:
-        super().__init__(upload, "was started under this Idempotency-Key by another request")
+        super().__init__(upload, "another request has used this Idempotency-Key")
 
 
 class UploadEnded(UploadConflict):
@@ -158,14 +158,14 @@ class UploadFailed(UploadEnded):
     """The upload has failed; it takes chunks again once it is resumed."""
 
     code = "upload_failed"
-    remedy = "Look at its `error_message`, then POST …/resume and send what is missing."
+    remedy = "Read its `error_message`, then POST …/resume and send the missing chunks."
 
 
 class UploadNotFailed(UploadConflict):
     """Only an upload that has failed can be resumed."""
 
     code = "upload_not_failed"
-    remedy = "Send what is missing; an upload that is under way goes on by itself."
+    remedy = "Send the missing chunks; only a FAILED upload needs a resume."
 
     def __init__(self, upload: str, status: str) -> None:
         super().__init__(upload, f"is {status}, not FAILED")
@@ -175,7 +175,7 @@ class UploadIncomplete(UploadConflict):
     """Chunks are missing; nothing was changed."""
 
     code = "upload_incomplete"
-    remedy = "Send the chunks that `missing` lists, then complete it again."
+    remedy = "Send the chunks in `missing`, then complete the upload again."
 
     def __init__(self, upload: str, missing: Sequence[Range]) -> None:
         super().__init__(upload, "has missing chunks")
@@ -197,10 +197,10 @@ class ChunkDiffers(UploadConflict):
 
 
 class OffsetDiffers(UploadConflict):
-    """What is here of the file ends elsewhere; nothing was stored."""
+    """The server has fewer or more bytes than this offset; nothing was stored."""
 
     code = "offset_differs"
-    remedy = "Get the offset with HEAD, and continue from there."
+    remedy = "Get the offset with HEAD, then continue from there."
 
     def __init__(self, upload: str, offset: int, *, given: int) -> None:
         super().__init__(upload, f"continues at {offset}, not at {given}")
@@ -212,20 +212,23 @@ class OffsetDiffers(UploadConflict):
 
 
 class LastChunkDiffers(UploadConflict):
-    """Another chunk is the last one, or there are chunks behind this one."""
+    """Another chunk is the last one, or later chunks exist."""
 
     code = "last_chunk_differs"
-    remedy = "Only the last chunk of the file may be shorter, or be sent with is_last."
+    remedy = "Only the file's last chunk may be shorter, or be sent with is_last."
 
     def __init__(self, upload: str, number: int, last: int) -> None:
-        super().__init__(upload, f"chunk {number} can't be the last, or behind it: there is {last}")
+        super().__init__(
+            upload,
+            f"chunk {number} conflicts with chunk {last}: it can't be the last, or come after it",
+        )
 
 
 class ChecksumMismatch(UploadConflict):
-    """The whole file is not what its checksum says; the object was not kept."""
+    """The file does not match its checksum; the object was not kept."""
 
     code = "checksum_mismatch"
-    remedy = "Compute the checksum of the file again; resume and send all of it, or start anew."
+    remedy = "Compute the file's checksum again, then resume and send all of it, or start over."
 
     def __init__(self, upload: str, wanted: object, found: object) -> None:
         super().__init__(upload, f"its checksum is {found}, not {wanted}")
@@ -242,7 +245,7 @@ class UploadJoined(UploadError):
 
 
 class UploadTooLarge(UploadError):
-    """More than one object can have; nothing was stored."""
+    """The file is larger than an object can be; nothing was stored."""
 
     code = "upload_too_large"
     remedy = "Use larger chunks, or give the size when the upload is started."
@@ -259,16 +262,16 @@ class PartTooLarge(UploadTooLarge):
 
     def __init__(self, part: int, most: int) -> None:
         super().__init__(
-            f"its parts would have {part} bytes, more than a quarter of the budget for chunks "
-            f"({most})"
+            f"it needs parts of {part} bytes, which is more than a quarter of the budget for "
+            f"chunks ({most})"
         )
 
 
 class BudgetFull(UploadError):
-    """There is no room for another part now; the parts that are begun may go on."""
+    """The budget has no room for another part now; parts that have begun can go on."""
 
     code = "budget_full"
-    remedy = "Send the chunks that `missing` lists first: their parts have room. Then try again."
+    remedy = "First send the chunks in `missing`: there is room for them. Then try again."
     retry = RetryAdvice.LATER
 
     def __init__(self, upload: str, missing: Sequence[Range], *, after: int, what: str) -> None:
@@ -285,13 +288,13 @@ class BudgetFull(UploadError):
 
 
 class ShareFull(BudgetFull):
-    """The key has half of the budget; its parts that are begun may go on."""
+    """This key uses half of the budget; its parts that have begun can go on."""
 
     code = "share_full"
 
 
 class QuotaReached(UploadError):
-    """The key has as much under way as it may; nothing was started."""
+    """This key has reached its limit of unfinished uploads; nothing was started."""
 
     code = "quota_reached"
     remedy = "Finish or abort uploads of this key, or raise uploads.open_per_key or bytes_per_key."
@@ -306,14 +309,14 @@ class QuotaReached(UploadError):
 
 
 class ChunkLost(UploadError):
-    """Redis lost the bytes of the chunk while it came; nothing of it counts."""
+    """Redis lost the bytes of the chunk; it has to be sent again."""
 
     code = "chunk_lost"
-    remedy = "Send the chunk again, and what `missing` lists."
+    remedy = "Send this chunk again, and the chunks in `missing`."
     retry = RetryAdvice.SAFE
 
     def __init__(self, upload: str, what: str) -> None:
-        super().__init__(upload, f"{what}: its bytes were lost on their way")
+        super().__init__(upload, f"{what}: its bytes were lost")
 
     @property
     def after_s(self) -> int:
@@ -324,18 +327,18 @@ class StoreAway(UploadError):
     """The object store does not answer, or can't do this now."""
 
     code = "store_away"
-    remedy = "Try again later; if it stays away, check the settings of `uploads` and the store."
+    remedy = "Try again later. If this goes on, check the store and the settings of `uploads`."
     retry = RetryAdvice.SAFE
 
 
 class UploadsOff(UploadError):
-    """Nothing says where files should go."""
+    """Uploads are off: no bucket and no directory is configured."""
 
     code = "uploads_off"
     remedy = "Set uploads.bucket, or uploads.directory."
 
     def __init__(self) -> None:
-        super().__init__("new", "no bucket and no directory is configured")
+        super().__init__("new", "neither a bucket nor a directory is configured")
 
 
 ANSWERS: Mapping[type[TowpathError], Answered] = {

@@ -122,7 +122,7 @@ class Lifecycle:
         if submitted.existed and submitted.state is State.DEAD:
             with suppress(JobError):
                 job = await self._engine().inspect.job(submitted.job)
-                reason = f"a job for it died: {job.reason}"
+                reason = f"its job failed for good: {job.reason}"
                 await self.fail(work.upload, work.generation, reason)
                 await self._engine().delete(submitted.job)
 

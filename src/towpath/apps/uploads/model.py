@@ -212,7 +212,9 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
             rule = f"up to {_PATH_LONGEST} bytes without control characters"
             raise InvalidOption("path", self.path[:80], rule=rule)
         if _MIME.fullmatch(self.mime_type) is None:
-            raise InvalidOption("mime_type", self.mime_type[:80], rule="must be like text/plain")
+            raise InvalidOption(
+                "mime_type", self.mime_type[:80], rule="must be a type such as text/plain"
+            )
         if len(msgspec.json.encode(self.custom_metadata)) > _METADATA_LONGEST:
             rule = f"up to {_METADATA_LONGEST} bytes as JSON"
             raise InvalidOption("custom_metadata", "…", rule=rule)

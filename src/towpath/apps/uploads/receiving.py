@@ -158,9 +158,9 @@ class Receiving:
         chart = await self._records.state(incoming.upload_id).chart()
         kind = ShareFull if refusal.share else BudgetFull
         what = (
-            "this key's chunks have half of the room"
+            "the chunks of this key use half of the budget"
             if refusal.share
-            else "there is no room for another part"
+            else "the budget has no room for another part"
         )
         raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
 
@@ -172,7 +172,7 @@ class Receiving:
     async def _ended_empty(self, incoming: Incoming, body: AsyncIterator[bytes]) -> Put:
         async for data in body:
             if data:
-                raise ChunkInvalid(f"chunk {incoming.number}: more bytes than announced")
+                raise ChunkInvalid(f"chunk {incoming.number}: more bytes than Content-Length says")
         state = self._records.state(incoming.upload_id)
         closed = await state.close(incoming.number)
         await self.follow_up(incoming.upload_id, closed)
@@ -184,7 +184,7 @@ class Receiving:
             part=0,
             turn=None,
             generation=closed.generation,
-            token="none",  # noqa: S106 -- it has no bytes
+            token="none",  # noqa: S106 -- it is empty
         )
 
     # ── the body ─────────────────────────────────────────────────────────────────────────
@@ -344,14 +344,14 @@ def check_number(incoming: Incoming, plan: Plan) -> None:
     """
     number = incoming.number
     if not 0 <= number < _NUMBER_MOST:
-        raise ChunkInvalid(f"chunk {number}: chunks are counted from 0")
+        raise ChunkInvalid(f"chunk {number}: chunk numbers start at 0")
     if plan.size is not None and number >= plan.most_chunks:
-        raise ChunkInvalid(f"chunk {number}: the last one is {plan.most_chunks - 1}")
+        raise ChunkInvalid(f"chunk {number}: the last chunk is {plan.most_chunks - 1}")
     if plan.size is not None and incoming.last and number != plan.most_chunks - 1:
         raise LastChunkDiffers(incoming.upload_id, number, plan.most_chunks - 1)
     if number >= plan.most_chunks + 1:
         raise UploadTooLarge(
-            f"chunk {number}: there are at most {plan.most_chunks} of this size",
+            f"chunk {number}: at most {plan.most_chunks} of this size",
             incoming.upload_id,
         )
 
@@ -365,7 +365,7 @@ def _check_length(incoming: Incoming, plan: Plan, length: int | None) -> None:
         raise ChunkInvalid(f"chunk {incoming.number}: {length} bytes, not {wanted}")
     _check_most(incoming, plan, length)
     if length < 1:
-        raise ChunkInvalid(f"chunk {incoming.number}: it has no bytes")
+        raise ChunkInvalid(f"chunk {incoming.number}: it is empty")
 
 
 def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:

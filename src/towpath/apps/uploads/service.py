@@ -317,7 +317,7 @@ class UploadService:
         while True:
             upload = await self._own.row(upload_id)
             if upload.status is Status.COMPLETED:
-                raise UploadConflict(upload_id, "is COMPLETED; it can't be aborted")
+                raise UploadConflict(upload_id, "is COMPLETED and can't be aborted")
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 await self._own.remove(upload, upload.status)
                 return await self.status(upload_id)

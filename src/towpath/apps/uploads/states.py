@@ -339,9 +339,9 @@ class State:
             case "CHUNK_LAST":
                 raise LastChunkDiffers(self._id, number, int(answer[1]))
             case "CHUNK_LENGTH":
-                raise ChunkInvalid(f"chunk {number}: it has not the length that it must have")
+                raise ChunkInvalid(f"chunk {number}: its length is wrong")
             case "CHUNK_BEYOND":
-                raise UploadTooLarge(f"chunk {number} is behind the last one", self._id)
+                raise UploadTooLarge(f"chunk {number} comes after the last chunk", self._id)
             case _:
                 pass
 

@@ -72,7 +72,7 @@ class Steps:
                 return
             if steady() > until:
                 kind = ShareFull if refusal.share else BudgetFull
-                what = "there is no room for another part"
+                what = "the budget has no room for another part"
                 raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
             await asyncio.sleep(_LOOK_EVERY)
 

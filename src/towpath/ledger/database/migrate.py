@@ -50,7 +50,9 @@ def _upgrade(connection: Connection, line: Tables) -> Migration:
         return Migration(line.name, before, before)
     steps = steps_of(line)
     if before is not None and before not in steps:
-        raise MigrationFailed(line.name, f"the database has version {before}, which no step made")
+        raise MigrationFailed(
+            line.name, f"the database has version {before}, which no migration produced"
+        )
     missing = [step for step in steps.values() if before is None or step.revision > before]
     with Operations.context(MigrationContext.configure(connection)) as op:
         if _has_versions(op, connection, line) and not missing:

@@ -119,7 +119,7 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
             raise LedgerUnreachable(str(error)) from error
         except (ValueError, asyncpg.InterfaceError):
             # `from None`: the error quotes the URL.
-            raise wrong_url("can not be read") from None
+            raise wrong_url("can't be read") from None
 
     return create_async_engine(
         "postgresql+asyncpg://", async_creator=connect, hide_parameters=True, **pool

@@ -158,7 +158,7 @@ def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
         raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
         if raw.in_transaction:
             if raw.total_changes != info[_CHANGES]:
-                raise LedgerRefused("a change wrote in the step that only decides")
+                raise LedgerRefused("a change wrote in the step that may only decide")
             raw.execute("ROLLBACK")
         _when_free(raw.execute, words, busy)
         info[_CHANGES] = raw.total_changes

@@ -41,7 +41,7 @@ def translated() -> Generator[None]:
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
         raise meaning(error) from error
     except Overtaken as error:
-        raise LedgerBusy("others changed the same rows again and again") from error
+        raise LedgerBusy("other transactions kept changing the same rows") from error
 
 
 def meaning(error: Exception) -> LedgerError:
@@ -146,14 +146,14 @@ def open_store(url: str, *, limit: Duration) -> Store:
         except ModuleNotFoundError as error:
             raise LedgerNotInstalled(error.name or "asyncpg") from error
         return PostgresStore(_server(rest), limit=limit)
-    raise wrong_url("has no scheme that the ledger knows")
+    raise wrong_url("has an unknown scheme")
 
 
 def _file(rest: str) -> str:
     """The file of an SQLite URL, as it stands after `sqlite://`."""
     path, question, _ = rest.partition("?")
     if question:
-        raise wrong_url("has options, which the ledger chooses itself")
+        raise wrong_url("must not have options: the ledger sets them itself")
     if not path.startswith("/") or path in {"/", "/:memory:"} or path.endswith("/"):
         raise wrong_url("names no file")
     return path[1:]
@@ -168,7 +168,7 @@ def _server(rest: str) -> str:
         _ = parts.port
     except ValueError:
         # `from None`: the error quotes what may be a part of the password.
-        raise wrong_url("can not be read") from None
+        raise wrong_url("can't be read") from None
     if not named:
         raise wrong_url("names no host or no database")
     if parts.fragment:

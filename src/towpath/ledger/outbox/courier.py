@@ -312,7 +312,7 @@ class Courier:
         if not self._running:
             return Reading()
         if steady() - self._read_at > 3 * _READ_EVERY.total_seconds():
-            raise LedgerUnreachable("the outbox could not be looked at")
+            raise LedgerUnreachable("the outbox could not be read")
         now = instant(wall_ms())
         return Reading(
             sinks=[

@@ -59,7 +59,7 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
         self._check(KAFKA, "kafka_servers", self.kafka_servers)
         self._check(WEBHOOK, "webhook_url", self.webhook_url)
         if WEBHOOK in self.sinks and not self.secrets:
-            rule = "the sink webhook needs one to be signed with (`whsec_…`)"
+            rule = "the sink webhook needs one for signing (`whsec_…`)"
             raise InvalidOption("secrets", "none", rule=rule)
 
     def _check(self, sink: str, option: str, value: str | None) -> None:

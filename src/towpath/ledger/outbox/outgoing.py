@@ -143,7 +143,7 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], *, attempts: int
         if event.attempts + 1 < attempts:
             delayed.append((event, outcome))
         else:
-            given_up = f"not taken in {attempts} attempts: {outcome.reason}"
+            given_up = f"not accepted in {attempts} attempts: {outcome.reason}"
             refused.append((event, Refusal(given_up)))
     return Verdict(taken=taken, refused=refused, delayed=delayed)
 

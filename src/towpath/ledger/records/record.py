@@ -166,7 +166,7 @@ def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> 
     revision, follows = (None if named is None else _revision(named) for named in about)
     job = new_job(payload, **cast("JobOptions", given))
     if _AGAIN.search(job.id):
-        raise InvalidName("job id", job.id, rule="no ~ and digits at its end: records use that")
+        raise InvalidName("job id", job.id, rule="must not end with ~ and digits: records use that")
     if len(job.id.encode()) > LONGEST_ID:
         raise InvalidName("job id", job.id, rule=f"at most {LONGEST_ID} bytes for a record")
     return NewRecord(queue_name(queue), job, subject, version, revision, follows)
@@ -226,7 +226,7 @@ def spoilt(error: Exception) -> str:
 def _checked(name: str, value: Any) -> Any:
     """What `packed_options` had before it. Raises InvalidInput."""
     if name not in FIELDS:
-        raise InvalidOption(name, value, rule="is no option of a record")
+        raise InvalidOption(name, value, rule="is not an option of a record")
     kind = FIELDS[name].kind
     try:
         return kind.kept(name, kind.read(value.encode() if isinstance(value, str) else value))

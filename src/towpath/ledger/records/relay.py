@@ -301,7 +301,9 @@ class LedgerRecorder:
                     max_attempts=begun.max_attempts,
                 )
             case Standing.ENDED if begun.state is RecordState.DEAD:
-                return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry that)")
+                return Bury(
+                    lease, f"{begun.reason or 'dead'} (its record is dead: retry the record)"
+                )
             case Standing.ENDED | Standing.EARLY:
                 return Complete(lease)
             case Standing.NOT_DUE:

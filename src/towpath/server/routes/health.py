@@ -68,7 +68,7 @@ def seen_with(key: KeyInfo, registry: CollectorRegistry) -> CollectorRegistry:
 
 
 router = APIRouter(tags=["health"])
-_RESTARTED = "It is started again by itself; the server's log says where it failed. Report it."
+_RESTARTED = "It restarts by itself. The server's log says where it failed; report it."
 
 
 class ReadyOut(Answer):

@@ -30,8 +30,8 @@ class FindingOut(Answer):
     model_config = example(
         check="durability",
         verdict="warn",
-        found="memory: nothing survives the server's process",
-        do="Set `appendonly yes`, and `appendfsync always` where no second may be lost.",
+        found="memory: all data is lost when the server ends",
+        do="Set `appendonly yes`; add `appendfsync always` if not even a second may be lost.",
     )
 
     check: str
@@ -138,7 +138,7 @@ def _require_all(key: KeyInfo) -> None:
         raise Refused(
             403,
             "queue_forbidden",
-            "the key covers only some queues; this request is about all of them",
+            "the key covers only some queues; this request needs all of them",
             remedy="Use a key for all queues (`*`).",
         )
 

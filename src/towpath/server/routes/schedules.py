@@ -58,10 +58,12 @@ class _When(Body):
             raise InvalidOption("cron", self.cron, rule=rule)
         if self.cron is not None:
             if self.anchor is not None:
-                raise InvalidOption("anchor", self.anchor, rule="belongs to every")
+                raise InvalidOption("anchor", self.anchor, rule="only goes with every")
             return Cron(self.cron, "UTC" if self.tz is None else self.tz)
         if self.tz is not None:
-            raise InvalidOption("tz", self.tz, rule="belongs to cron; an interval knows no zone")
+            raise InvalidOption(
+                "tz", self.tz, rule="only goes with cron; an interval has no time zone"
+            )
         return Every(self._interval(), self.anchor or instant(0))
 
     def _interval(self) -> Duration:

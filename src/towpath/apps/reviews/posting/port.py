@@ -41,6 +41,6 @@ def as_posting(forge: ForgeClient, task: ReviewTask) -> Generator[None]:
     name may be another repository there.
     """
     if not task.is_from(forge.host):
-        raise Discard(f"the task is not from {forge.host}, to which its review would go")
+        raise Discard(f"the task is not from {forge.host}, where its review would be posted")
     with calling(forge.name):
         yield

@@ -165,14 +165,16 @@ def _fields(task: ReviewTask) -> dict[str, str]:
 
 def _checked(argv: Sequence[str]) -> tuple[str, ...]:
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-        raise InvalidOption("command", argv, rule="must be a list: the program, its arguments")
+        raise InvalidOption("command", argv, rule="must be a list: the program and its arguments")
     if not argv[0] or any("\0" in arg for arg in argv):
-        raise InvalidOption("command", argv, rule="must name a program, and have no NUL in it")
+        raise InvalidOption("command", argv, rule="must name a program, without NUL bytes")
     return tuple(argv)
 
 
 def _checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name + value:
-            raise InvalidOption("environment", name, rule="must be names and values without NUL")
+            raise InvalidOption(
+                "environment", name, rule="must be names and values without NUL bytes"
+            )
     return dict(environment)

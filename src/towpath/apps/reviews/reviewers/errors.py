@@ -17,14 +17,14 @@ from towpath.worker.context import Discard, Retry
 
 
 class ReviewerError(TowpathError):
-    """There is no review, and the reviewer is why."""
+    """The reviewer did not produce a review."""
 
     code = "reviewer_error"
     retry = RetryAdvice.LATER
 
 
 class ReviewerUnavailable(ReviewerError):
-    """The reviewer's program is not there, or can't be started."""
+    """The reviewer's program was not found or can't be started."""
 
     code = "reviewer_unavailable"
     remedy = "Install the program, or configure its full path."
@@ -35,7 +35,7 @@ class ReviewerUnavailable(ReviewerError):
 
 
 class ReviewerTimedOut(ReviewerError):
-    """The reviewer took longer than it may; it was ended, and all that it had begun."""
+    """The reviewer exceeded its time limit; it was ended with all its processes."""
 
     code = "reviewer_timed_out"
     remedy = "Reduce the size of the review, or raise the time limit."
@@ -46,7 +46,7 @@ class ReviewerTimedOut(ReviewerError):
 
 
 class ReviewerFailed(ReviewerError):
-    """The reviewer says by its exit code that it could not do it."""
+    """The reviewer failed, by its exit code."""
 
     code = "reviewer_failed"
     remedy = "Read the reviewer's output; the next attempt may succeed."
@@ -57,7 +57,7 @@ class ReviewerFailed(ReviewerError):
 
 
 class ReviewerRefused(ReviewerFailed):
-    """The reviewer says by its exit code that it will never review this."""
+    """The reviewer refused the task for good, by its exit code."""
 
     code = "reviewer_refused"
     remedy = "Read the reviewer's output; another attempt would fail the same way."
@@ -65,7 +65,7 @@ class ReviewerRefused(ReviewerFailed):
 
 
 class ReviewerKilled(ReviewerError):
-    """A signal ended the reviewer: a crash, or the system's memory was short."""
+    """A signal ended the reviewer: it crashed, or memory ran out."""
 
     code = "reviewer_killed"
     remedy = "Check whether the program crashed or ran out of memory."
@@ -76,13 +76,13 @@ class ReviewerKilled(ReviewerError):
 
 
 class ReviewTooLarge(ReviewerError):
-    """The reviewer printed more than a review may have; it was ended, nothing of it is kept."""
+    """The reviewer printed more than a review may have; it was ended, and its output dropped."""
 
     code = "review_too_large"
     remedy = "Print only the review to standard output; send the rest to standard error."
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"more than {limit} bytes were printed")
+        super().__init__(f"the reviewer printed more than {limit} bytes")
         self.limit = limit
 
 
@@ -93,4 +93,4 @@ def verdict(error: ReviewerError) -> Retry | Discard:
 
 
 def _said(what: str, complaint: str) -> str:
-    return f"{what}; it said: {complaint}" if complaint else what
+    return f"{what}; its output: {complaint}" if complaint else what

@@ -62,7 +62,7 @@ class FunctionReviewer:
 
     async def _in_thread(self, task: ReviewTask) -> Any:
         if self._stuck >= _MOST_STUCK:
-            raise Retry(f"{self._stuck} earlier calls of the reviewer have not returned")
+            raise Retry(f"{self._stuck} earlier calls of the reviewer have not returned yet")
         said = await self._threads.run(lambda: self._function(task))
         # An object with an async __call__, or a plain function around an async one.
         return await said if inspect.isawaitable(said) else said

@@ -53,7 +53,7 @@ def _encoded(fields: Any) -> bytes:
     try:
         return msgspec.json.encode(fields)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ReviewInvalid("review", f"can't be JSON: {error}") from error
+        raise ReviewInvalid("review", f"can't be written as JSON: {error}") from error
 
 
 @contextmanager

@@ -139,7 +139,7 @@ def _address(session: Session, server: str | None, key: str | None) -> Address:
     url = server or settings.api_url
     secret = key or settings.value("api_key")
     if not secret:
-        rule = "is needed: set TOWPATH_API_KEY, or TOWPATH_API_KEY_FILE to the file that has it"
+        rule = "is required: set TOWPATH_API_KEY, or TOWPATH_API_KEY_FILE to a file with the key"
         raise InvalidOption("key", "", rule=rule)
     return Address.parse(url, str(secret))
 
@@ -150,7 +150,7 @@ def _size(text: str | None) -> int | None:
     number = text.lower().rstrip("kmib")
     unit = text.lower()[len(number) :]
     if not number.isdigit() or unit not in _UNITS:
-        raise InvalidOption("chunk-size", text, rule="must be like 262144, 256k or 8m")
+        raise InvalidOption("chunk-size", text, rule="must be a size such as 262144, 256k or 8m")
     return int(number) * _UNITS[unit]
 
 
@@ -206,7 +206,7 @@ class _Uploads:
         except KeyboardInterrupt:
             for stop in self._stops:
                 stop.set()
-            self._session.out.note("interrupted: run the same command again, and it goes on")
+            self._session.out.note("interrupted: run the same command again to continue")
             raise
         return next((code for code in codes if code), 0)
 

@@ -25,7 +25,7 @@ class NotAFile(InvalidInput):
 
     code = "not_a_file"
     remedy = (
-        "Name the files in it (`towpath upload photos/*`), or send it as one: "
+        "Pass the files in it (`towpath upload photos/*`), or send it as one archive: "
         "`tar -c photos | towpath upload - --name photos.tar`."
     )
 
@@ -38,24 +38,24 @@ class FileUnreadable(InvalidInput):
 
 
 class FileChanged(TowpathError):
-    """The file became shorter or another one while it was sent."""
+    """The file changed while it was being sent."""
 
     code = "file_changed"
     remedy = "Wait until nothing writes to the file, then upload it again."
 
     def __init__(self, path: str) -> None:
-        super().__init__(f"{path} changed while it was sent")
+        super().__init__(f"{path} changed while it was being sent")
 
 
 class FileNotStored(TowpathError):
-    """The server could not store the file; what it has stays."""
+    """The server could not store the file; it keeps the part that it has."""
 
     code = "file_not_stored"
     remedy = "Fix what the server reports, then run the same command again: it resumes."
 
 
 class UploadServerAway(TowpathError):
-    """The server does not answer, or can't do it now; what was sent stays sent."""
+    """The server does not answer, or can't do it now; it keeps what was sent."""
 
     code = "upload_server_away"
     remedy = "Run the same command again: it resumes where it stopped."
@@ -63,10 +63,10 @@ class UploadServerAway(TowpathError):
 
 
 class UploadServerRefused(TowpathError):
-    """The server refuses it; trying again would not help."""
+    """The server refuses the request; trying again would not help."""
 
     code = "upload_server_refused"
-    remedy = "Follow the server's message and run the same command again, or check its address."
+    remedy = "Follow the server's message, check its address, then run the same command again."
 
     def __init__(self, what: str, answer: Reply) -> None:
         told = str(answer.body.get("detail") or f"it answered {answer.status}")

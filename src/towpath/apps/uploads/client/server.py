@@ -91,12 +91,14 @@ class Address(NamedTuple):
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise InvalidOption("server", "…", rule="must be an http or https address") from None
+            raise InvalidOption("server", "…", rule="must be an http or https URL") from None
         if parts.scheme not in {"http", "https"} or not parts.hostname or "@" in parts.netloc:
-            rule = "must be an http or https address, without a user or password"
+            rule = "must be an http or https URL without a user or password"
             raise InvalidOption("server", "…" if "@" in url else url[:200], rule=rule)
         if not key or not key.isprintable() or " " in key or not key.isascii():
-            raise InvalidOption("key", "…", rule="must be a key as `towpath keys create` shows it")
+            raise InvalidOption(
+                "key", "…", rule="must be a key, as printed by `towpath keys create`"
+            )
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), key)
 
 

@@ -73,7 +73,7 @@ def _require_version(request: Request) -> None:
         raise Refused(
             412,
             "tus_version",
-            "this is no request of tus 1.0.0",
+            "this is not a tus 1.0.0 request",
             remedy=f"Use a tus client, or send `Tus-Resumable: {VERSION}`.",
             headers={"Tus-Version": VERSION},
         )
@@ -139,8 +139,13 @@ def _id_of(url: str) -> str:
     """The id in the URL of an upload, absolute or not. 400."""
     path, _, found = url.partition("?")[0].rpartition("/")
     if not found or not path.endswith(PREFIX):
-        remedy = "Name the partial uploads by the URLs that creating them answered."
-        raise Refused(400, "concat_invalid", "Upload-Concat names no upload of here", remedy=remedy)
+        remedy = "Name the partial uploads by the URLs returned when they were created."
+        raise Refused(
+            400,
+            "concat_invalid",
+            "Upload-Concat names an upload that is not on this server",
+            remedy=remedy,
+        )
     return found
 
 
@@ -152,10 +157,15 @@ async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) ->
     """Bytes behind those that are here. What came before a body was cut counts."""
     offset = length_of(request.headers, "Upload-Offset")
     if offset is None:
-        raise Refused(400, "offset_missing", "there is no Upload-Offset", remedy="Send it.")
+        raise Refused(400, "offset_missing", "Upload-Offset is missing", remedy="Send it.")
     if request.headers.get("Content-Type") != BODY_TYPE:
         remedy = f"Send `Content-Type: {BODY_TYPE}`."
-        raise Refused(415, "unsupported_media_type", "it is no body of tus", remedy=remedy)
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            "the body is not of the type that tus requires",
+            remedy=remedy,
+        )
     appending = Appending(uploads)
     size = length_of(request.headers, "Upload-Length")
     if size is not None:
@@ -238,7 +248,7 @@ async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubm
             raise Refused(
                 405,
                 "method_not_allowed",
-                "POST is for creating uploads",
+                "POST only creates uploads",
                 remedy="Send PATCH, HEAD or DELETE, or name it in X-HTTP-Method-Override.",
                 headers={"Allow": "OPTIONS, HEAD, PATCH, DELETE"},
             )

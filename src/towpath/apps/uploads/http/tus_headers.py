@@ -78,10 +78,10 @@ class Creation(msgspec.Struct, frozen=True):
             raise _invalid("Upload-Concat", "must be `partial`, or `final;` and URLs")
         if kind == FINAL:
             if not urls.split() or length is not None:
-                rule = "of a final upload names at least one URL, without Upload-Length"
+                rule = "must name at least one URL for a final upload, without Upload-Length"
                 raise _invalid("Upload-Concat", rule)
         elif (length is None) == (deferred is None) or deferred not in (None, "1"):
-            raise _invalid("Upload-Length", "or `Upload-Defer-Length: 1` is needed")
+            raise _invalid("Upload-Length", "or `Upload-Defer-Length: 1` is required")
         metadata = metadata_of(headers.get("Upload-Metadata", ""))
         return cls(length, metadata, kind == PARTIAL, urls.split())
 
@@ -119,9 +119,9 @@ def metadata_of(header: str) -> dict[str, str]:
         try:
             text = base64.b64decode(value, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
-            raise _invalid("Upload-Metadata", "has values of UTF-8 in base64") from None
+            raise _invalid("Upload-Metadata", "must have UTF-8 values in base64") from None
         if _KEY.fullmatch(name) is None or name in found:
-            raise _invalid("Upload-Metadata", "has keys of ASCII, each once")
+            raise _invalid("Upload-Metadata", "must have ASCII keys, each once")
         found[name] = text
     return found
 
@@ -143,7 +143,7 @@ def checksum_of(headers: Mapping[str, str]) -> Wanted | None:
         return None
     name, _, value = text.partition(" ")
     if name not in ALGORITHMS:
-        raise _invalid("Upload-Checksum", f"is one of {', '.join(ALGORITHMS)}, and base64")
+        raise _invalid("Upload-Checksum", f"must be one of {', '.join(ALGORITHMS)}, and base64")
     try:
         found = base64.b64decode(value, validate=True)
     except binascii.Error:

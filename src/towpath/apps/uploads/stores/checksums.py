@@ -120,7 +120,7 @@ def combined(parts: Iterable[tuple[Checksum, int]]) -> Checksum:
     found = list(parts)
     kinds = {checksum.algorithm for checksum, _ in found}
     if len(kinds) != 1 or not (kind := kinds.pop()).combines:
-        raise ValueError("only CRCs of one kind make that of the whole")
+        raise ValueError("only checksums of the same kind can be combined")
     whole = 0
     for checksum, size in found:
         whole = _crc(kind).combine(whole, int.from_bytes(checksum.raw), size)

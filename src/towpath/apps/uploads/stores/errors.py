@@ -26,13 +26,13 @@ from towpath.errors import RetryAdvice, TowpathError
 
 
 class StoreError(TowpathError):
-    """The store of objects did not do what was asked."""
+    """The object store did not do what was asked."""
 
     code = "store_error"
 
 
 class StoreUnreachable(StoreError):
-    """The store gave no answer, or one that passes. A change may or may not have been made."""
+    """The store gave no answer, or failed for now. A change may or may not have been made."""
 
     code = "store_unreachable"
     remedy = "Check that the store runs and that its address is right; then try again."
@@ -55,17 +55,17 @@ class StoreFull(StoreUnreachable):
     """The store has no room left; nothing was changed."""
 
     code = "store_full"
-    remedy = "Free space in the store; pending uploads continue then."
+    remedy = "Free space in the store; unfinished uploads then continue."
     retry = RetryAdvice.LATER
 
 
 class StoreRefused(StoreError):
-    """The store refuses, and will again until somebody changes something."""
+    """The store refused; trying again would not help."""
 
     code = "store_refused"
     remedy = (
-        "Check the credentials and what they permit: docs/how-to/keep-uploads-in-a-store.md lists"
-        " the actions that are needed."
+        "Check the credentials and their permissions; docs/how-to/keep-uploads-in-a-store.md lists"
+        " the required actions."
     )
 
     def __init__(self, reason: str) -> None:
@@ -77,7 +77,7 @@ class BucketNotFound(StoreRefused):
     """There is no bucket of that name."""
 
     code = "bucket_not_found"
-    remedy = "Make the bucket, or correct uploads.bucket, uploads.region or uploads.endpoint."
+    remedy = "Create the bucket, or correct uploads.bucket, uploads.region or uploads.endpoint."
 
     def __init__(self, bucket: str) -> None:
         super().__init__(f"there is no bucket {bucket}")
@@ -85,10 +85,10 @@ class BucketNotFound(StoreRefused):
 
 
 class StoreDamaged(StoreError):
-    """A file of the directory can't be read as what it was; it was left as it is."""
+    """A file in the directory is damaged; it was left as it is."""
 
     code = "store_damaged"
-    remedy = "Put the file back from a backup, or delete the object and upload it again."
+    remedy = "Restore the file from a backup, or delete the object and upload it again."
 
     def __init__(self, path: object) -> None:
         super().__init__(f"{path} is empty or damaged")
@@ -106,7 +106,7 @@ class ObjectNotFound(StoreError):
     """There is no object of that key."""
 
     code = "object_not_found"
-    remedy = "Check the key; an object is there once its upload is completed, and whole."
+    remedy = "Check the key. An object exists once its upload is completed."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key}: not found")
@@ -125,7 +125,7 @@ class MultipartNotFound(StoreError):
 
 
 class RangeBeyondEnd(StoreError):
-    """The range begins behind the end of the object."""
+    """The range begins after the end of the object."""
 
     code = "range_beyond_end"
     remedy = "Ask for a range that begins within the object."
@@ -143,22 +143,22 @@ class PartTooSmall(StoreError):
 
 
 class PartsDiffer(StoreError):
-    """The store has not the parts that were named; nothing was completed."""
+    """The store does not have the parts that were named; nothing was completed."""
 
     code = "parts_differ"
-    remedy = "Send those parts again, and complete with what the store answered."
+    remedy = "Send those parts again, then complete with the values that the store returned."
 
     def __init__(self, key: str, numbers: Sequence[int]) -> None:
         shown = ", ".join(map(str, numbers[:10])) + (", …" if len(numbers) > 10 else "")
-        super().__init__(f"object {key}: the store has other parts, or none, as {shown}")
+        super().__init__(f"object {key}: the store has no such parts, or different ones: {shown}")
         self.key, self.numbers = key, tuple(numbers)
 
 
 class ChecksumDiffers(StoreError):
-    """What arrived is not what the checksum says; nothing was stored."""
+    """The bytes that arrived do not match the checksum; nothing was stored."""
 
     code = "checksum_differs"
-    remedy = "Send it again; if it fails again, the data was changed before it arrived."
+    remedy = "Send it again. If it fails again, something changes the data on the way."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key}: the bytes do not match the checksum")

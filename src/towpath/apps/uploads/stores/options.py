@@ -63,9 +63,11 @@ class StoreOptions(Options, frozen=True, kw_only=True):
         if self.bucket is not None and not BUCKET.fullmatch(self.bucket):
             raise InvalidOption("bucket", self.bucket, rule=BUCKET_RULE)
         if self.bucket is not None and self.directory is not None:
-            raise InvalidOption("directory", str(self.directory), rule="or a bucket: choose one")
+            raise InvalidOption(
+                "directory", str(self.directory), rule="set a directory or a bucket, not both"
+            )
         if (self.access_key is None) != (self.secret_key is None):
-            raise InvalidOption("access_key", "…", rule="needs secret_key, and the other way round")
+            raise InvalidOption("access_key", "…", rule="set access_key and secret_key together")
         if self.session_token is not None and self.access_key is None:
             raise InvalidOption("session_token", "…", rule="needs access_key and secret_key")
         self._check_texts()

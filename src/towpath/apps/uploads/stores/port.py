@@ -255,7 +255,7 @@ def check_parts(
     """
     numbers = [part.number for part in parts]
     if not parts or numbers != sorted(set(numbers)):
-        raise InvalidInput("parts must be named, each once, in the order of their numbers")
+        raise InvalidInput("parts must be named once each, in the order of their numbers")
     wrong = [one.number for one in parts if (one.etag, one.size) not in there.get(one.number, ())]
     if wrong:
         raise PartsDiffer(multipart.key, wrong)

@@ -154,9 +154,9 @@ def _require_quota(
     sums = select(func.count(), func.coalesce(func.sum(_d.size), 0)).where(*own)
     count, size = connection.execute(sums).one()
     if count >= most_open:
-        raise QuotaReached(f"the key has {count} uploads under way")
+        raise QuotaReached(f"the key has {count} unfinished uploads")
     if most_bytes and int(size) + (row["size"] or 0) > most_bytes:
-        raise QuotaReached(f"the key's uploads under way would have more than {most_bytes} bytes")
+        raise QuotaReached(f"the key's unfinished uploads would have more than {most_bytes} bytes")
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────

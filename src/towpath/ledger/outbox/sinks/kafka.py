@@ -142,7 +142,7 @@ class _Round:
 
     def stop(self) -> None:
         """Let `run` end now; from another thread."""
-        self.trouble = "it was called off"
+        self.trouble = "it was cancelled"
         self._producer.purge()
 
     def _flush(self, limit: float) -> None:
@@ -195,7 +195,7 @@ class _Round:
 
     def _failed(self, event: Event, error: KafkaError) -> None:
         if error.name() in _REFUSALS:
-            self.outcomes[event.seq] = Refusal(f"Kafka refuses it: {error.str()}")
+            self.outcomes[event.seq] = Refusal(f"Kafka refused it: {error.str()}")
         else:
             self.trouble = self.trouble or error.str()
 

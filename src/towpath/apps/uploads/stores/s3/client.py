@@ -62,7 +62,7 @@ class Client:
     ) -> dict[str, Any]:
         """The answer. Raises StoreError. The time limit counts from the last bytes that left."""
         if self._client is None:
-            raise StoreUnreachable("it was not entered, or was left")
+            raise StoreUnreachable("it is not open")
         within = self._silence * (_LONGER if longer else 1)
         with told(about):
             async with asyncio.timeout(within) as limit:
