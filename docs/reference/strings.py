@@ -39,6 +39,7 @@ _SOURCE_TEXT = re.compile(
     r"|-src '|^\s*(\[|\(|<|towpath |/|\$)|\\|\w\[\w+, |{…} {…}$"
 )
 """What is no sentence: statements, markup, patterns, examples of commands."""
+_FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 _SENTENCE = re.compile(r"(?<=[.!?])\s+")
 
 
@@ -114,8 +115,9 @@ def call_strings(source: Path = SOURCE) -> Iterator[Told]:
 def help_strings(source: Path = SOURCE) -> Iterator[Told]:
     """Of commands, arguments and options."""
     for name, tree in _modules(source):
+        commands = _commands(tree)
         for node in ast.walk(tree):
-            if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef) and _is_command(node):
+            if isinstance(node, _FUNCTION) and (node.name in commands or _is_command(node)):
                 yield Told(node.name, " ".join((ast.get_docstring(node) or "").split()))
             if isinstance(node, ast.keyword) and node.arg == "help":
                 yield from (Told(name, text) for text in [_text(node.value)] if text)
@@ -232,6 +234,18 @@ def _given(node: ast.AST) -> Iterator[str]:
         yield _text(node.value)
     if isinstance(node, ast.Assign) and "reason" in ast.unparse(node.targets[0]):
         yield _text(node.value)
+
+
+def _commands(tree: ast.Module) -> set[str]:
+    """The functions that are made commands by `verb(app, …)(function)`."""
+    return {
+        node.args[0].id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call)
+        and isinstance(node.func, ast.Call)
+        and ast.unparse(node.func.func) == "verb"
+        and isinstance(node.args[0], ast.Name)
+    }
 
 
 def _is_command(node: ast.AsyncFunctionDef | ast.FunctionDef) -> bool:

@@ -46,6 +46,13 @@ async def open_(name: Annotated[str, typer.Argument(help="Name of the shop.")]) 
     raise InvalidOption("shop", name, rule="must be a shop")
 
 
+async def close(name: str) -> None:
+    """Close a shop."""
+
+
+verb(app, "close")(close)
+
+
 def finding(name: str) -> str:
     """Not shown: a docstring."""
     text = f"no shop called {name}"
@@ -91,7 +98,11 @@ def test_an_error_is_shown_with_its_remedy_and_all_that_its_message_is_made_of(
 
 def test_rules_help_and_other_texts_are_shown(source: Path) -> None:
     assert "must be a shop" in [told.text for told in call_strings(source)]
-    assert [told.text for told in help_strings(source)] == ["Open a shop.", "Name of the shop."]
+    assert [told.text for told in help_strings(source)] == [
+        "Open a shop.",
+        "Close a shop.",
+        "Name of the shop.",
+    ]
     others = [told.text for told in other_strings(source)]
     assert "no shop called {…}" in others
     assert not [text for text in others if "docstring" in text]

@@ -23,16 +23,18 @@ EXAMPLES = """
 """
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT)
 
-Words = Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What works on a task.")]
+Words = Annotated[
+    list[str], typer.Argument(metavar="-- COMMAND...", help="The command to run for each task.")
+]
 Roles = Annotated[
-    str | None, typer.Option(metavar="A,B", help="What it can do; else tasks of every role.")
+    str | None, typer.Option(metavar="A,B", help="Only tasks of these roles. [default: all]")
 ]
 Repositories = Annotated[
-    str | None, typer.Option(metavar="OWNER/NAME,…", help="Where; else everywhere.")
+    str | None, typer.Option(metavar="OWNER/NAME,…", help="Only these repositories. [default: all]")
 ]
 Name = Annotated[
     str | None,
-    typer.Option("--agent", metavar="NAME", help="Its name.  [default: host name and pid]"),
+    typer.Option("--agent", metavar="NAME", help="The agent's name.  [default: host name and pid]"),
 ]
 Wait = Annotated[
     str, typer.Option(metavar="TIME", help="How long a request waits for a task, at most 60s.")
@@ -40,16 +42,16 @@ Wait = Annotated[
 Within = Annotated[
     str, typer.Option("--limit", metavar="TIME", help="How long the command may take.")
 ]
-Directory = Annotated[Path, typer.Option(help="Where the command runs.")]
+Directory = Annotated[Path, typer.Option(help="Directory to run the command in.")]
 ReleaseCode = Annotated[
     int, typer.Option(min=1, max=255, help="The exit code that gives the task back.")
 ]
 Once = Annotated[
-    bool, typer.Option("--once", help="Work on one task, then end; 75 if there was none.")
+    bool, typer.Option("--once", help="Work on one task, then exit; code 75 if there is none.")
 ]
 Server = Annotated[
     str | None,
-    typer.Option("--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"),
+    typer.Option("--api-url", metavar="URL", help="URL of the HTTP server.  [setting: api_url]"),
 ]
 
 
@@ -70,13 +72,13 @@ async def agent(
     """Work on issues: run a command for each task that the server hands out.
 
     The command gets the task as JSON on standard input, and its plain fields as TOWPATH_TASK_…
-    variables: ID, REPOSITORY, ISSUE, URL, BRANCH, ROLE, TYPE, PR. The task is held by heartbeats
-    while the command runs. Exit code 0 completes it, with what was printed last as the result;
-    --release-code gives it back; any other is a failed attempt.
+    variables: ID, REPOSITORY, ISSUE, URL, BRANCH, ROLE, TYPE, PR. Heartbeats hold the task while
+    the command runs. Exit code 0 completes the task; the end of the output is its result. The exit
+    code of --release-code gives the task back. Any other code is a failed attempt.
 
-    The key is taken from TOWPATH_API_KEY or TOWPATH_API_KEY_FILE; the command does not get it.
-    When the task is lost or withdrawn, the command is stopped. SIGTERM or Ctrl-C stop it as well,
-    and give the task back.
+    The key comes from TOWPATH_API_KEY or TOWPATH_API_KEY_FILE; the command does not see it. When
+    the task is lost or withdrawn, the command is stopped. SIGTERM and Ctrl-C stop the command and
+    give the task back.
     """
     try:
         from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra

@@ -28,12 +28,14 @@ async def bench(
     session: Session,
     *,
     jobs: Annotated[
-        int, typer.Option("--jobs", "-n", min=100, max=10_000_000, help="Jobs in bulk.")
+        int, typer.Option("--jobs", "-n", min=100, max=10_000_000, help="How many jobs in bulk.")
     ] = 10_000,
-    batch: Annotated[int, typer.Option(min=1, max=500, help="Jobs in one exchange.")] = 100,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Also on a server elsewhere.")] = False,
+    batch: Annotated[int, typer.Option(min=1, max=500, help="How many jobs per batch.")] = 100,
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Allow a server on another machine.")
+    ] = False,
 ) -> None:
-    """Measure this server from here.
+    """Measure the speed of the server, from this machine.
 
     Submit, claim and complete, with empty jobs in a queue of its own, which is deleted
     afterwards. One process, one call after the other, with leases and tokens as a worker has

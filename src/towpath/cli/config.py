@@ -56,9 +56,9 @@ _SERVERS_OWN = {
 
 
 def config(session: Session) -> None:
-    """Show every setting and its origin.
+    """Show every setting: its value, its origin and its meaning.
 
-    With its value and what it means. Secrets are hidden.
+    Secrets are hidden.
 
     \b
     Flags win over variables, variables over the file, the file over the defaults:

@@ -28,11 +28,11 @@ SomeJobs = Annotated[
     list[str] | None,
     typer.Argument(metavar="[JOB…]", help="QUEUE/ID or ID; with --all, names of queues."),
 ]
-AllDead = Annotated[bool, typer.Option("--all", help="All that are dead now, of these queues.")]
+AllDead = Annotated[bool, typer.Option("--all", help="All dead jobs of these queues.")]
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", metavar="GROUP", help="All that died of this error; `towpath dead groups`."
+        "--group", metavar="GROUP", help="All dead jobs of this error group; see `dead groups`."
     ),
 ]
 
@@ -53,10 +53,7 @@ async def list_(
     after: After = None,
     all: All = False,
 ) -> None:
-    """List dead jobs with their reasons.
-
-    Those that died first come first.
-    """
+    """List dead jobs with their reasons, oldest first."""
     await one_by_one.list_(session, queue=queue, state=["dead"], limit=limit, after=after, all=all)
 
 
@@ -69,9 +66,9 @@ async def list_(
     """,
 )
 async def groups(session: Session, *, queue: QueueOption = None) -> None:
-    """Count dead jobs by their errors, the largest groups of each queue first.
+    """Count dead jobs by error, the largest groups of each queue first.
 
-    An error is the first line of a reason; numbers and ids in it are #.
+    An error is the first line of a reason, with # for numbers and ids.
     """
     out, rows, ungrouped = session.out, list[tuple[object, ...]](), 0
     async with session.engine() as engine:
@@ -111,14 +108,12 @@ def _told(group: ErrorGroup) -> dict[str, object]:
 async def search(
     session: Session,
     *,
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the reason has in it.")],
-    queue: Annotated[
-        str, typer.Option("--queue", metavar="QUEUE", help="Dead jobs of which queue.")
-    ],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="Text that the reason contains.")],
+    queue: Annotated[str, typer.Option("--queue", metavar="QUEUE", help="The queue to search.")],
 ) -> None:
-    """Search dead jobs by their reasons, the newest first.
+    """Search dead jobs by their reasons, newest first.
 
-    Covers the newest 10,000 dead jobs of the queue; capitals and small letters are the same.
+    Covers the newest 10,000 dead jobs of the queue and ignores case.
     """
     out, looked, is_over = session.out, 0, False
     rows: list[tuple[object, ...]] = []
@@ -155,8 +150,8 @@ async def retry(
 ) -> None:
     """Give dead jobs new attempts.
 
-    Some by name, all that are dead now, or all that died of one error. Of a job that has a record
-    in the database, the record is retried.
+    Name the jobs, or pass --all or --group. A job with a record in the database is retried through
+    its record.
     """
     if all or group:
         queues = _queues(jobs, queue, group)

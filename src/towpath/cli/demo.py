@@ -20,19 +20,19 @@ EXAMPLES = """
     towpath demo --keep
 """
 
-Users = Annotated[int, typer.Option(min=1, max=200, help="Users who chat.")]
-Messages = Annotated[int, typer.Option(min=1, max=100, help="Messages of each user.")]
-Timers = Annotated[int, typer.Option(min=1, max=500, help="Timers that are set.")]
-Reviews = Annotated[int, typer.Option(min=1, max=200, help="Pull requests that are opened.")]
-Issues = Annotated[int, typer.Option(min=1, max=200, help="Issues that are opened.")]
-Agents = Annotated[int, typer.Option(min=1, max=8, help="Agents that compete for them.")]
-Over = Annotated[float, typer.Option(min=0, max=60, help="Seconds over which it is spread.")]
-Within = Annotated[float, typer.Option(min=1, help="Seconds after which it is given up.")]
+Users = Annotated[int, typer.Option(min=1, max=200, help="How many users chat.")]
+Messages = Annotated[int, typer.Option(min=1, max=100, help="Messages per user.")]
+Timers = Annotated[int, typer.Option(min=1, max=500, help="How many timers are set.")]
+Reviews = Annotated[int, typer.Option(min=1, max=200, help="How many pull requests are opened.")]
+Issues = Annotated[int, typer.Option(min=1, max=200, help="How many issues are opened.")]
+Agents = Annotated[int, typer.Option(min=1, max=8, help="How many agents compete for issues.")]
+Over = Annotated[float, typer.Option(min=0, max=60, help="Seconds over which the load is spread.")]
+Within = Annotated[float, typer.Option(min=1, help="Give up after this many seconds.")]
 Keep = Annotated[
-    bool, typer.Option("--keep", help="Leave it running until Ctrl-C, and its folder for good.")
+    bool, typer.Option("--keep", help="Keep it running until Ctrl-C, and keep its folder.")
 ]
 PlantLoss = Annotated[
-    bool, typer.Option("--plant-loss", help="Take a timer away: the table must show that it lacks.")
+    bool, typer.Option("--plant-loss", help="Lose a timer on purpose: the table must show it.")
 ]
 
 
@@ -50,13 +50,12 @@ async def demo(
     keep: Keep = False,
     plant_loss: PlantLoss = False,
 ) -> None:
-    """Show what it keeps: five applications under load, a worker and the store killed.
+    """Run five applications under load, kill a worker and the store, count what was kept.
 
-    Starts a server with a store and a database of its own in a temporary folder, two worker
-    processes and a GitHub of this machine; needs no network. Users chat, set timers, send files,
-    open pull requests and issues; agents take the issues. On the way a worker and the store are
-    killed. Then all is counted, from what handlers noted and what is kept: exit code 1 if anything
-    was lost, done twice or out of order.
+    Starts a server with its own store and database in a temporary folder, two worker processes and
+    a fake GitHub; needs no network. Users chat, set timers, send files, open pull requests and
+    issues; agents take the issues. Meanwhile a worker and the store are killed. At the end
+    everything is counted. Exit code 1 if anything was lost, done twice or out of order.
     """
     require_server()
     from towpath.demo.load import Load  # noqa: PLC0415 -- slow to import

@@ -29,11 +29,11 @@ async def doctor(
     *,
     strict: Annotated[bool, typer.Option("--strict", help="Treat warnings as failures.")] = False,
 ) -> None:
-    """See whether the server is fit for work.
+    """Check the server and say what to fix.
 
-    Version, durability, eviction, replicas, clock, scripts, memory, round trips, writing; then
-    the queues, and what applications say of themselves. Every finding says what to do about it.
-    Exit code 1 if something is bad: Towpath would not start there, or would lose work.
+    Checks version, durability, eviction, replicas, clock, scripts, memory, round trips and
+    writing; then the queues and the applications. Each finding says what to do. Exit code 1 if
+    something is bad: Towpath would not start there, or could lose work.
     """
     from towpath.engine.diagnosis import examine  # noqa: PLC0415 -- slow to import
 

@@ -31,7 +31,9 @@ app = typer.Typer(no_args_is_help=True, help="Jobs: list, show, cancel, move, re
 
 StateOption = Annotated[
     list[str] | None,
-    typer.Option("--state", "-s", metavar="STATE", help="Only jobs in this state; repeat it."),
+    typer.Option(
+        "--state", "-s", metavar="STATE", help="Only jobs in this state; can be repeated."
+    ),
 ]
 LaneOption = Annotated[
     str | None, typer.Option("--lane", metavar="LANE", help="Only jobs of this lane.")
@@ -59,7 +61,7 @@ async def list_(
 ) -> None:
     """List jobs, page by page.
 
-    In the order they run or ended; payloads are left out.
+    Sorted by when they run or ended; payloads are left out.
 
     \b
     States: leased, ready, delayed, waiting, dead, done, cancelled
@@ -90,7 +92,7 @@ def _again(queue: str | None, states: list[str], lane: str | None, limit: int) -
 async def show(session: Session, *, job: JobArgument, queue: QueueOption = None) -> None:
     """Show everything about one job.
 
-    Payload, progress, result, and where it stands.
+    Its state, payload, progress and result.
     """
     from towpath.cli.listing import described, told  # noqa: PLC0415 -- slow to import
 
@@ -111,19 +113,19 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
     """,
 )
 async def cancel(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
-    """End jobs that have not ended.
+    """Cancel jobs that have not ended.
 
-    A running one is asked to stop: its state stays leased until it has.
+    A running job is asked to stop; its state stays leased until it has.
     """
     await _each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
 
 
 Delay = Annotated[
-    str | None, typer.Option("--delay", metavar="TIME", help="From now, such as 10m.")
+    str | None, typer.Option("--delay", metavar="TIME", help="How long from now, such as 10m.")
 ]
 Due = Annotated[
     str | None,
-    typer.Option("--due", metavar="INSTANT", help="A time in ISO 8601; the past means now."),
+    typer.Option("--due", metavar="INSTANT", help="A time in ISO 8601; a past time means now."),
 ]
 
 
@@ -144,10 +146,10 @@ async def move(
     due: Due = None,
     queue: QueueOption = None,
 ) -> None:
-    """Give jobs that wait another due time.
+    """Move waiting jobs to another due time.
 
-    A ready one is delayed again; one whose time is past is ready now. Jobs that somebody works on,
-    or that have ended, are refused (exit code 4).
+    A ready job becomes delayed again; a time in the past means now. Jobs that are running or have
+    ended are refused (exit code 4).
     """
     wait, moment = duration("delay", delay), instant("due", due)
     if (wait is None) == (moment is None):
@@ -159,7 +161,7 @@ async def move(
 async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
     """Give dead jobs new attempts.
 
-    Of a job that has a record in the database, the record is retried.
+    A job with a record in the database is retried through its record.
     """
     async with session.engine() as engine, retrying(session, engine) as retry:
         await _see_to_each(session, engine, jobs, queue, retry)
@@ -171,7 +173,7 @@ async def delete(
 ) -> None:
     """Delete jobs that have ended.
 
-    Dead, done or cancelled ones. They can't be brought back.
+    They are dead, done or cancelled.
     """
     session.confirm(f"{len(jobs)} job(s) would be deleted for good.", yes=yes)
 
@@ -216,9 +218,9 @@ EXAMPLES = """
 
 
 async def explain(session: Session, *, job: JobArgument, queue: QueueOption = None) -> None:
-    """Tell why a job is not running.
+    """Say why a job is not running.
 
-    Also how many are ahead of it, and about how long that takes.
+    Also shows how many jobs are ahead of it, and about how long it will wait.
     """
     from towpath.cli.listing import in_words, placed  # noqa: PLC0415 -- slow to import
 

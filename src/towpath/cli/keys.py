@@ -32,23 +32,29 @@ COLUMNS = ("KEY", "NAME", "STATE", "SCOPES", "QUEUES", "CREATED", "EXPIRES", "LA
 async def create(
     session: Session,
     *,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="Who it is for.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Who the key is for.")],
     scope: Annotated[
-        list[str], typer.Option("--scope", "-s", help="submit, work, read, admin. Again for more.")
+        list[str],
+        typer.Option("--scope", "-s", help="submit, work, read or admin; can be repeated."),
     ],
     queue: Annotated[
         list[str] | None,
-        typer.Option("--queue", "-q", help="For queues like this: * and ? match. [default: all]"),
+        typer.Option(
+            "--queue", "-q", help="Only queues that match; * and ? are wildcards. [default: all]"
+        ),
     ] = None,
     expires: Annotated[
-        str | None, typer.Option(metavar="TIME", help="It ends so long from now.  [default: never]")
+        str | None,
+        typer.Option(
+            metavar="TIME", help="How long the key is valid, such as 90d.  [default: never]"
+        ),
     ] = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Create a key.
+    """Create a key. Its secret is shown only once.
 
-    Its secret is shown now and never again. Two keys may have one name: to rotate, make the
-    second, hand it out, and revoke the first.
+    Two keys can have the same name. To rotate a key, create a second one, hand it out, then revoke
+    the first.
     """
     async with open_ledger(session, database) as ledger:
         info, secret = await ledger.keys.create(
@@ -62,9 +68,9 @@ async def create(
 
 @verb(app, "list", examples="towpath keys list --json")
 async def list_(session: Session, *, database: DatabaseOption = None) -> None:
-    """List all keys.
+    """List all keys, ended ones included.
 
-    Those that have ended too. A key's id is the middle part of its secret.
+    A key's id is the middle part of its secret.
     """
     async with open_ledger(session, database) as ledger:
         keys = await ledger.keys.list()
@@ -76,12 +82,14 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
 async def revoke(
     session: Session,
     *,
-    keys: Annotated[list[str], typer.Argument(metavar="KEY…", help="Ids, as `list` shows them.")],
+    keys: Annotated[
+        list[str], typer.Argument(metavar="KEY…", help="Ids of keys, as `list` shows them.")
+    ],
     database: DatabaseOption = None,
 ) -> None:
-    """End keys for good.
+    """Revoke keys for good.
 
-    Every server stops taking them within 5 seconds. There is no way back: make a new one.
+    Every server refuses them within 5 seconds. A revoked key can't be restored: create a new one.
     """
     async with open_ledger(session, database) as ledger:
         for id in keys:
@@ -139,14 +147,14 @@ SIGNING = "signing.secret"
 def secret(
     session: Session,
     purpose: Annotated[
-        str, typer.Argument(help="What for: outbox, or a kind of calls of an application.")
+        str, typer.Argument(help="Kind of calls: outbox, or a kind of an application.")
     ],
 ) -> None:
     """Show the secret for the receiver of one kind of calls.
 
-    Calls of each kind are signed with a secret of their own, derived from `calls.secrets`, or
-    from the one that `towpath up` made: a receiver can check the calls that are meant for it,
-    and sign none that are meant for others.
+    Each kind of calls is signed with its own secret. It is derived from `calls.secrets`, or from
+    the secret that `towpath up` created. A receiver can check its own calls, and can't sign
+    others.
     """
     from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
     from towpath.calls.signature import OUTBOX, derived  # noqa: PLC0415 -- the same

@@ -33,11 +33,10 @@ def ledger(session: Session) -> None:
     """,
 )
 async def reconcile(session: Session, *, database: DatabaseOption = None) -> None:
-    """Compare all open records with Redis, and mend what differs.
+    """Compare all open records with Redis, and repair differences.
 
-    What Redis does not have is queued there; what has ended there ends in the database. QUEUED and
-    ENDED say how many that were, OPEN how many records were compared. It may be run at any time,
-    and again.
+    A record that Redis lacks is queued there; a record that has ended there ends in the database.
+    OPEN counts the compared records, QUEUED and ENDED the repaired ones. Safe to run at any time.
     """
     from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import, and an extra
     from towpath.telemetry.logs import Log  # noqa: PLC0415 -- the same
@@ -64,10 +63,10 @@ EXAMPLES = """
 
 
 async def migrate(session: Session, *, database: DatabaseOption = None) -> None:
-    """Bring the database up to date: the ledger's tables, then those of each application.
+    """Migrate the database: the ledger's tables, then those of each application.
 
-    All steps that are missing, or none. It may be run again, and by several at once. Make a
-    backup before: there is no way down.
+    Runs all missing steps or none. It is safe to repeat, and to run from several places at once.
+    Make a backup first: migrations can't be undone.
     """
     from towpath.apps.application import applications, tables_of  # noqa: PLC0415 -- a help text needs none
     from towpath.cli.running import import_from_here  # noqa: PLC0415 -- the same

@@ -20,14 +20,15 @@ EXAMPLES = """
 
 Agent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="NAME", help="What the agent is called; else it says so."),
+    typer.Option("--agent", metavar="NAME", help="The agent's name. [default: it names itself]"),
 ]
 Roles = Annotated[
-    str | None, typer.Option("--roles", metavar="A,B", help="What it can do; else it says so.")
+    str | None,
+    typer.Option("--roles", metavar="A,B", help="The agent's roles. [default: it names them]"),
 ]
 Server = Annotated[
     str | None,
-    typer.Option("--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"),
+    typer.Option("--api-url", metavar="URL", help="URL of the HTTP server.  [setting: api_url]"),
 ]
 
 
@@ -36,9 +37,9 @@ async def mcp(
 ) -> None:
     """Offer the server's tools to a coding agent over MCP, on standard input and output.
 
-    The agent's program starts this command and ends it. The key is taken from TOWPATH_API_KEY or
-    TOWPATH_API_KEY_FILE and goes to the server alone. Where the agent's program speaks HTTP, it
-    can use /mcp of the server without this command.
+    The agent's program starts and ends this command. The key comes from TOWPATH_API_KEY or
+    TOWPATH_API_KEY_FILE and is sent only to the server. A program that speaks HTTP can use /mcp of
+    the server instead.
     """
     try:
         from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra

@@ -11,9 +11,9 @@ from towpath.console.verb import Session, verb
 
 
 async def pause(session: Session, *, queues: QueuesArgument) -> None:
-    """Hand out no jobs of these queues.
+    """Stop handing out jobs of these queues.
 
-    Everything else goes on: running jobs too, and submits.
+    Running jobs go on, and new jobs can be submitted.
     """
     await _switch(session, queues, paused=True)
 
@@ -38,14 +38,14 @@ def register(app: typer.Typer) -> None:
     verb(app, "resume", examples="towpath resume mails")(resume)
 
 
-app = typer.Typer(no_args_is_help=True, help="Lanes: let a parked one go on.")
+app = typer.Typer(no_args_is_help=True, help="Lanes: unblock a parked one.")
 
 LaneArgument = Annotated[str, typer.Argument(metavar="LANE", help="The lane's key.")]
 
 
 @verb(app, "drop", examples="towpath lanes drop mails anna")
 async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) -> None:
-    """Let a parked lane go on without its dead head, which stays listed as dead."""
+    """Let a parked lane continue without its dead head. The dead job stays listed."""
     async with session.engine() as engine:
         ref = await engine.drop(await existing_queue(engine, queue), lane)
     told = {"queue": ref.queue, "lane": lane, "dropped": ref.id}
@@ -55,4 +55,4 @@ async def drop(session: Session, *, queue: QueueArgument, lane: LaneArgument) ->
 # With one verb, typer would make the group itself that verb.
 @app.callback()
 def lanes() -> None:
-    """Lanes: let a parked one go on."""
+    """Lanes: unblock a parked one."""

@@ -45,7 +45,7 @@ async def queues(
     session: Session,
     *,
     over: Annotated[
-        str, typer.Option(metavar="TIME", help="Measure DONE/MIN over this time; 0 = do not.")
+        str, typer.Option(metavar="TIME", help="Measure DONE/MIN over this time; 0 = skip it.")
     ] = "1s",
 ) -> None:
     """Count the jobs of every queue.
@@ -161,13 +161,14 @@ async def configure(
     *,
     queue: QueueArgument,
     set: Annotated[
-        list[str], typer.Option("--set", metavar="OPTION=VALUE", help="What to change; repeat it.")
+        list[str],
+        typer.Option("--set", metavar="OPTION=VALUE", help="An option to change; can be repeated."),
     ],
 ) -> None:
     """Change the options of a queue.
 
-    In force at once, for everybody and for jobs that are there. A new queue is made. What is
-    changed here wins over what handlers declare, until `reset` takes it back.
+    The change applies at once, to everybody and to existing jobs. A queue that does not exist is
+    created. Changes made here override what handlers declare, until `reset`.
 
     \b
     Retry policies: exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY,
@@ -225,13 +226,13 @@ async def reset(
     queue: QueueArgument,
     option: Annotated[
         list[str] | None,
-        typer.Option("--option", metavar="OPTION", help="Only this one; repeat it."),
+        typer.Option("--option", metavar="OPTION", help="Only this option; can be repeated."),
     ] = None,
 ) -> None:
-    """Take back changes of a queue's options.
+    """Undo changes of a queue's options.
 
-    What `configure` changed becomes what handlers and applications declare; an option that none
-    declares gets its default. In force at once.
+    Options go back to what handlers and applications declare, or else to their defaults. The
+    change applies at once.
     """
     async with session.engine() as engine:
         name = await existing_queue(engine, queue)

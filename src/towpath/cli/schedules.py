@@ -39,7 +39,8 @@ ZoneOption = Annotated[
     str | None, typer.Option("--tz", metavar="ZONE", help="The time zone of --cron.  [UTC]")
 ]
 AnchorOption = Annotated[
-    str | None, typer.Option("--anchor", metavar="INSTANT", help="An instant of --every.")
+    str | None,
+    typer.Option("--anchor", metavar="INSTANT", help="A time from which --every counts."),
 ]
 MissedOption = Annotated[
     str,
@@ -66,10 +67,10 @@ async def schedules(session: Session) -> None:
 async def list_(
     session: Session, *, queue: QueueOption = None, after: After = None, limit: Limit = 1000
 ) -> None:
-    """Show schedules: when they come next and came last, and who declared them.
+    """List schedules: next and last firing, and where each comes from.
 
-    SOURCE is `stored` for what was made at run time, and `code` for what an app declares. Where
-    NEXT is past, nobody has come to fire it yet.
+    SOURCE is `stored` for schedules made at run time, `code` for those that an app declares. If
+    NEXT is in the past, no process has fired it yet.
     """
     await _list(session, queue, after, limit)
 
@@ -91,7 +92,7 @@ async def _list(session: Session, queue: str | None, after: str | None, limit: i
 
 @verb(app, "show", examples="towpath schedules show reports nightly")
 async def show(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Show one schedule with its payload and the options of its jobs."""
+    """Show one schedule with its payload and its job options."""
     from towpath.cli.listing import content  # noqa: PLC0415 -- slow to import
 
     async with session.engine() as engine:
@@ -123,11 +124,11 @@ async def set_(
     handler: HandlerName = None,
     **said: Any,
 ) -> None:
-    """Make a schedule, or put this in the place of one that was made so.
+    """Create a schedule, or replace a stored one.
 
-    In force within a second, wherever it is fired: by the workers of its queue and by every
-    server. A new one begins now; one that was there goes on from its last firing. A name that code
-    declares is refused (exit code 4).
+    It applies within a second. The workers of its queue and all servers fire it. A new schedule
+    starts now; a replaced one continues from its last firing. A name that code declares is refused
+    (exit code 4).
     """
     from towpath.cli.job_input import options_in, payload_of  # noqa: PLC0415 -- slow to import
 
@@ -176,7 +177,10 @@ async def delete(
 
 @verb(app, "fire", examples="towpath schedules fire reports nightly")
 async def fire(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Submit its job once more, now. Its rhythm, NEXT and LAST stay as they are."""
+    """Submit the schedule's job once, now.
+
+    NEXT and LAST do not change.
+    """
     async with session.engine() as engine:
         done = await engine.schedules.fire(queue, name)
     told = {"queue": queue, "name": name, "id": done.id, "state": done.state}
@@ -185,7 +189,7 @@ async def fire(session: Session, *, queue: QueueArgument, name: NameArgument) ->
 
 @verb(app, "pause", examples="towpath schedules pause reports nightly")
 async def pause(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Fire it no more until it is resumed."""
+    """Stop firing a schedule until it is resumed."""
     async with session.engine() as engine:
         info = await engine.schedules.pause(queue, name)
     session.out.answer(_described(info), f"{queue}/{name}  paused")
@@ -193,7 +197,7 @@ async def pause(session: Session, *, queue: QueueArgument, name: NameArgument) -
 
 @verb(app, "resume", examples="towpath schedules resume reports nightly")
 async def resume(session: Session, *, queue: QueueArgument, name: NameArgument) -> None:
-    """Fire it again from now on; missed firings are not made up for."""
+    """Fire a schedule again from now on; missed firings are skipped."""
     async with session.engine() as engine:
         info = await engine.schedules.resume(queue, name)
     session.out.answer(_described(info), f"{queue}/{name}  resumed  next {_plain(info.next)}")
@@ -209,9 +213,9 @@ async def preview(
     anchor: AnchorOption = None,
     count: Count = 5,
 ) -> None:
-    """Show the next firings of a schedule before it is made.
+    """Show the next firings of a schedule before you create it.
 
-    Says what changes of the clock within a year skip, move or double. Needs no server.
+    Also lists the clock changes within a year that skip, move or repeat a firing. Needs no server.
     """
     from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- slow to import
     from towpath.engine.preview import preview as previewed  # noqa: PLC0415

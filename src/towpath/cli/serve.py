@@ -9,17 +9,19 @@ import typer
 
 from towpath.console.verb import DatabaseOption, Session, verb
 
-HostOption = Annotated[str | None, typer.Option(help="Where to listen.  [setting]")]
-PortOption = Annotated[int | None, typer.Option(help="On which port; 0 = a free one.  [setting]")]
+HostOption = Annotated[str | None, typer.Option(help="Address to listen on.  [setting]")]
+PortOption = Annotated[
+    int | None, typer.Option(help="Port to listen on; 0 = any free one.  [setting]")
+]
 LogFormatOption = Annotated[
-    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
+    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="Log format.  [setting]")
 ]
 DataOption = Annotated[
-    str | None, typer.Option(metavar="DIR", help="Where everything is kept.  [setting]")
+    str | None, typer.Option(metavar="DIR", help="Directory for all data.  [setting]")
 ]
 
 ObjectsOption = Annotated[
-    bool | None, typer.Option("--objects", help="With a local S3 object store.  [setting]")
+    bool | None, typer.Option("--objects", help="Also start a local S3 object store.  [setting]")
 ]
 
 
@@ -31,11 +33,11 @@ def serve(
     database: DatabaseOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
-    """Serve HTTP on a Redis or Valkey and a database of yours.
+    """Run the HTTP server on your own Redis or Valkey and database.
 
-    They are named by REDIS_URL and DATABASE_URL, or by flags. Several may run side by side.
-    TOWPATH_API_KEY sets the first admin key; `towpath keys create` makes others. While the
-    server or the database is away, requests are answered with 503.
+    Name them with REDIS_URL and DATABASE_URL, or with flags. Several servers can run side by side.
+    TOWPATH_API_KEY sets the first admin key; `towpath keys create` makes others. While Redis or
+    the database is unreachable, requests are answered with 503.
     """
     require_server()
     from towpath.cli.serving import serve_beside  # noqa: PLC0415 -- slow to import
@@ -52,10 +54,10 @@ def up(
     objects: ObjectsOption = None,
     log_format: LogFormatOption = None,
 ) -> None:
-    """Start everything: a Valkey and a database of its own, and the HTTP server.
+    """Start everything: its own Valkey and database, and the HTTP server.
 
-    No other set-up. All data is in one directory; starting again goes on where it was, after a
-    crash too. The API key it makes is shown once, at the first start.
+    Needs no other set-up. All data is in one directory; the next start continues with it, also
+    after a crash. The first start creates an API key and shows it once.
     """
     require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import

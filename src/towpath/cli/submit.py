@@ -42,11 +42,13 @@ Replace = Annotated[
 ]
 Record = Annotated[
     bool,
-    typer.Option("--record", help="For a handler with record=True: make its record."),
+    typer.Option("--record", help="For a handler with record=True: create its record."),
 ]
-HandlerName = Annotated[str | None, typer.Option(help="The handler, where a queue has several.")]
+HandlerName = Annotated[
+    str | None, typer.Option(help="The handler's name, if the queue has several.")
+]
 Wait = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Wait for its end and show the result.")
+    str | None, typer.Option(metavar="TIME", help="Wait for the job and show its result.")
 ]
 
 
@@ -97,11 +99,11 @@ async def submit(
 ) -> None:
     """Submit jobs. Returns once they are stored.
 
-    With --id a repeat is harmless: the same id is the same job, and the answer says `existed`. With
-    another payload it is refused (exit code 4), and the job that exists stays as it is. With
-    --replace the new job takes its place, unless somebody works on it (exit code 4). With
-    --lines the jobs are ID.1, ID.2, …
-    With --wait the exit code tells the end: 0 done, 4 dead or cancelled, 75 not ended in time.
+    With --id, repeating the command is safe: the same id is the same job, and the answer says
+    `existed`. Another payload under the same id is refused (exit code 4). With --replace the new
+    job replaces the waiting one, unless it is running (exit code 4). With --lines the ids are
+    ID.1, ID.2, … With --wait the exit code is the outcome: 0 done, 4 dead or cancelled, 75 not
+    ended in time.
     """
     from towpath.cli.job_input import Taking, options_in  # noqa: PLC0415 -- slow to import
 

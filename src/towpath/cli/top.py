@@ -30,14 +30,12 @@ async def top(
     session: Session,
     *,
     every: Annotated[str, typer.Option(metavar="TIME", help="How often to refresh.")] = "1s",
-    once: Annotated[
-        bool, typer.Option("--once", help="Measure once over that time, then exit.")
-    ] = False,
+    once: Annotated[bool, typer.Option("--once", help="Measure once, then exit.")] = False,
 ) -> None:
-    """Watch every queue, live.
+    """Watch all queues, live.
 
-    How much waits, and how much comes in, gets done and fails per second. Ctrl-C ends it. Where
-    the output is no terminal, one look is all there is, unless --json.
+    Shows how many jobs wait, and how many are submitted, completed and failed per second. Ctrl-C
+    ends it. If the output is not a terminal, it shows one measurement, unless --json.
     """
     span = duration("every", every)
     if not span:

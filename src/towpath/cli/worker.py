@@ -19,35 +19,38 @@ EXAMPLES = """
 """
 
 AppPath = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the Towpath is, as in shop.jobs:app.")
+    str, typer.Argument(metavar="MODULE:APP", help="The app, as MODULE:NAME: shop.jobs:app.")
 ]
 Queues = Annotated[
-    str | None, typer.Option(metavar="A,B=3", help="Only these, with weights.  [setting]")
+    str | None,
+    typer.Option(
+        metavar="A,B=3", help="Only these queues, with weights: mails,reports=3.  [setting]"
+    ),
 ]
 Concurrency = Annotated[
-    int | None, typer.Option("--concurrency", "-c", help="Jobs at once.  [setting]")
+    int | None, typer.Option("--concurrency", "-c", help="How many jobs run at once.  [setting]")
 ]
 Processes = Annotated[
-    int | None, typer.Option("--processes", "-p", help="Worker processes.  [setting]")
+    int | None, typer.Option("--processes", "-p", help="How many worker processes.  [setting]")
 ]
 Reload = Annotated[
     bool, typer.Option("--reload", help="Restart when source files change, for development.")
 ]
 Grace = Annotated[
-    str | None, typer.Option(metavar="TIME", help="For running jobs after SIGTERM.  [setting]")
+    str | None, typer.Option(metavar="TIME", help="Time for running jobs after SIGTERM.  [setting]")
 ]
 Lease = Annotated[
-    str | None, typer.Option(metavar="TIME", help="How long it may be silent.  [setting]")
+    str | None, typer.Option(metavar="TIME", help="How long a worker may be silent.  [setting]")
 ]
-Name = Annotated[str | None, typer.Option(help="What it is called in listings.  [setting]")]
-MetricsPort = Annotated[int | None, typer.Option(help="Serve Prometheus metrics there.  [setting]")]
+Name = Annotated[str | None, typer.Option(help="Name in listings.  [setting]")]
+MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus metrics.  [setting]")]
 LogFormat = Annotated[
-    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="How to log.  [setting]")
+    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="Log format.  [setting]")
 ]
 Drain = Annotated[bool, typer.Option("--drain", help="Stop when there is nothing left to run now.")]
 OldDrain = Annotated[bool, typer.Option("--burst", hidden=True)]
 Check = Annotated[
-    bool, typer.Option("--check", help="Check that it could start, and show what it serves.")
+    bool, typer.Option("--check", help="Check that it can start, show its queues, then exit.")
 ]
 
 
@@ -70,14 +73,14 @@ def worker(
 ) -> None:
     """Run the handlers of an app.
 
-    Takes jobs of its queues until a signal ends it.
+    Runs jobs of its queues until it is stopped.
 
-    SIGTERM or Ctrl-C: take no more, let running jobs finish within the grace time, give back the
-    rest. A second one: give back all at once. In Kubernetes, keep --grace a few seconds below
-    terminationGracePeriodSeconds. With --json, logs are JSON.
+    SIGTERM or Ctrl-C: claim no more jobs, let running jobs finish within the grace time, give back
+    the rest. A second signal gives back all jobs at once. In Kubernetes, keep --grace a few
+    seconds below terminationGracePeriodSeconds. With --json, logs are JSON.
 
-    With --processes, one parent passes signals on and starts a process again that dies; its exit
-    code is that of the process that ended worst.
+    With --processes, a parent process passes signals on and replaces worker processes that die.
+    Its exit code is the worst one of its processes.
     """
     if burst:
         raise InvalidOption("--burst", "", rule="is now --drain")

@@ -19,8 +19,8 @@ _NAMED = 3
 async def workers(session: Session) -> None:
     """List the workers that are alive.
 
-    A worker tells every ten seconds that it lives. One that ends says so; one that is killed is
-    gone from the list after 25 seconds.
+    Workers report every ten seconds. A worker that stops leaves the list at once, a killed one
+    after 25 seconds.
     """
     async with session.engine() as engine:
         found = await engine.workers.list()

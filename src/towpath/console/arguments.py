@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 QueueArgument = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.")]
 QueuesArgument = Annotated[list[str], typer.Argument(metavar="QUEUE…", help="Names of queues.")]
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="QUEUE/ID, or an ID alone: it is searched for.")
+    str, typer.Argument(metavar="JOB", help="QUEUE/ID, or an ID alone, which is looked up.")
 ]
 JobsArgument = Annotated[
-    list[str], typer.Argument(metavar="JOB…", help="QUEUE/ID, or an ID alone: it is searched for.")
+    list[str], typer.Argument(metavar="JOB…", help="QUEUE/ID, or an ID alone, which is looked up.")
 ]
 QueueOption = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")
 ]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
-All = Annotated[bool, typer.Option("--all", help="All of them.")]
+All = Annotated[bool, typer.Option("--all", help="Show all pages.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Entries per page.")]
 After = Annotated[
     str | None,

@@ -32,20 +32,20 @@ Body = Callable[..., Awaitable[None] | None]
 B = TypeVar("B", bound=Body)
 
 _COMMON = {
-    "url": Annotated[str | None, typer.Option(help="The server.  [setting: url]", metavar="URL")],
-    "json": Annotated[
-        bool | None, typer.Option("--json", help="Answer as JSON, one object per line.")
+    "url": Annotated[
+        str | None, typer.Option(help="URL of the server.  [setting: url]", metavar="URL")
     ],
+    "json": Annotated[bool | None, typer.Option("--json", help="Print JSON, one object per line.")],
     "timeout": Annotated[
         str | None,
         typer.Option(help="How long to wait for the server.  [setting: timeout]", metavar="TIME"),
     ],
     "config": Annotated[
         str | None,
-        typer.Option(help="The file with settings, instead of ./towpath.toml.", metavar="FILE"),
+        typer.Option(help="Settings file to use instead of ./towpath.toml.", metavar="FILE"),
     ],
     "debug": Annotated[
-        bool | None, typer.Option("--debug", help="Show where an error comes from.")
+        bool | None, typer.Option("--debug", help="Show the traceback of an error.")
     ],
 }
 """The options of every verb. They may also stand before it: `towpath --json queues`."""
@@ -259,7 +259,7 @@ async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable
 
 DatabaseOption = Annotated[
     str | None,
-    typer.Option("--database", metavar="URL", help="The database.  [setting: database]"),
+    typer.Option("--database", metavar="URL", help="URL of the database.  [setting: database]"),
 ]
 
 

@@ -241,9 +241,7 @@ def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:
     for part in rest:
         found = getattr(found, part)
     if not isinstance(found, Handler):
-        raise TypeError(
-            f"{module}.{name} is not a handler: processes= needs the decorated name"
-        )
+        raise TypeError(f"{module}.{name} is not a handler: processes= needs the decorated name")
     return found  # pyright: ignore[reportUnknownVariableType] -- its types are its module's own
 
 

@@ -25,38 +25,47 @@ POLICY_COLUMNS = ("ISSUE", "NOW", "WITH THIS POLICY", "TITLE")
 _LARGEST_PAGE = 200
 _TITLE_MOST = 60
 
-RepositoryArgument = Annotated[str, typer.Argument(metavar="REPOSITORY", help="owner/name.")]
-NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The issue's.")]
+RepositoryArgument = Annotated[
+    str, typer.Argument(metavar="REPOSITORY", help="The repository, as owner/name.")
+]
+NumberArgument = Annotated[int, typer.Argument(metavar="NUMBER", min=1, help="The issue's number.")]
 RepositoryOption = Annotated[
-    str | None, typer.Option("--repository", "-r", metavar="REPOSITORY", help="Only of this one.")
+    str | None,
+    typer.Option("--repository", "-r", metavar="REPOSITORY", help="Only this repository."),
 ]
-Title = Annotated[str, typer.Option("--title", help="What it is called.")]
-Text = Annotated[str, typer.Option("--body", help="Its text.")]
+Title = Annotated[str, typer.Option("--title", help="The title.")]
+Text = Annotated[str, typer.Option("--body", help="The text.")]
 LabelsOption = Annotated[
-    list[str] | None, typer.Option("--label", "-l", metavar="LABEL", help="One of its labels.")
+    list[str] | None,
+    typer.Option("--label", "-l", metavar="LABEL", help="A label; can be repeated."),
 ]
-UrlOption = Annotated[str, typer.Option("--page", metavar="URL", help="Its page for people.")]
-Closed = Annotated[bool, typer.Option("--closed", help="It is closed.")]
+UrlOption = Annotated[str, typer.Option("--page", metavar="URL", help="The URL of its web page.")]
+Closed = Annotated[bool, typer.Option("--closed", help="The issue is closed.")]
 StateOption = Annotated[
-    str | None, typer.Option("--state", "-s", metavar="STATE", help="open, closed or gone.")
+    str | None,
+    typer.Option(
+        "--state", "-s", metavar="STATE", help="Only issues in this state: open, closed or gone."
+    ),
 ]
 Assignable = Annotated[
     bool | None,
-    typer.Option("--assignable/--not-assignable", help="Only those that agents can get, or not."),
+    typer.Option(
+        "--assignable/--not-assignable", help="Only issues that agents can get, or can't."
+    ),
 ]
 Agent = Annotated[
-    str | None, typer.Option("--agent", metavar="AGENT", help="Only those that it holds.")
+    str | None, typer.Option("--agent", metavar="AGENT", help="Only issues that this agent holds.")
 ]
-Reason = Annotated[str, typer.Option("--reason", help="Why it is taken away.")]
+Reason = Annotated[str, typer.Option("--reason", help="The reason.")]
 FileArgument = Annotated[
     str | None,
     typer.Argument(metavar="FILE", help="The policy.  [setting: issues.policy]"),
 ]
 Wanted = Annotated[
-    str | None, typer.Argument(metavar="REPOSITORY", help="Only this one; without it, all.")
+    str | None, typer.Argument(metavar="REPOSITORY", help="Only this repository. [default: all]")
 ]
 Wait = Annotated[
-    str, typer.Option("--wait", metavar="TIME", help="How long to wait for what comes of it.")
+    str, typer.Option("--wait", metavar="TIME", help="How long to wait for the result.")
 ]
 
 
@@ -80,9 +89,9 @@ async def add(
     closed: Closed = False,
     database: DatabaseOption = None,
 ) -> None:
-    """Make an issue known, of any tracker, or say how it is now.
+    """Add an issue of any tracker, or update one.
 
-    The policy decides by its labels who gets it. The same again changes nothing.
+    The policy decides by its labels who gets it. Repeating the command changes nothing.
     """
     from towpath.apps.issues.model import Facts, IssueState  # noqa: PLC0415 -- slow to import
 
@@ -119,7 +128,7 @@ async def list_(
     after: After = None,
     database: DatabaseOption = None,
 ) -> None:
-    """List issues by repository and number: what agents can get, and who holds what."""
+    """List issues by repository and number: which are free, and who holds which."""
     from towpath.apps.issues.model import IssueState  # noqa: PLC0415 -- slow to import
 
     if state is not None and state not in set(IssueState):
@@ -169,10 +178,10 @@ async def release(
     reason: Reason = "",
     database: DatabaseOption = None,
 ) -> None:
-    """Take an issue from the agent that holds it, and offer it anew.
+    """Take an issue away from its agent and offer it again.
 
-    What that agent says from then on is refused. An issue that was given up or completed is offered
-    anew as well. Exit code 4 where there is nothing to release.
+    Later calls of that agent are refused. An issue that was given up or completed is offered
+    again, too. Exit code 4 if there is nothing to release.
     """
     async with _issues(session, database) as issues:
         issue = await issues.take_away(repository, number, reason=reason)
@@ -190,7 +199,8 @@ async def release(
 async def sync(session: Session, *, repository: Wanted = None, wait: Wait = "60s") -> None:
     """Compare issues with GitHub now.
 
-    A server does it, with its token. With a repository, what came of it is told.
+    A server does the work, with its token. With a repository, the command waits and shows the
+    result.
     """
     import msgspec  # noqa: PLC0415 -- slow to import
 
@@ -236,10 +246,10 @@ async def policy(
     limit: Limit = 50,
     database: DatabaseOption = None,
 ) -> None:
-    """Check a policy, and show what it would do with the open issues that are known.
+    """Check a policy file and show what it would change.
 
-    Nothing is changed. Exit code 2 for a file that is no policy. Only issues that it would treat
-    otherwise than now are listed.
+    Lists the known open issues that it would treat differently than now. Changes nothing. Exit
+    code 2 if the file is not a valid policy.
     """
     from towpath.apps.issues.options import IssuesOptions  # noqa: PLC0415 -- slow to import
     from towpath.apps.issues.policy import policy_at  # noqa: PLC0415 -- the same

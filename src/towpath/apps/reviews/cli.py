@@ -27,21 +27,32 @@ COLUMNS = ("REVIEW", "STATE", "ABOUT", "HEAD", ">ATTEMPTS", "CREATED", "ERROR")
 _LARGEST_PAGE = 200
 _REASON_MOST = 100
 
-ReviewArgument = Annotated[str, typer.Argument(metavar="REVIEW", help="Its id.")]
-ReviewsArgument = Annotated[list[str], typer.Argument(metavar="REVIEW…", help="Their ids.")]
-RepositoryArgument = Annotated[str, typer.Argument(metavar="REPOSITORY", help="owner/name.")]
-HeadArgument = Annotated[str, typer.Argument(metavar="COMMIT", help="What to review: a whole id.")]
-Number = Annotated[int | None, typer.Option("--number", min=1, help="The pull request's.")]
-Ref = Annotated[str | None, typer.Option("--ref", metavar="BRANCH", help="The branch.")]
+ReviewArgument = Annotated[str, typer.Argument(metavar="REVIEW", help="The review's id.")]
+ReviewsArgument = Annotated[list[str], typer.Argument(metavar="REVIEW…", help="The reviews' ids.")]
+RepositoryArgument = Annotated[
+    str, typer.Argument(metavar="REPOSITORY", help="The repository, as owner/name.")
+]
+HeadArgument = Annotated[
+    str, typer.Argument(metavar="COMMIT", help="The commit to review: its full id.")
+]
+Number = Annotated[
+    int | None, typer.Option("--number", min=1, help="The number of the pull request.")
+]
+Ref = Annotated[
+    str | None, typer.Option("--ref", metavar="BRANCH", help="The branch that was pushed.")
+]
 Base = Annotated[
-    str | None, typer.Option("--base", metavar="COMMIT", help="What a pull request starts from.")
+    str | None,
+    typer.Option("--base", metavar="COMMIT", help="The commit that the pull request starts from."),
 ]
 Before = Annotated[
-    str | None, typer.Option("--before", metavar="COMMIT", help="What the branch was at before.")
+    str | None,
+    typer.Option("--before", metavar="COMMIT", help="The commit that the branch was at before."),
 ]
-Title = Annotated[str | None, typer.Option("--title", help="What it is called.")]
+Title = Annotated[str | None, typer.Option("--title", help="The title.")]
 CloneUrl = Annotated[
-    str | None, typer.Option("--clone-url", metavar="URL", help="Where the repository is.")
+    str | None,
+    typer.Option("--clone-url", metavar="URL", help="The URL to clone the repository from."),
 ]
 Priority = Annotated[
     str | None,
@@ -51,15 +62,19 @@ Priority = Annotated[
         help="Higher runs first.  [default: high for a pull request]",
     ),
 ]
-Id = Annotated[str | None, typer.Option("--id", help="Your own: the same one is the same review.")]
+Id = Annotated[
+    str | None, typer.Option("--id", help="Your own id; the same id is the same review.")
+]
 StateOption = Annotated[
     str | None, typer.Option("--state", "-s", metavar="STATE", help="Only reviews in this state.")
 ]
 RepositoryOption = Annotated[
-    str | None, typer.Option("--repository", "-r", metavar="REPOSITORY", help="Only of this one.")
+    str | None,
+    typer.Option("--repository", "-r", metavar="REPOSITORY", help="Only this repository."),
 ]
 ForgeOption = Annotated[
-    str | None, typer.Option("--forge", metavar="FORGE", help="github, gitlab or api.")
+    str | None,
+    typer.Option("--forge", metavar="FORGE", help="Only reviews from github, gitlab or api."),
 ]
 
 
@@ -86,10 +101,10 @@ async def submit(
     id: Id = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Ask for a review.
+    """Request a review.
 
-    Of a pull request (--number) or of a branch (--ref). It is saved when this returns; the server
-    queues it within seconds. With --id a repeat is harmless.
+    Of a pull request (--number) or of a branch (--ref). Returns once the request is saved; the
+    server queues it within seconds. With --id, repeating the command is safe.
     """
     if number is None and not ref:
         raise InvalidOption("ref", "", rule="pass --ref BRANCH, or --number for a pull request")
@@ -132,7 +147,7 @@ async def list_(
 ) -> None:
     """List reviews, newest first, page by page.
 
-    What the reviewers said is left out: `show` has it.
+    Review texts are left out; `show` has them.
 
     \b
     States: PENDING, RUNNING, COMPLETED, FAILED, DEAD, SUPERSEDED, CANCELLED
@@ -174,7 +189,7 @@ async def show(
 ) -> None:
     """Show everything about one review.
 
-    The task, where it stands, and what the reviewer said.
+    Its task, its state and the reviewer's text.
     """
     async with _reviews(session, database) as reviews:
         view = await reviews.get(review)
@@ -189,18 +204,19 @@ async def show(
 async def cancel(
     session: Session, *, ids: ReviewsArgument, database: DatabaseOption = None
 ) -> None:
-    """End reviews that have not ended.
+    """Cancel reviews that have not ended.
 
-    A running one is asked to stop: its state stays RUNNING until it has.
+    A running review is asked to stop; its state stays RUNNING until it has.
     """
     await _each(session, database, ids, lambda reviews, id: reviews.cancel(id))
 
 
 @verb(app, "retry", examples="towpath reviews retry api-nightly-7")
 async def retry(session: Session, *, ids: ReviewsArgument, database: DatabaseOption = None) -> None:
-    """Give reviews that are DEAD or CANCELLED new attempts.
+    """Give DEAD or CANCELLED reviews new attempts.
 
-    A FAILED one has its turn now. A COMPLETED one that could not be posted is posted again.
+    A FAILED review runs now instead of later. A COMPLETED review that could not be posted is
+    posted again.
     """
     await _each(session, database, ids, lambda reviews, id: reviews.retry(id))
 

@@ -30,29 +30,43 @@ ParamsArgument = Annotated[
 ]
 Text = Annotated[bool, typer.Option("--text", help="PARAMS are text, not JSON.")]
 IdOption = Annotated[
-    str | None, typer.Option("--id", help="Your own id: the same one twice is one timer.")
+    str | None, typer.Option("--id", help="Your own id; the same id twice is one timer.")
 ]
 AppOption = Annotated[
     str | None, typer.Option("--app", metavar="APP", help="The app that the type belongs to.")
 ]
-Delay = Annotated[str | None, typer.Option("--delay", metavar="TIME", help="From now: 30m.")]
-Due = Annotated[str | None, typer.Option("--due", metavar="INSTANT", help="ISO 8601; else UTC.")]
+Delay = Annotated[
+    str | None, typer.Option("--delay", metavar="TIME", help="How long from now, such as 30m.")
+]
+Due = Annotated[
+    str | None,
+    typer.Option("--due", metavar="INSTANT", help="A time in ISO 8601; UTC unless it has a zone."),
+]
 DelayTime = Annotated[
     int | None,
-    typer.Option("--delay-time", metavar="NUMBER", help="13 digits (ms) or 16 digits (µs)."),
+    typer.Option(
+        "--delay-time", metavar="NUMBER", help="Time since 1970: 13 digits (ms) or 16 digits (µs)."
+    ),
 ]
 Retry = Annotated[
-    str | None, typer.Option("--retry", metavar="POLICY", help="fixed:30s, listed:1s,5s, never, …")
+    str | None,
+    typer.Option(
+        "--retry", metavar="POLICY", help="Retry policy: fixed:30s, listed:1s,5s, never, …"
+    ),
 ]
-Record = Annotated[bool, typer.Option("--record", help="Keep it as a row of the database.")]
+Record = Annotated[bool, typer.Option("--record", help="Keep it in the database, as a record.")]
 TypeOption = Annotated[
-    str | None, typer.Option("--type", "-t", metavar="TYPE", help="Only of this type.")
+    str | None, typer.Option("--type", "-t", metavar="TYPE", help="Only this type.")
 ]
 StateOption = Annotated[
     str | None, typer.Option("--state", "-s", metavar="STATE", help="Only in this state.")
 ]
-Since = Annotated[str | None, typer.Option("--since", metavar="INSTANT", help="From then on.")]
-Until = Annotated[str | None, typer.Option("--until", metavar="INSTANT", help="Before then.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="INSTANT", help="Only from this time on.")
+]
+Until = Annotated[
+    str | None, typer.Option("--until", metavar="INSTANT", help="Only before this time.")
+]
 
 
 @verb(
@@ -79,10 +93,10 @@ async def submit(
     record: Record = False,
     database: DatabaseOption = None,
 ) -> None:
-    """Submit a timer. It is stored when this returns.
+    """Submit a timer. Returns once it is stored.
 
-    Its time is one of --delay, --due and --delay-time; a time that is past is now. With --id a
-    repeat is harmless; other params or another time under the same id are refused (exit code 4).
+    Pass one of --delay, --due and --delay-time; a time in the past means now. With --id, repeating
+    the command is safe; other params or another time under the same id are refused (exit code 4).
     """
     times = _times(delay, due, delay_time)
     timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
@@ -113,9 +127,9 @@ async def set_(
     record: Record = False,
     database: DatabaseOption = None,
 ) -> None:
-    """Make a timer under an id, or replace the one that waits there.
+    """Create a timer under an id, or replace the one that waits there.
 
-    One that has ended is made anew. One that a worker runs is refused (exit code 4).
+    An ended timer is created again. A timer that a worker is running is refused (exit code 4).
     """
     times = _times(delay, due, delay_time)
     timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
@@ -162,7 +176,7 @@ async def move(
     delay_time: DelayTime = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Give timers that wait another time; a time that is past is now."""
+    """Move waiting timers to another time; a time in the past means now."""
     from towpath.apps.timers.model import TypeKey, when  # noqa: PLC0415 -- slow to import
 
     key, at = TypeKey(task_type, app), when(**_times(delay, due, delay_time))
@@ -183,7 +197,10 @@ async def cancel(
     app: AppOption = None,
     database: DatabaseOption = None,
 ) -> None:
-    """Cancel timers. One that runs is asked to stop: it stays leased until it has."""
+    """Cancel timers.
+
+    A running timer is asked to stop; it stays leased until it has.
+    """
     from towpath.apps.timers.model import TypeKey  # noqa: PLC0415 -- slow to import
 
     key = TypeKey(task_type, app)
@@ -216,7 +233,7 @@ async def list_(
 ) -> None:
     """List timers by type and state, page by page; params are left out.
 
-    Those that wait come in the order of their due times, which --since and --until are about.
+    Waiting timers are sorted by due time; --since and --until filter by it.
 
     \b
     States: delayed, ready, leased, dead, done, cancelled
@@ -241,7 +258,7 @@ async def list_(
 
 @verb(app, "types", examples="towpath timers types --json")
 async def types(session: Session) -> None:
-    """List the task types: who owns and serves each, and what it holds."""
+    """List task types: who owns and serves each, and how many timers it has."""
     async with _timers(session, None) as timers:
         views = await timers.all_types()
     session.out.answers(view.TYPE_COLUMNS, views, view.type_row, view.plain, none="no types yet")
@@ -265,7 +282,7 @@ async def log(
     limit: Limit = 50,
     after: After = None,
 ) -> None:
-    """Show what ran of a type, the latest first: when, how late, by whom, with what outcome."""
+    """Show which timers of a type ran, latest first: when, how late, where, with what outcome."""
     from towpath.apps.timers.model import TypeKey  # noqa: PLC0415 -- slow to import
 
     async with _timers(session, None) as timers:

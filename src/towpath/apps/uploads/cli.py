@@ -24,8 +24,8 @@ COLUMNS = ("UPLOAD", "STATUS", "NAME", ">SIZE", "CREATED", "ERROR")
 _REASON_MOST = 100
 _COUNTS = ("received_chunks", "uploaded_chunks", "total_chunks", "bytes_uploaded")
 
-UploadArgument = Annotated[str, typer.Argument(metavar="UPLOAD", help="Its id.")]
-UploadsArgument = Annotated[list[str], typer.Argument(metavar="UPLOAD…", help="Their ids.")]
+UploadArgument = Annotated[str, typer.Argument(metavar="UPLOAD", help="The upload's id.")]
+UploadsArgument = Annotated[list[str], typer.Argument(metavar="UPLOAD…", help="The uploads' ids.")]
 StatusOption = Annotated[
     str | None, typer.Option("--status", "-s", metavar="STATUS", help="Only with this status.")
 ]
@@ -82,7 +82,7 @@ async def list_(
 async def show(
     session: Session, *, upload: UploadArgument, database: DatabaseOption = None
 ) -> None:
-    """Show one upload: where it stands, and which chunks are missing."""
+    """Show one upload: its status and its missing chunks."""
     async with _uploads(session, database) as uploads:
         view = await uploads.status(upload)
         missing = await uploads.missing(upload) if view.status.open else None
@@ -94,7 +94,10 @@ async def show(
 
 @verb(app, "abort", examples="towpath uploads abort 01JQ3W8Z5T6V7X8Y9Z0A1B2C3D")
 async def abort(session: Session, *, ids: UploadsArgument, database: DatabaseOption = None) -> None:
-    """End uploads that are not completed. Nothing of them stays, neither here nor in the store."""
+    """Abort uploads that are not completed.
+
+    All their bytes are deleted, in Redis and in the store.
+    """
     await _each(session, database, ids, lambda uploads, id: uploads.abort(id))
 
 
@@ -102,9 +105,10 @@ async def abort(session: Session, *, ids: UploadsArgument, database: DatabaseOpt
 async def resume(
     session: Session, *, ids: UploadsArgument, database: DatabaseOption = None
 ) -> None:
-    """Go on with uploads that have FAILED.
+    """Resume FAILED uploads.
 
-    What is in the store or in Redis need not be sent again; `show` lists what is missing.
+    Bytes that are in the store or in Redis need not be sent again; `show` lists the missing
+    chunks.
     """
     await _each(session, database, ids, lambda uploads, id: uploads.resume(id))
 
@@ -118,7 +122,7 @@ async def resume(
     """,
 )
 async def sweep(session: Session, *, older: Older = None, database: DatabaseOption = None) -> None:
-    """Look after all uploads now, as servers do by themselves.
+    """Clean up all uploads now, as servers do by themselves.
 
     Uploads that stand still go on, those that were silent for too long expire, and what crashes
     have left in the store is deleted: parts of uploads that ended, and parts that no row knows.

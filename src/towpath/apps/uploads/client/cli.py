@@ -45,18 +45,18 @@ class Item(NamedTuple):
 
 
 FilesArgument = Annotated[
-    list[str], typer.Argument(metavar="FILE…", help="What to send; - is the standard input.")
+    list[str], typer.Argument(metavar="FILE…", help="Files to send; - is standard input.")
 ]
 ServerOption = Annotated[
     str | None,
     typer.Option(
-        "--server", "--api-url", metavar="URL", help="The HTTP server.  [setting: api_url]"
+        "--server", "--api-url", metavar="URL", help="URL of the HTTP server.  [setting: api_url]"
     ),
 ]
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        "--key", metavar="KEY", help="A key for it; better a setting.  [setting: api_key]"
+        "--key", metavar="KEY", help="API key; better use the setting.  [setting: api_key]"
     ),
 ]
 Parallel = Annotated[
@@ -66,13 +66,13 @@ Parallel = Annotated[
         "-p",
         min=1,
         max=64,
-        help="Chunks, or small files, at once.  [default: 4; of small ones up to 16]",
+        help="Chunks or small files to send at once.  [default: 4; up to 16 small files]",
     ),
 ]
 ChunkSize = Annotated[
     str | None,
     typer.Option(
-        "--chunk-size", metavar="SIZE", help="64k to 64m.  [default: what the server has]"
+        "--chunk-size", metavar="SIZE", help="Size of a chunk, 64k to 64m.  [default: the server's]"
     ),
 ]
 
@@ -94,25 +94,28 @@ def upload(
     server: ServerOption = None,
     key: KeyOption = None,
     name: Annotated[
-        str | None, typer.Option("--name", metavar="NAME", help="Its name there; for one file.")
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Its name on the server; for one file only."),
     ] = None,
     parallel: Parallel = None,
     chunk_size: ChunkSize = None,
     connector: Annotated[
-        str | None, typer.Option("--connector", metavar="ID", help="Its connector there.")
+        str | None,
+        typer.Option("--connector", metavar="ID", help="The connector to store it under."),
     ] = None,
     drive: Annotated[
-        str | None, typer.Option("--drive", metavar="NAME", help="Its drive there.")
+        str | None, typer.Option("--drive", metavar="NAME", help="The drive to store it on.")
     ] = None,
     again: Annotated[
-        bool, typer.Option("--again", help="Send it as a new document, even if it is there.")
+        bool,
+        typer.Option("--again", help="Upload it as a new document, even if it is stored already."),
     ] = False,
 ) -> None:
     """Send files to a server, and wait until they are stored.
 
-    Interrupted, by Ctrl-C or a crash on either side, the same command goes on where it was. A file
-    that is there already, under the same name, is not sent again. The key needs the scopes submit
-    and read. At the end, what is stored has the checksum of the file: the server has compared it.
+    After an interruption, by Ctrl-C or a crash on either side, the same command continues. A file
+    that is stored already under the same name is not sent again. The key needs the scopes submit
+    and read. At the end, the server has compared the checksum of the stored file with yours.
     """
     from towpath.apps.uploads.client.sending import SendOptions  # noqa: PLC0415 -- slow to import
 
