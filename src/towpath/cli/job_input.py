@@ -219,7 +219,7 @@ def _option(name: str, field: Field) -> inspect.Parameter:
     option = typer.Option(
         flag.removesuffix("s") if is_plural else flag,
         metavar="HIGH|0-100" if name == "priority" else _METAVARS.get(type(kind), "N"),
-        help=f"{about} Repeat it." if is_plural else about,
+        help=f"{about} Can be repeated." if is_plural else about,
     )
     form = list[str] if is_plural else str
     annotation = Annotated[form | None, option]

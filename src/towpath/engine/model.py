@@ -68,10 +68,12 @@ class JobOptions(TypedDict, total=False):
     needs no more than this and an attribute of `Said`.
     """
 
-    id: Annotated[str | None, Text(job_id), "Your own id: the same one twice is one job."]
-    priority: Annotated[int, Number(0, 100), "0 to 100: higher runs first."]
-    delay: Annotated[DurationLike, Span(), "How long until it may run; give this or a due time."]
-    due: Annotated[datetime | None, Moment(), "The instant from which it may run."]
+    id: Annotated[str | None, Text(job_id), "Your own id; the same id twice is one job."]
+    priority: Annotated[int, Number(0, 100), "0 to 100; higher runs first."]
+    delay: Annotated[
+        DurationLike, Span(), "How long until the job may run; pass this or a due time."
+    ]
+    due: Annotated[datetime | None, Moment(), "The time from which the job may run."]
     lane: Annotated[
         str | None,
         Text(lane_key),
@@ -80,20 +82,20 @@ class JobOptions(TypedDict, total=False):
     selector: Annotated[
         str | None,
         Text(selector_name),
-        "Which kind of job it is, for workers that ask for some kinds only.",
+        "The kind of the job, for workers that ask for some kinds only.",
     ]
-    max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before it is dead."]
+    max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before the job is dead."]
     retry: Annotated[RetryPolicy | None, Policy(), "How long to wait before the next attempt."]
     lease: Annotated[
         DurationLike | None,
         Span(milliseconds(1)),
-        "How long its worker may be silent; decides over the lease time that a claim names.",
+        "How long its worker may be silent; overrides the lease of the claim.",
     ]
-    keep: Annotated[DurationLike | None, Span(), "How long it can be looked at after its end."]
+    keep: Annotated[DurationLike | None, Span(), "How long the job is kept after it ends."]
     headers: Annotated[
         Mapping[str, str] | None,
         Pairs(),
-        "What travels beside the payload, e.g. a trace: names and texts, 4 KiB in all.",
+        "Data beside the payload, such as a trace: names and texts, up to 4 KiB in total.",
     ]
 
 

@@ -49,23 +49,23 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     lanes: LanePolicy = LanePolicy.BLOCK
     """What a lane does when its head fails: block, skip or park."""
     keep: DurationField = usually(ZERO)
-    """How long a finished job and its result can be looked at."""
+    """How long a finished job and its result are kept."""
     keep_most: int = 100_000
-    """At most so many finished jobs are kept; the oldest go first."""
+    """Maximum number of finished jobs to keep; the oldest are removed first."""
     keep_dead: DurationField = usually(days(30))
-    """How long a dead job stays, unless it parks its lane."""
+    """How long a dead job is kept, unless it parks its lane."""
     keep_dead_most: int = 100_000
-    """At most so many dead jobs are kept; the oldest go first."""
+    """Maximum number of dead jobs to keep; the oldest are removed first."""
     remember: DurationField = usually(hours(1))
-    """How long an id that a caller chose is known after its job is gone."""
+    """How long an id that a caller chose is remembered after its job is removed."""
     remember_most: int = 1_000_000
-    """At most so many ids are remembered; `counts` tells how many are."""
+    """Maximum number of remembered ids; `counts` shows the current number."""
     max_length: int = 0
-    """Jobs that may wait (ready, delayed, behind their lane's head); 0 = no limit."""
+    """Maximum number of jobs that wait (ready, delayed or in a lane); 0 = no limit."""
     max_payload: int = 1024 * 1024
-    """Bytes of one payload or result."""
+    """Maximum bytes of a payload or a result."""
     events: int = 1_000
-    """About how many entries the stream of events keeps, of 8 KiB at most; 0 = none are written."""
+    """About how many entries of up to 8 KiB the event stream keeps; 0 = no events."""
 
     def __post_init__(self) -> None:
         whole("max_attempts", self.max_attempts, 1, 1_000_000)

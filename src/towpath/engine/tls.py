@@ -32,16 +32,15 @@ class Tls(Options, frozen=True, kw_only=True):
     """TLS to the server, for rediss:// URLs. The paths are those of PEM files."""
 
     ca: str | None = None
-    """Authorities to trust besides those that this machine trusts."""
+    """PEM file of authorities to trust in addition to the system's."""
     cert: str | None = None
     """The client certificate, for servers that ask for one."""
     key: str | None = None
     """The certificate's private key; default: in the same file."""
     verify: Verify = Verify.FULL
-    """How the server's certificate is checked: full; authority (host names don't matter); none
-    (anybody may answer)."""
+    """How to check the server's certificate: full, authority (not its host name) or none."""
     sentinels: bool = True
-    """Whether to connect to the sentinels over TLS, too."""
+    """Whether to connect to the sentinels over TLS as well."""
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Tls:

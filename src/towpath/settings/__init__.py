@@ -56,39 +56,38 @@ class CallsOptions(Options, frozen=True, kw_only=True):
     """Private networks, addresses and hosts that outgoing calls may reach:
     `10.0.0.0/8,worker.internal`."""
     secrets: tuple[Secret, ...] = ()
-    """Secrets that outgoing calls are signed with (`whsec_…`): two during a rotation. `up` makes
-    its own."""
+    """Secrets for signing outgoing calls (`whsec_…`); two during a rotation. `up` creates one."""
 
 
 class Core(Options, frozen=True, kw_only=True):
     """What can be set whatever else there is; a field with options of its own is a group."""
 
     url: Annotated[Secret, Mark(also=("REDIS_URL",))] = "redis://localhost:6379"
-    """The server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
+    """URL of the server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""
     username: str | None = None
     """User name for the server; overrides the one in the URL."""
     password: Secret | None = None
     """Password for the server; overrides the one in the URL."""
     tls: Tls = Tls()
     database: Annotated[Secret | None, Mark(also=("DATABASE_URL",))] = None
-    """The ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
+    """URL of the ledger: sqlite:///path/to/file.db or postgresql://user@host/name."""
     durability: Annotated[str | None, Mark(read=_durability)] = None
     """The server's durability class, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
-    """How long a command waits for the server; a worker waits as long as it takes."""
+    """How long a command waits for the server; workers wait for ever."""
     host: str = "127.0.0.1"
     """Address the HTTP server listens on; 0.0.0.0 = all interfaces."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
     """Port of the HTTP server; 0 = any free one."""
     data: Path = Path("towpath-data")
-    """Where `towpath up` keeps everything: jobs, database, files."""
+    """Directory in which `towpath up` keeps jobs, database and files."""
     objects: bool = False
-    """Whether `towpath up` starts a local object store as well: S3, from the extra `objects`."""
+    """Whether `towpath up` also starts a local S3 object store (extra `objects`)."""
     api_key: Secret | None = None
-    """The first admin key; none = `up` makes one and shows it once. For commands that speak HTTP to
-    a server (`agent`, `mcp`): their key."""
+    """The first admin key; none = `up` creates one and shows it once. For commands that call a
+    server over HTTP (`agent`, `mcp`, `upload`): the key they use."""
     api_url: str = "http://127.0.0.1:8080"
-    """URL of the HTTP server, for these commands."""
+    """URL of the HTTP server that these commands call."""
     applications: tuple[str, ...] = ()
     """Third-party applications to mount: `module:name`, one or more."""
     calls: CallsOptions = CallsOptions()

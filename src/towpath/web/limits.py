@@ -27,20 +27,19 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     head_within: Duration = seconds(15)
     """How long the request line and headers may take to arrive."""
     rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 2_000
-    """Requests per second and key, twice as many at once; 0 = no limit."""
+    """Requests per second and key, with bursts of twice as many; 0 = no limit."""
     streams: Many = 10_000
-    """Event streams open at once."""
+    """Maximum number of open event streams."""
     streams_per_key: Many = 100
-    """Event streams open at once with one key."""
+    """Maximum number of open event streams per key."""
     waits: Many = 10_000
-    """Claims that wait at once."""
+    """Maximum number of waiting claims."""
     mcp_hosts: tuple[str, ...] = ()
-    """The names by which this server is known to those who use tools at /mcp; addresses and
-    localhost are taken as they are."""
+    """Host names under which /mcp may be called; IP addresses and localhost are always allowed."""
     mcp_origins: tuple[str, ...] = ()
-    """Origins whose pages may use /mcp, such as https://tools.example.com."""
+    """Origins whose web pages may call /mcp, such as https://tools.example.com."""
     grace: Duration = seconds(10)
-    """How long open requests may go on after SIGTERM."""
+    """How long open requests may continue after SIGTERM."""
 
 
 DEFAULTS = ServerLimits()

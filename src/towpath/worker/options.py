@@ -44,21 +44,19 @@ class WorkerOptions(Options, frozen=True, kw_only=True):
     """A worker process."""
 
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 100
-    """How many jobs run at once."""
+    """How many jobs run at once, in one process."""
     queues: Annotated[Mapping[str, Weight], Mark(read=_queues)] = {}
-    """Which queues to serve, with weights (`mails,reports=3`); none named = all that have a
-    handler."""
+    """Queues to serve, with weights (`mails,reports=3`); none = all queues that have a handler."""
     grace: Duration = seconds(25)
-    """How long running jobs may go on after SIGTERM; then they are given back."""
+    """How long running jobs may continue after SIGTERM before they are given back."""
     lease: Duration = seconds(15)
-    """How long the process may be silent before its jobs run elsewhere."""
+    """How long a worker may be silent before its jobs are given to others."""
     name: Annotated[str | None, Mark(read=_name)] = None
     """The worker's name in listings; default: host name, pid and a random suffix."""
     processes: Annotated[int, Meta(ge=1, le=1000)] = 1
-    """How many worker processes `towpath worker` runs; each has the concurrency to itself."""
+    """How many worker processes `towpath worker` runs; each has its own concurrency."""
     metrics_port: Annotated[int, Meta(ge=0, le=65_535)] = 0
-    """Where Prometheus fetches the metrics; 0 = nowhere. Of several processes, each has the port
-    after the one before."""
+    """Port for Prometheus metrics; 0 = off. Several processes use consecutive ports."""
     metrics_host: str = "127.0.0.1"
     """Address for the metrics; 0.0.0.0 = all interfaces."""
 

@@ -163,9 +163,9 @@ class TestAPush:
         ("changes", "reason"),
         [
             ({"after": NO_COMMIT, "deleted": True, "head_commit": None}, "deleted"),
-            ({"ref": "refs/tags/v1.0.0"}, "other than a branch"),
-            ({"ref": "refs/tags/v1.0.0", "after": NO_COMMIT, "deleted": True}, "other than a branch"),
-            ({"ref": "refs/notes/commits"}, "other than a branch"),
+            ({"ref": "refs/tags/v1.0.0"}, "than a branch"),
+            ({"ref": "refs/tags/v1.0.0", "after": NO_COMMIT, "deleted": True}, "than a branch"),
+            ({"ref": "refs/notes/commits"}, "than a branch"),
         ],
     )
     def test_of_nothing_to_review_is_ignored(self, changes: dict[str, Any], reason: str) -> None:

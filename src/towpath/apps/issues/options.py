@@ -20,23 +20,22 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
     """Issues: where they come from, who gets them, and what GitHub is told."""
 
     repositories: tuple[str, ...] = ()
-    """The repositories whose issues are handed out, as owner/name. None = all that send
-    webhooks."""
+    """Repositories whose issues are handed out, as owner/name. None = all that send webhooks."""
     policy: str = ""
-    """The file (TOML) with the policy; none = the built-in one."""
+    """The policy file (TOML); none = the built-in policy."""
     lease: Duration = minutes(10)
     """How long an agent holds an issue without a heartbeat."""
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
-    """How often an issue is handed out under one task before it is given up."""
+    """How many attempts a task gets before its issue is given up."""
 
     github_secrets: tuple[Secret, ...] = ()
-    """Secrets of GitHub's webhooks; two during a rotation. None = they are refused."""
+    """Secrets of GitHub's webhooks; two during a rotation. None = webhooks are refused."""
     delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
     """Maximum size of one webhook, in bytes."""
     github_token: Secret | None = None
     """Token for reading and labelling issues on GitHub; none = GitHub is not called."""
     github_host: str = GITHUB
-    """The GitHub that the issues are on."""
+    """Host of the GitHub that has the issues."""
     github_api: str | None = None
     """URL of GitHub's API, if it is not the usual one."""
     allow: Allowed = ()
@@ -46,7 +45,7 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
     look: Duration = seconds(5)
     """How often to look for expired leases."""
     pause: Duration = minutes(5)
-    """After GitHub refused to have an issue assigned: how long it is not offered."""
+    """How long an issue is not offered after GitHub refused its assignment."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -19,7 +19,7 @@ class MessagesOptions(Options, frozen=True, kw_only=True):
     """How messages leave."""
 
     worker_url: Annotated[Secret | None, Mark(also=("messages_worker_url",))] = None
-    """Where messages are pushed to; none = workers pull them."""
+    """URL to push messages to; none = workers pull them."""
     secrets: Signing = ()
     allow: Allowed = ()
     push_within: Duration = PROCESSING_TTL

@@ -29,36 +29,36 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
     """Reviews: whose webhooks are taken, who reviews, where reviews are posted."""
 
     github_secrets: tuple[Secret, ...] = ()
-    """Secrets of GitHub's webhooks; two during a rotation. None = they are refused."""
+    """Secrets of GitHub's webhooks; two during a rotation. None = webhooks are refused."""
     gitlab_secrets: tuple[Secret, ...] = ()
-    """The same for GitLab: signing tokens (`whsec_…`) or secret tokens."""
+    """Secrets of GitLab's webhooks: signing tokens (`whsec_…`) or secret tokens."""
     delivery: Annotated[int, Meta(ge=1024, le=25 * 1024 * 1024)] = 5 * 1024 * 1024
     """Maximum size of one webhook, in bytes."""
 
     reviewer_command: Command = ()
-    """The reviewer as a program and its arguments: a list, or words. No shell reads it."""
+    """The reviewer as a program with arguments: a list, or text. It runs without a shell."""
     reviewer_variables: Variables = _NONE
-    """Variables of the server that this program gets too: `MODEL_API_KEY`."""
+    """Environment variables that are passed to this program: `MODEL_API_KEY`."""
     reviewer_function: str | None = None
     """The reviewer as a Python function: `module:name`."""
     reviewer_url: Secret | None = None
-    """The reviewer as an HTTP endpoint; calls to it are signed: see `towpath secret`."""
+    """The reviewer as an HTTP endpoint; calls are signed, see `towpath secret`."""
     secrets: Signing = ()
     allow: Allowed = ()
 
     within: Duration = WITHIN
     """How long one review may take."""
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
-    """How often a review is tried before it is dead."""
+    """How many attempts a review gets before it is dead."""
     concurrency: Annotated[int, Meta(ge=1, le=100_000)] = 10
-    """How many reviews run at once in one server process."""
+    """How many reviews run at once in one server."""
 
     github_token: Secret | None = None
     """Token for posting reviews to GitHub; none = they are not posted."""
     github_host: str = GITHUB
     """Host of the GitHub that reviews are posted to."""
     github_approves: bool = False
-    """Whether the verdict `approve` becomes an approval; otherwise it is a comment."""
+    """Whether the verdict `approve` approves the pull request; otherwise it is a comment."""
     gitlab_token: Secret | None = None
     """Token for posting reviews to GitLab; none = they are not posted."""
     gitlab_host: str = GITLAB

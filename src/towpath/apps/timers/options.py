@@ -16,23 +16,23 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     """How timers are kept."""
 
     types: Annotated[int, Meta(ge=1, le=1000)] = 1000
-    """Types of timers that there may be at once, apps counted apart."""
+    """Maximum number of timer types; a type counts once per app."""
     unused: Duration = days(1)
     """After how long a type without timers and without anybody who serves it is deleted."""
     owner_keeps: Duration = minutes(5)
-    """How long a type without an app stays its owner's after the owner was last alive."""
+    """How long a type without an app stays reserved for its owner after the last heartbeat."""
     log_age: Duration = days(7)
     """How long a firing stays in the log."""
     log_entries: Annotated[int, Meta(ge=0, le=1_000_000)] = 10_000
     """How many firings the log of a type keeps; 0 = none."""
     log_bytes: Annotated[int, Meta(ge=4096, le=1024**3)] = 4 * 1024 * 1024
-    """About how many bytes of firings the log of a type keeps."""
+    """About how many bytes the log of a type keeps."""
     secrets: Signing = ()
     allow: tuple[str, ...] = ()
     """Private networks, addresses and hosts at which instances of applications may be called
-    (`10.0.0.0/8,shop.internal`); they open nothing else."""
+    (`10.0.0.0/8,shop.internal`). It applies to timers only."""
     call_within: Duration = seconds(10)
-    """How long an instance may take to answer when a timer is due; longer work is answered 202."""
+    """How long an instance may take to answer a call; for longer work it answers 202."""
     calls_per_type: Annotated[int, Meta(ge=1, le=1000)] = 20
     """How many timers of a type one scheduler calls at once."""
 

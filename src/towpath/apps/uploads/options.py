@@ -25,29 +25,29 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """How files are taken in, and where they go."""
 
     budget: Annotated[int, Meta(ge=32 * MIB, le=1024**4)] = 256 * MIB
-    """Bytes of chunks that may be in Redis at once. Plan for twice as much memory."""
+    """Maximum bytes of chunks in Redis. Plan for twice as much memory."""
     chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
-    """Bytes of a chunk where the client does not say."""
+    """Bytes of a chunk, unless the client chooses."""
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
-    """Uploads that one key may have under way at once."""
+    """Maximum number of unfinished uploads per key."""
     bytes_per_key: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """Bytes that the uploads of one key that are under way may have in all; 0 = no limit."""
+    """Maximum bytes of all unfinished uploads per key; 0 = no limit."""
     chunk_expiry: Duration = hours(1)
-    """How long a chunk stays in Redis after its upload was last heard of."""
+    """How long a chunk stays in Redis after the last activity of its upload."""
     expiry: Duration = hours(24)
-    """After how long without a chunk an upload is given up."""
+    """How long an upload may go without a chunk before it expires."""
     sweep_every: Duration = seconds(30)
-    """How often a server looks for what stands still, was given up or was left behind."""
+    """How often a server looks for stalled and expired uploads and for leftovers."""
     suffix: str = ""
-    """What object keys end with: connectors/{connector_id}/{node_id}{suffix}."""
+    """Suffix of object keys: connectors/{connector_id}/{node_id}{suffix}."""
     drives: Mapping[str, str] = {}
-    """The bucket of each drive, as drive=bucket; none = any drive, all in one bucket."""
+    """Bucket of each drive, as drive=bucket; none = one bucket for all drives."""
     parts_at_once: Annotated[int, Meta(ge=1, le=1000)] = 4
-    """Parts that one process stores at once; it holds the bytes of so many."""
+    """Parts that one process stores at once; it keeps their bytes in memory."""
     chunks_url: Secret | None = None
-    """URL of another Redis for the chunks; none = they are beside the jobs."""
+    """URL of another Redis for chunks; none = the one that has the jobs."""
     origins: tuple[str, ...] = ()
-    """Origins whose pages may upload from a browser (CORS); * = any."""
+    """Origins whose web pages may upload (CORS); * = any."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

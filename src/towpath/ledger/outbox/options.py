@@ -39,16 +39,16 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
     redis_stream: Annotated[str, Mark(read=_stream)] = "events"
     """The stream in Redis: its key is `towpath:stream:` and this name."""
     redis_kept: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """About how many entries that stream keeps, read or not."""
+    """About how many entries this stream keeps, whether they were read or not."""
     kafka_servers: str | None = None
-    """Kafka brokers to connect to first: `kafka-1:9092,kafka-2:9092`."""
+    """Kafka's bootstrap servers: `kafka-1:9092,kafka-2:9092`."""
     kafka_topic: str = "towpath.events"
-    """The Kafka topic; it must exist, or the brokers must create it."""
+    """The Kafka topic; it must exist, unless the brokers create topics."""
     kafka_options: Mapping[str, Secret] = {}
-    """More options of librdkafka, for TLS and passwords: `sasl.username=towpath`, one per line; a
-    table in the file."""
+    """More librdkafka options, for TLS and passwords: `sasl.username=towpath`, one per line; in
+    the settings file, a table."""
     webhook_url: Secret | None = None
-    """URL that each event is posted to; calls are signed: see `towpath secret`."""
+    """URL to post events to; calls are signed, see `towpath secret`."""
     secrets: Signing = ()
     allow: Allowed = ()
 

@@ -28,34 +28,33 @@ class StoreOptions(Options, frozen=True, kw_only=True):
     """Where the bytes of uploads end up."""
 
     bucket: str | None = None
-    """The S3 bucket that files go into; none = they go into the directory."""
+    """The S3 bucket for files; none = the directory is used."""
     make_bucket: bool = False
-    """Whether the bucket is made if it is missing."""
+    """Whether to create the bucket if it does not exist."""
     directory: Path | None = None
-    """The directory that files go into where there is no bucket; `up` has one. None = uploads are
-    off."""
+    """The directory for files if there is no bucket; `up` has one. None = uploads are off."""
     prefix: str = ""
-    """What the keys of all objects begin with: `towpath/`."""
+    """Prefix of all object keys: `towpath/`."""
     endpoint: str | None = None
-    """URL of the S3 server; none = Amazon's."""
+    """URL of the S3 server; none = Amazon S3."""
     region: str | None = None
-    """Region of the bucket; none = what the environment says, or us-east-1."""
+    """Region of the bucket; none = the one in the environment, or us-east-1."""
     path_style: bool | None = None
-    """Whether the bucket is in the path of URLs, not in the host name; none = yes where there is an
-    endpoint."""
+    """Whether URLs have the bucket in the path instead of the host name; none = yes if an endpoint
+    is set."""
     access_key: Secret | None = None
-    """Access key; none = the usual chain of credentials: variables, profile, the machine's role."""
+    """Access key; none = the usual AWS credentials: environment, profile or the machine's role."""
     secret_key: Secret | None = None
     """Secret of the access key."""
     session_token: Secret | None = None
     """Session token, for temporary credentials."""
     checksums: bool = True
-    """Whether parts are sent with a CRC that the store compares; no = with an MD5, for servers that
-    know no CRCs."""
+    """Whether parts are sent with a CRC that the store checks; no = with an MD5, for servers
+    without CRCs."""
     silence: Duration = seconds(30)
-    """How long a store may stay silent before a call is given up."""
+    """How long the store may be silent before a call fails."""
     connections: Annotated[int, Meta(ge=1, le=1000)] = 32
-    """Connections to the S3 server, or threads for the directory, per process."""
+    """Connections to the S3 server, or threads for the directory, in each process."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
