@@ -71,7 +71,7 @@ def test_a_name_that_only_begins_like_an_old_one_is_no_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOWPATH_EVENTSOURCE", "1")
-    with pytest.raises(InvalidOption, match="is no setting"):
+    with pytest.raises(InvalidOption, match="is not a setting"):
         load(registry=groups)
 
 

@@ -37,19 +37,19 @@ class LogEvent(msgspec.Struct, frozen=True):
 
 FIELDS: Mapping[str, str] = MappingProxyType(
     {
-        "address": "Where it is served: host and port, or a URL.",
-        "agent": "Who works on an issue: the name that the agent gave.",
-        "app": "The application whose timers these are.",
+        "address": "The address: host and port, or a URL.",
+        "agent": "The name of the agent that works on an issue.",
+        "app": "The application that the timers belong to.",
         "attempt": "Which attempt at the job, or at an event that leaves, this is, from 1.",
         "avoided": "Seconds for which an instance is not called.",
-        "away": "Seconds since the server answered last.",
-        "blocked": "Seconds for which the event loop ran nothing else.",
-        "changed": "How many issues had changed since the comparison before.",
+        "away": "Seconds since the last answer of the server.",
+        "blocked": "Seconds for which the event loop was blocked.",
+        "changed": "How many issues had changed since the last comparison.",
         "code": "A process's exit code; negative = the signal that ended it.",
         "concurrency": "How many jobs the worker runs at a time.",
         "delay": "Seconds until the job may run again.",
         "due": "When it should have happened.",
-        "duty": "Which of configure, fire and sweep (promote, reap and trim).",
+        "duty": "The duty: configure, fire or sweep (promote, reap and trim).",
         "ended": "How the attempt was ended: cancelled, killed or abandoned.",
         "error": "The class of the exception.",
         "event_id": "The id of an event that leaves, the same however often it is sent.",
@@ -57,39 +57,39 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "grace": "Seconds that running jobs are given to finish.",
         "handler": "The handler's name.",
         "how": "How it ended: completed, failed, released, withdrawn, expired or refused.",
-        "instance": "Where an instance of an application is called: host and port.",
+        "instance": "The address of an application's instance: host and port.",
         "issue": "An issue: its repository and number.",
         "issues": "How many issues were compared.",
         "job": "The job's id.",
-        "jobs": "How many jobs this is about.",
+        "jobs": "The number of jobs.",
         "key": "The id of an API key.",
         "late": "Seconds between the due time and now.",
-        "lease": "Seconds that the worker may be silent before its jobs are given to others.",
-        "leases": "How many leases this is about.",
+        "lease": "Seconds that a worker may be silent before its jobs are given to others.",
+        "leases": "The number of leases.",
         "limit": "Seconds that the handler may take.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
         "name": "The new name.",
         "pause": "Seconds until it is started again.",
-        "pid": "The number of a process.",
+        "pid": "The id of a process.",
         "place": "File and line of the code.",
         "policy": "What is done about missed firings: skip, once or all.",
         "queue": "The queue's name.",
         "queues": "The names of the queues.",
         "ran": "Seconds from the handler's start to its end.",
-        "reason": "Why, in words; cut at 1,000 characters.",
+        "reason": "The reason, as text; cut at 1,000 characters.",
         "recurring": "The name of the schedule.",
         "released": "How many jobs were given back unfinished.",
         "repository": "A repository: its owner and name.",
         "request": "Method and path of a request, without its body.",
-        "requests": "How many requests GitHub was asked.",
+        "requests": "How many requests were sent to GitHub.",
         "running": "How many handlers were running.",
         "server": "The server, without credentials.",
         "silent": "Seconds since the last heartbeat that was accepted.",
         "sink": "The name of the sink.",
         "slots": "How many slots are left.",
-        "status": "The status with which a request was answered.",
-        "task": "What runs in the background: the relay, a courier, a reader of events.",
+        "status": "The status of the response.",
+        "task": "The background task: the relay, a courier, a reader of events.",
         "task_type": "The type of timers; all = every type.",
         "took": "Seconds that it took.",
         "type": "The type of an event that leaves.",
@@ -97,8 +97,8 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "uptime": "Seconds since the worker started.",
         "verb": "What the worker asked for: complete, fail, release or renew.",
         "version": "The version of Towpath.",
-        "waited": "Seconds from the moment the job could run to its start.",
-        "weight": "The share of free slots that the queue gets, beside the others of the worker.",
+        "waited": "Seconds from when the job could run to its start.",
+        "weight": "The queue's share of free slots, relative to the worker's other queues.",
         "what": "What was different.",
         "worker": "The worker's name: in every line of a worker.",
     }
@@ -112,7 +112,7 @@ COMMON = ("worker",)
 
 WORKER_STARTED = LogEvent(
     "worker.started",
-    "The worker was connected and began to claim.",
+    "The worker is connected and claims jobs.",
     ("queues", "concurrency", "lease", "grace", "server", "version"),
 )
 WORKER_STOPPING = LogEvent(
@@ -122,8 +122,9 @@ WORKER_STOPPING = LogEvent(
 )
 WORKER_STOPPED = LogEvent(
     "worker.stopped",
-    "The worker ended. With code 0 all it held was settled or released; with 1 its slots were lost "
-    "to threads that did not end; with 75 by force, and what was not settled comes back by itself.",
+    "The worker ended. Code 0: all its jobs were settled or released. Code 1: all slots were "
+    "lost to threads that do not end. Code 75: it was forced to end; unsettled jobs are "
+    "redelivered.",
     ("reason", "code", "jobs", "released", "uptime"),
 )
 
@@ -147,13 +148,13 @@ RELOAD_CHANGED = LogEvent(
 )
 RELOAD_REFUSED = LogEvent(
     "reload.refused",
-    "A source file can't be read by Python: the worker goes on as it was until the file is mended.",
+    "A source file has a syntax error: the worker goes on with the old code until it is fixed.",
     ("place", "reason"),
     ERROR,
 )
 RELOAD_WAITING = LogEvent(
     "reload.waiting",
-    "The worker ended by itself; it is started again when a source file changes.",
+    "The worker ended by itself; it restarts when a source file changes.",
     ("code",),
     WARNING,
 )
@@ -174,12 +175,12 @@ JOB_STARTED = LogEvent(
 )
 JOB_COMPLETED = LogEvent(
     "job.completed",
-    "The handler returned and the store accepted it.",
+    "The handler returned, and the job is completed.",
     ("job", "queue", "handler", "attempt", "waited", "ran"),
 )
 JOB_SKIPPED = LogEvent(
     "job.skipped",
-    "Its record wants no attempt now: it has ended, for example superseded. Nothing was run.",
+    "The job's record has ended, for example as superseded. No handler was run.",
     ("job", "queue", "handler", "attempt"),
 )
 JOB_FAILED = LogEvent(
@@ -190,7 +191,7 @@ JOB_FAILED = LogEvent(
 )
 JOB_DEAD = LogEvent(
     "job.dead",
-    "The last attempt failed; the job stays with its reason until somebody retries or deletes it.",
+    "The last attempt failed. The job is kept with its reason until it is retried or deleted.",
     ("job", "queue", "handler", "attempt", "ran", "error", "reason"),
     ERROR,
 )
@@ -201,7 +202,7 @@ JOB_SNOOZED = LogEvent(
 )
 JOB_HANDED_OVER = LogEvent(
     "job.handed_over",
-    "The handler handed its lease over: whoever has the token ends the attempt by then.",
+    "The handler handed its lease over: whoever has the token ends the attempt.",
     ("job", "queue", "handler", "attempt", "ran", "until"),
 )
 JOB_DISCARDED = LogEvent(
@@ -222,25 +223,25 @@ JOB_CANCELLED = LogEvent(
 )
 JOB_LOST = LogEvent(
     "job.lost",
-    "The lease was lost while the handler ran; the attempt was stopped, the job is another's.",
+    "The lease was lost while the handler ran. The attempt was stopped; the job is redelivered.",
     ("job", "queue", "handler", "attempt", "ran"),
     WARNING,
 )
 JOB_STALE_REFUSED = LogEvent(
     "job.stale_refused",
-    "The store refused to settle the job under a lease that was no longer held; nothing changed.",
+    "The lease was lost before the job was settled; the store refused, and nothing changed.",
     ("job", "queue", "handler", "attempt", "verb"),
     WARNING,
 )
 JOB_TIMED_OUT = LogEvent(
     "job.timed_out",
-    "The handler took longer than its time limit; the attempt was ended.",
+    "The handler exceeded its time limit; the attempt was ended.",
     ("job", "queue", "handler", "attempt", "ran", "limit", "ended"),
     WARNING,
 )
 JOB_REDELIVERED = LogEvent(
     "job.redelivered",
-    "The job came again because the worker that had it was silent for too long.",
+    "The job was redelivered because its worker was silent for too long.",
     ("job", "queue", "handler", "attempt"),
     WARNING,
 )
@@ -255,7 +256,7 @@ HANDLER_NOT_FOUND = LogEvent(
 )
 PAYLOAD_INVALID = LogEvent(
     "payload.invalid",
-    "The payload did not fit the handler's type; the reason names places, never values.",
+    "The payload does not match the handler's type. The reason names fields, never values.",
     ("job", "queue", "handler", "attempt", "reason"),
     ERROR,
 )
@@ -267,7 +268,7 @@ RESULT_INVALID = LogEvent(
 )
 MIDDLEWARE_FAILED = LogEvent(
     "middleware.failed",
-    "A middleware raised; the attempt failed with it.",
+    "A middleware raised an error; the attempt failed.",
     ("middleware", "job", "queue", "handler", "attempt", "error", "reason"),
     ERROR,
 )
@@ -276,44 +277,44 @@ MIDDLEWARE_FAILED = LogEvent(
 
 SLOT_LOST = LogEvent(
     "slot.lost",
-    "A thread did not end after its time limit and was abandoned; its slot is lost until it does.",
+    "A thread did not end at its time limit. Its slot is lost until the thread ends.",
     ("job", "queue", "handler", "ran", "slots"),
     ERROR,
 )
 SLOTS_EXHAUSTED = LogEvent(
     "slots.exhausted",
-    "All slots were lost to threads that do not end; the worker exits so that it is restarted.",
+    "All slots are lost to threads that do not end; the worker exits to be restarted.",
     ("concurrency",),
     CRITICAL,
 )
 PROCESS_DIED = LogEvent(
     "process.died",
-    "A process of the pool ended in the middle of a job; it was replaced.",
+    "A handler's process died during a job; it was replaced.",
     ("job", "queue", "handler", "attempt", "code"),
     ERROR,
 )
 LOOP_BLOCKED = LogEvent(
     "loop.blocked",
-    "Something held the event loop; all async handlers stood still, heartbeats went on.",
+    "The event loop was blocked: async handlers stood still, heartbeats went on.",
     ("blocked", "running"),
     WARNING,
 )
 HEARTBEAT_FAILED = LogEvent(
     "heartbeat.failed",
-    "Leases could not be renewed; they are lost if this lasts as long as the lease.",
+    "Leases could not be renewed. They are lost if this lasts longer than the lease.",
     ("leases", "silent", "error", "reason"),
     WARNING,
 )
 SERVER_UNREACHABLE = LogEvent(
     "server.unreachable",
-    "The server gave no answer, or is not fit; it is asked again every second.",
+    "The server gave no answer, or can't be used; it is asked again every second.",
     ("server", "error", "reason"),
     ERROR,
 )
 QUEUE_UNREADABLE = LogEvent(
     "queue.unreadable",
-    "An entry in the list of queues could not be read and is left out: it is somebody else's, or a "
-    "newer release's.",
+    "An entry in the list of queues can't be read and is left out. Another program or a newer "
+    "release wrote it.",
     ("queue", "reason"),
     WARNING,
 )
@@ -331,50 +332,48 @@ QUEUE_RECOVERED = LogEvent(
     "Jobs of the queue are claimed and settled again.",
     ("queue", "server", "away"),
 )
-METRICS_SERVED = LogEvent("metrics.served", "The worker's own metrics were opened.", ("address",))
+METRICS_SERVED = LogEvent("metrics.served", "The worker serves its metrics.", ("address",))
 
 # ── the HTTP server ──────────────────────────────────────────────────────────────────────
 
-HTTP_STARTED = LogEvent(
-    "http.started", "The HTTP server began to answer requests.", ("address", "version")
-)
+HTTP_STARTED = LogEvent("http.started", "The HTTP server answers requests.", ("address", "version"))
 HTTP_STOPPED = LogEvent(
     "http.stopped",
-    "The HTTP server ended: open requests were answered, or their time was over.",
+    "The HTTP server ended; open requests were answered or timed out.",
     ("reason", "uptime"),
 )
 DASHBOARD_ACTION = LogEvent(
     "dashboard.action",
-    "Somebody changed something in the dashboard; `status` says how it was answered.",
+    "Somebody changed something in the dashboard; `status` is the response.",
     ("key", "request", "status"),
 )
 HTTP_DEFECT = LogEvent(
     "http.defect",
-    "A request was answered with 500: the code has a defect. Report it.",
+    "A request failed with 500 because of a defect. Report it.",
     ("error", "place"),
     ERROR,
 )
 STORE_RESTARTED = LogEvent(
     "store.restarted",
-    "The private server had ended without being asked to; it was started again.",
+    "The private server had died; it was started again.",
     ("server",),
     WARNING,
 )
 STORE_DOWN = LogEvent(
     "store.down",
-    "The private server has ended and could not be started; it is tried again after a pause.",
+    "The private server has died and could not be started; another try follows.",
     ("server", "error", "reason", "pause"),
     ERROR,
 )
 TASK_FAILED = LogEvent(
     "task.failed",
-    "A background task ended by itself; it is started again after a pause. Report it.",
+    "A background task failed; it is restarted after a pause. Report it.",
     ("task", "error", "place", "pause"),
     ERROR,
 )
 TASK_RECOVERED = LogEvent(
     "task.recovered",
-    "A background task that had ended by itself runs again.",
+    "A background task that had failed runs again.",
     ("task",),
 )
 
@@ -382,14 +381,14 @@ TASK_RECOVERED = LogEvent(
 
 SINK_UNREACHABLE = LogEvent(
     "sink.unreachable",
-    "The sink took no events; they are kept, and sent when it is back.",
+    "The sink accepts no events; they are kept and sent later.",
     ("sink", "reason"),
     ERROR,
 )
-SINK_BACK = LogEvent("sink.back", "The sink took events again.", ("sink", "away"))
+SINK_BACK = LogEvent("sink.back", "The sink accepts events again.", ("sink", "away"))
 OUTBOX_DELAYED = LogEvent(
     "outbox.delayed",
-    "The sink did not take the event while it took others; those of its key wait for it.",
+    "The sink did not accept the event but accepted others. Later events of its key wait.",
     ("sink", "event_id", "type", "attempt", "reason", "delay"),
     WARNING,
 )
@@ -411,56 +410,56 @@ OUTBOX_UNREADABLE = LogEvent(
 
 QUEUE_CONFIGURED = LogEvent(
     "queue.configured",
-    "The queue was given the options that its handlers declare.",
+    "The queue now has the options that its handlers declare.",
     ("queue", "reason"),
 )
 QUEUE_ADDED = LogEvent(
     "queue.added",
-    "A handler was added while the worker ran: it serves the queue from now on.",
+    "A handler was added: the worker now serves the queue.",
     ("queue", "weight"),
 )
 QUEUE_REMOVED = LogEvent(
     "queue.removed",
-    "The queue's last handler was removed: the worker claims no more, and finishes what runs.",
+    "The queue's last handler was removed: the worker only finishes its running jobs.",
     ("queue",),
 )
 DUTY_FAILED = LogEvent(
     "duty.failed",
-    "A duty could not be done; any worker does it at the next turn.",
+    "A duty failed; a worker tries it again at the next turn.",
     ("duty", "queue", "error", "reason"),
     WARNING,
 )
 RECORDS_QUEUED = LogEvent(
     "records.queued",
-    "Records that were not in Redis were queued there: missed by whoever made them, or found when "
-    "the ledger was compared with Redis.",
+    "Records that were missing in Redis were queued there. Their submit had not queued them, or "
+    "Redis had lost them.",
     ("queue", "jobs", "reason"),
 )
 RELAY_BLOCKED = LogEvent(
     "relay.blocked",
-    "Redis or the database gave no answer: records are kept in the database until it does.",
+    "Redis or the database gives no answer; records wait in the database.",
     ("error", "reason"),
     WARNING,
 )
 RELAY_RECOVERED = LogEvent(
     "relay.recovered",
-    "Redis and the database answer again; what was kept is queued.",
+    "Redis and the database answer again; waiting records are queued.",
     (),
 )
 RECORD_UNWRITTEN = LogEvent(
     "record.unwritten",
-    "The end of an attempt could not be written into its record; it is tried again.",
+    "The outcome of an attempt could not be written to its record; it is tried again.",
     ("job", "queue", "attempt", "error", "reason"),
     WARNING,
 )
 RECURRING_FIRED = LogEvent(
     "recurring.fired",
-    "A schedule fell due and this process submitted its job.",
+    "A schedule was due, and this process submitted its job.",
     ("recurring", "queue", "job", "due", "late"),
 )
 RECURRING_MISSED = LogEvent(
     "recurring.missed",
-    "Firings were missed while nobody was there to fire; the policy decided what became of them.",
+    "Firings were missed because no process ran; the policy says what was done.",
     ("recurring", "queue", "missed", "policy"),
     WARNING,
 )
@@ -469,14 +468,14 @@ RECURRING_MISSED = LogEvent(
 
 INSTANCE_AVOIDED = LogEvent(
     "instance.avoided",
-    "Calls to an instance failed, one after the other: this scheduler calls others meanwhile, and "
-    "then tries it again.",
+    "Several calls to an instance failed: this scheduler calls others for a while, then tries it "
+    "again.",
     ("app", "instance", "task_type", "avoided"),
     WARNING,
 )
 INSTANCE_RECOVERED = LogEvent(
     "instance.recovered",
-    "An instance that was avoided took a call; it is called as before.",
+    "An instance that had failed accepted a call; it is called as before.",
     ("app", "instance", "task_type"),
 )
 
@@ -484,26 +483,24 @@ INSTANCE_RECOVERED = LogEvent(
 
 ISSUE_HANDED_OUT = LogEvent(
     "issue.handed_out",
-    "An agent asked for work and got an issue.",
+    "An agent requested a task and got an issue.",
     ("issue", "job", "agent", "task_type"),
 )
 ISSUE_HOLD_ENDED = LogEvent(
     "issue.hold_ended",
-    "Nobody holds an issue any more: its task was completed, failed, released or withdrawn, its "
-    "agent was silent, or GitHub refused.",
+    "An agent no longer holds an issue; `how` says why.",
     ("issue", "job", "agent", "how"),
 )
 ISSUE_REFUSED = LogEvent(
     "issue.refused",
-    "GitHub refuses for good to show who holds an issue: it was released, and is offered again "
-    "later.",
+    "GitHub refused the changes that show who holds an issue. It was released and is offered "
+    "again later.",
     ("issue", "agent", "error", "reason"),
     WARNING,
 )
 ISSUE_REPAIRED = LogEvent(
     "issue.repaired",
-    "A comparison with GitHub found a difference, and mended it: what GitHub says of the issue, or "
-    "the labels that show who holds it.",
+    "A comparison with GitHub found and repaired a difference, in the issue or in its labels.",
     ("issue", "what"),
 )
 REPOSITORY_SYNCED = LogEvent(
@@ -513,8 +510,8 @@ REPOSITORY_SYNCED = LogEvent(
 )
 REPOSITORY_TROUBLE = LogEvent(
     "repository.trouble",
-    "The issues of a repository could not be compared with GitHub; it is tried again. Where it is "
-    "gone, its issues are no longer handed out.",
+    "The issues of a repository could not be compared with GitHub; it is tried again. If the "
+    "repository is gone, its issues are no longer handed out.",
     ("repository", "error", "reason"),
     WARNING,
 )

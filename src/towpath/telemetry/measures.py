@@ -66,16 +66,16 @@ FAILED = _counter(
 DEAD = _counter(
     "jobs_dead",
     "Jobs that this process gave up: their last attempt failed, or the handler discarded them.",
-    "Is there something that a person must look at? Alert on any increase.",
+    "Does somebody have to look at it? Alert on any increase.",
 )
 SNOOZED = _counter(
     "jobs_snoozed",
     "Attempts that asked to run later.",
-    "What is put off again and again?",
+    "Which jobs are postponed again and again?",
 )
 HANDED_OVER = _counter(
     "jobs_handed_over",
-    "Attempts whose lease was handed over: somebody else ends them.",
+    "Attempts whose lease was handed over to somebody else.",
     "How much of the work ends elsewhere?",
 )
 RELEASED = _counter(
@@ -86,7 +86,7 @@ RELEASED = _counter(
 CANCELLED = _counter(
     "jobs_cancelled",
     "Attempts that were stopped because somebody cancelled the job.",
-    "How much work is called off after it began?",
+    "How much work is cancelled after it began?",
 )
 TIMED_OUT = _counter(
     "jobs_timed_out",
@@ -95,18 +95,18 @@ TIMED_OUT = _counter(
 )
 REDELIVERED = _counter(
     "jobs_redelivered",
-    "Jobs that came again because the worker that had them was silent for too long.",
+    "Jobs that were redelivered because their worker was silent for too long.",
     "Do workers crash or stall?",
 )
 LOST = _counter(
     "leases_lost",
-    "Attempts that were stopped because the lease was lost meanwhile.",
+    "Attempts that were stopped because their lease was lost.",
     "Are this worker's heartbeats too late?",
 )
 STALE_REFUSED = _counter(
     "jobs_stale_refused",
     "Settlements that the store refused because the lease was no longer held.",
-    "How often would work have been counted twice without the token?",
+    "How often would work have been done twice without the token?",
 )
 
 JOB_SECONDS = _histogram(
@@ -114,13 +114,13 @@ JOB_SECONDS = _histogram(
 )
 WAIT_SECONDS = _histogram(
     "wait",
-    "Seconds from the moment a job could run to its handler's start.",
+    "Seconds from when a job could run to its handler's start.",
     "Are there enough workers?",
 )
 PUNCTUALITY_SECONDS = _histogram(
     "punctuality",
     "Seconds from the due time of a delayed job to its handler's start.",
-    "Does work happen when it was promised?",
+    "Does work start on time?",
 )
 
 QUEUE_DEPTH = _gauge(
@@ -132,8 +132,8 @@ QUEUE_DEPTH = _gauge(
 OLDEST_SECONDS = _gauge(
     "oldest_seconds",
     ("queue",),
-    "Age of the oldest job that could run and does not; 0 if there is none.",
-    "How far behind is the queue? Alert on this one: it needs no idea of the queue's rate.",
+    "Age of the oldest ready job; 0 if there is none.",
+    "How far behind is the queue? Alert on this one: it works for fast and slow queues.",
 )
 LEASES_ACTIVE = _gauge(
     "leases_active",
@@ -151,15 +151,15 @@ SCHEDULES_FIRED = MetricSpec(
     "towpath_schedules_fired_total",
     Kind.COUNTER,
     ("queue",),
-    "Firings of schedules that this process made, those that code declares too.",
-    "Are schedules fired, and by whom?",
+    "Firings of schedules by this process, also of schedules declared in code.",
+    "Are schedules fired, and by which process?",
 )
 SCHEDULES_MISSED = MetricSpec(
     "towpath_schedules_missed_total",
     Kind.COUNTER,
     ("queue",),
-    "Firings that nobody was there for in time, whatever became of them.",
-    "Was nobody there to fire? Alert on any increase.",
+    "Firings that no process made in time.",
+    "Was no worker or server running? Alert on any increase.",
 )
 OUTBOX_SENT = MetricSpec(
     "towpath_outbox_sent_total",
@@ -173,7 +173,7 @@ OUTBOX_REFUSED = MetricSpec(
     Kind.COUNTER,
     _PER_SINK,
     "Events that the sink refused for good; they were set aside.",
-    "Is there something that a person must look at? Alert on any increase.",
+    "Does somebody have to look at it? Alert on any increase.",
 )
 OUTBOX_EVENTS = _gauge(
     "outbox_events",
@@ -190,8 +190,8 @@ OUTBOX_LAG = _gauge(
 READABLE = _gauge(
     "queues_readable",
     (),
-    "1 if the queues and the outbox could be looked at for this scrape, 0 if not.",
-    "Can the gauges above be believed, and does the worker reach its server?",
+    "1 if the queues and the outbox could be read for this scrape, 0 if not.",
+    "Are the gauges above up to date, and does the worker reach its server?",
 )
 
 CATALOGUE: tuple[MetricSpec, ...] = tuple(

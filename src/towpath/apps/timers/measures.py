@@ -15,29 +15,28 @@ FIRED = MetricSpec(
     "towpath_timers_fired_total",
     Kind.COUNTER,
     ("queue", "state"),
-    "Attempts at timers, by what came of them: done, failed, dead, cancelled, lost, released, "
-    "handed_over.",
+    "Attempts at timers, by result: done, failed, dead, cancelled, lost, released, handed_over.",
     "Which timers fail, and since when?",
 )
 CALLS = MetricSpec(
     "towpath_timers_calls_total",
     Kind.COUNTER,
     ("state",),
-    "Calls to instances of applications, by what came of them: done, handed_over, dead, elsewhere "
-    "(refused: another instance is called), later, unreached.",
-    "Do the applications take their timers?",
+    "Calls to instances of applications, by result: done, handed_over, dead, elsewhere (refused: "
+    "another instance is called), later, unreached.",
+    "Do the applications accept their timers?",
 )
 INSTANCES = MetricSpec(
     "towpath_timers_instances",
     Kind.GAUGE,
     (),
-    "Instances of applications that are alive, as the scheduler in this process sees it.",
-    "Is there anybody to call?",
+    "Live instances of applications, as seen by the scheduler in this process.",
+    "Is any instance alive?",
 )
 BREAKERS_OPEN = MetricSpec(
     "towpath_timers_breakers_open",
     Kind.GAUGE,
     (),
-    "Instances that the scheduler in this process does not call, for a type or for all.",
-    "Do instances fail that say they are alive?",
+    "Instances that the scheduler in this process avoids, for one type or all.",
+    "Do live instances fail?",
 )

@@ -16,14 +16,14 @@ PROCESSED = MetricSpec(
     "repository_chunks_processed",
     Kind.COUNTER,
     (),
-    "Chunks that this process has put into the store, as parts of objects.",
-    "How much gets into the store?",
+    "Chunks that this process has stored, as parts of objects.",
+    "How much is stored?",
 )
 QUEUED = MetricSpec(
     "repository_chunks_queued",
     Kind.GAUGE,
     (),
-    "Chunks in Redis that wait for their part to be stored, when somebody last swept.",
+    "Chunks in Redis that wait to be stored, at the last sweep.",
     "Do the workers keep up with the clients?",
 )
 CHUNK_LATENCY = MetricSpec(
@@ -51,14 +51,14 @@ RESERVED = MetricSpec(
     "towpath_uploads_reserved_bytes",
     Kind.GAUGE,
     (),
-    "Bytes of the budget for chunks that are reserved, when this process last looked.",
+    "Reserved bytes of the budget for chunks, at this process's last look.",
     "Is there room? Compare it with the setting uploads.budget.",
 )
 ORPHANS = MetricSpec(
     "towpath_uploads_orphans_total",
     Kind.COUNTER,
     (),
-    "Multipart uploads in the store that belonged to no upload, and that this process aborted.",
+    "Multipart uploads without an upload that this process aborted in the store.",
     "Do crashes leave parts behind? They cost money until they are aborted.",
 )
 ALL = (PROCESSED, QUEUED, CHUNK_LATENCY, STORE_LATENCY, COMPLETION_LATENCY, RESERVED, ORPHANS)
