@@ -233,7 +233,7 @@ class TestAnEventThatIsNotTaken:
             await all_gone(ledger)
         [refused] = await ledger.outbox.refused("events")
         assert refused.event.id == "a/1"
-        assert refused.reason == "not taken in 3 attempts: answered 500"
+        assert refused.reason == "not accepted in 3 attempts: answered 500"
         assert [it for it in sink.ids if it.startswith("a")] == ["a/2"]
         assert [it["attempt"] for it in lines(caplog, "outbox.delayed")] == [1, 2]
 

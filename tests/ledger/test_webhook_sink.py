@@ -271,7 +271,7 @@ class TestAReceiverInTrouble:
         arrived = first_arrivals(endpoint.taken)
         assert (arrived["k0"], arrived["k1"], arrived["k2"]) == ([2], [1, 2], [1, 2])
         [refused] = await ledger.outbox.refused("webhook")
-        assert refused.reason == "not taken in 2 attempts: the receiver answered 500"
+        assert refused.reason == "not accepted in 2 attempts: the receiver answered 500"
 
 
 async def carried(ledger: Ledger, caller: Caller, endpoint: Endpoint) -> None:

@@ -10,7 +10,7 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """Where a job is in its life."""
+    """The state of a job."""
 
     READY = "ready"
     """Can be claimed now."""

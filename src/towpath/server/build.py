@@ -185,16 +185,19 @@ async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> A
 # ── the description: OpenAPI 3.1 ─────────────────────────────────────────────────────────
 
 TAGS = [
-    {"name": "jobs", "description": "Submit, look, explain, list, cancel."},
-    {"name": "work", "description": "Claim, renew, complete, fail, release: all a worker needs."},
-    {"name": "queues", "description": "Counts, pause and resume, dead jobs."},
-    {"name": "events", "description": "What happens, as a stream."},
-    {"name": "schedules", "description": "Jobs on a schedule: made, changed, paused, fired."},
-    {"name": "operating", "description": "What checks find, API keys, the audit log."},
+    {"name": "jobs", "description": "Submit, read, explain, list and cancel jobs."},
+    {
+        "name": "work",
+        "description": "Claim, renew, complete, fail and release jobs: all that a worker needs.",
+    },
+    {"name": "queues", "description": "Counts, history, pause and resume, dead jobs, lanes."},
+    {"name": "events", "description": "Events of a queue, as a stream."},
+    {"name": "schedules", "description": "Create, change, pause and fire schedules."},
+    {"name": "operating", "description": "Health checks, workers, API keys and the audit log."},
 ]
 _HEALTH = {
     "name": "health",
-    "description": "Whether it lives, whether it can serve, its metrics.",
+    "description": "Liveness, readiness and metrics.",
 }
 _IN_HEADER = {"type": "apiKey", "in": "header"}
 _SCHEMES = {

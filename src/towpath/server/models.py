@@ -35,9 +35,9 @@ class PayloadIn(Body):
     """What has a payload."""
 
     payload: Json = None
-    """Any JSON value. Workers get it as it is."""
+    """Any JSON value; workers get it unchanged."""
     payload_base64: str | None = None
-    """Instead of it: bytes."""
+    """A payload of bytes in base64, instead of `payload`."""
 
     def data(self) -> bytes:
         """The payload's bytes. Raises InvalidOption."""
@@ -82,14 +82,14 @@ class SubmittedOut(Answer):
 
 
 class MoveIn(Body):
-    """Another due time for a job that waits: one of both."""
+    """Another due time for a waiting job: pass one of the two."""
 
     model_config = example(delay=600)
 
     delay: Seconds | None = None
     """From now, in seconds."""
     due: Instant | None = None
-    """The instant, with a time zone; one that is past means now."""
+    """The time, with a time zone; a past time means now."""
 
 
 class PlacedOut(Answer):
@@ -100,11 +100,11 @@ class PlacedOut(Answer):
     id: str
     state: str
     replaced: bool
-    """Whether it took the place of a job that waited."""
+    """Whether it replaced a waiting job."""
 
 
 class RefusedOut(Answer):
-    """A job of a list that was not taken in."""
+    """A job of a list that was refused."""
 
     error: str
     """The error's code."""
@@ -182,7 +182,7 @@ class PageOut(Answer):
 
     jobs: list[JobOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class ExplanationOut(Answer):
@@ -197,9 +197,9 @@ class ExplanationOut(Answer):
     why: str
     text: str
     ahead: int | None = None
-    """Jobs before it."""
+    """Jobs ahead of it."""
     wait: float | None = None
-    """Seconds it may take: an estimate."""
+    """Estimated wait, in seconds."""
 
     @classmethod
     def of(cls, explanation: Explanation, position: Position | None) -> ExplanationOut:
@@ -213,29 +213,29 @@ class ExplanationOut(Answer):
 
 
 class ClaimIn(Body):
-    """A wish for work."""
+    """A request for jobs."""
 
     model_config = example(worker="w1", count=1, wait=20, lease=60)
 
     worker: Text
-    """Who asks: shown to those who look."""
+    """The worker's name, for listings."""
     count: Annotated[int, Field(ge=1, le=100, strict=True)] = 1
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)] = 0
     """Seconds to wait if there is nothing (long poll)."""
     lease: LeaseSeconds = 60
-    """Seconds after which the job is given to another unless renewed."""
+    """Seconds until the job is given to another worker, unless the lease is renewed."""
     lane: Text | None = None
     """Only that lane's next job."""
     selectors: Annotated[list[Text], Field(max_length=SELECTORS_MOST)] | None = None
-    """Only jobs that carry one of these; none = any job."""
+    """Only jobs that have one of these selectors; none = any job."""
     max_held: Annotated[int, Field(ge=1, le=HELD_MOST, strict=True)] | None = None
-    """How many jobs the worker may hold of those that it claimed with a limit, these included."""
+    """The most jobs that the worker may hold, counting all that it claimed with a limit."""
 
 
 class _LeaseHead(Answer):
     id: str
     token: int
-    """Send it with everything you say about the job."""
+    """Send it with every request about this job."""
     payload: Json = None
     payload_base64: str | None = None
     attempt: int
@@ -243,7 +243,7 @@ class _LeaseHead(Answer):
 
 
 class LeaseOut(telling(_LeaseHead)):
-    """A job in the worker's hands."""
+    """A leased job."""
 
     @classmethod
     def of(cls, lease: Lease) -> LeaseOut:
@@ -251,7 +251,7 @@ class LeaseOut(telling(_LeaseHead)):
 
 
 class ClaimedOut(Answer):
-    """What was leased to the worker."""
+    """The jobs that the worker has leased."""
 
     model_config = example(
         jobs=[
@@ -278,7 +278,7 @@ class RenewIn(Body):
     lease: LeaseSeconds = 60
     """Seconds from now."""
     progress: Json = None
-    """A note to leave on the job."""
+    """Progress to store with the job."""
 
 
 class CompleteIn(Body):
@@ -291,7 +291,7 @@ class CompleteIn(Body):
 
 
 class FailIn(Body):
-    """An attempt that did not work."""
+    """A failed attempt."""
 
     model_config = example(token=1794787200000123, reason="the disk is full", delay=30)
 
@@ -300,7 +300,7 @@ class FailIn(Body):
     delay: Seconds | None = None
     """Seconds until the next attempt; without it the retry policy decides."""
     dead: Annotated[bool, Field(strict=True)] = False
-    """No other attempt can help."""
+    """Whether to end the job as dead, without another attempt."""
 
 
 class ReleaseIn(Body):
@@ -313,7 +313,7 @@ class ReleaseIn(Body):
 
 
 class StateOut(Answer):
-    """Where a job is now."""
+    """A job's state."""
 
     model_config = example(id="01M7GVED010SD2EKCZFPMACZNZ", state="done")
 
@@ -331,11 +331,11 @@ class RenewedOut(Answer):
     id: str
     expires_at: datetime
     cancel_requested: bool
-    """Somebody wants the job to end: release it."""
+    """Whether the job was cancelled: stop and release it."""
 
 
 class CountsOut(Answer):
-    """How many jobs of a queue are where."""
+    """The jobs of a queue, counted by state."""
 
     queue: str
     ready: int

@@ -219,8 +219,8 @@ async def _repeatable(
         str | None,
         Header(
             max_length=255,
-            description="Makes the request repeatable: the same key again within ten minutes has "
-            "no effect and the same answer.",
+            description="Makes the request safe to repeat: within ten minutes, the same key "
+            "returns the same response.",
             examples=["5f0c2a7e-mail-17"],
         ),
     ] = None,
@@ -240,7 +240,7 @@ class PartOut(Answer):
 
     ok: bool
     error: str | None = None
-    """The error's code; the name of its type for a task in the background."""
+    """The error's code; for a background task, the error's class."""
     remedy: str | None = None
 
 

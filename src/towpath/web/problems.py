@@ -60,7 +60,7 @@ STATUSES: dict[type[TowpathError], int] = {
 
 
 class Problem(BaseModel):
-    """What every refusal looks like (RFC 9457, `application/problem+json`)."""
+    """The body of every error response (RFC 9457, `application/problem+json`)."""
 
     model_config = ConfigDict(
         extra="allow",
@@ -83,12 +83,12 @@ class Problem(BaseModel):
     )
 
     type: str
-    """A name that never changes; the last part is the error's code."""
+    """A stable URI; its last part is the error's code."""
     title: str
     status: int
     detail: str
     remedy: str | None = None
-    """The way out."""
+    """What to do."""
 
 
 def status_of(error: TowpathError) -> int:
@@ -259,15 +259,15 @@ _RETRY_AFTER = {
 _MEANINGS = {
     400: "The body is not JSON.",
     401: "No valid key.",
-    403: "The key lacks the scope, or the queue is not its own.",
-    404: "There is no such thing.",
-    408: "The body did not come in time.",
-    409: "Its state does not allow it: stale token, other content under the same id, not dead, …",
-    410: "It was there, and is gone for good.",
+    403: "The key lacks the scope, or does not cover the queue.",
+    404: "Not found.",
+    408: "The body did not arrive in time.",
+    409: "The state does not allow it: stale token, other content under the same id, not dead, …",
+    410: "It existed, but is gone for good.",
     413: "Too large.",
     415: "Not JSON.",
-    416: "The content does not have this range.",
-    422: "A value that can't be right.",
-    429: "Too much at once, or the queue is full: see Retry-After.",
-    503: "The store can't be reached or has no room: see Retry-After.",
+    416: "The range is outside of the content.",
+    422: "A value is not valid.",
+    429: "Too many requests, or the queue is full: see Retry-After.",
+    503: "The store is unreachable or full: see Retry-After.",
 }

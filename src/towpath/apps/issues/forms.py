@@ -44,12 +44,12 @@ class IssueIn(Body):
     title: Annotated[str, Field(max_length=2000)] = ""
     body: Annotated[str, Field(max_length=BODY_MOST)] = ""
     labels: Labels = Field(default_factory=list)
-    """The policy goes by them: priority, role, what is to be done."""
+    """The policy uses them to choose priority, role and task type."""
     url: Annotated[str, Field(max_length=2000)] = ""
-    """The page for people."""
+    """The URL of its web page."""
     state: Annotated[str, Field(pattern="^(open|closed)$")] = "open"
     assignees: Names = Field(default_factory=list)
-    """People who work on it: it is not handed out then."""
+    """People who work on the issue; an assigned issue is not handed out."""
 
     def facts(self) -> Facts:
         """Raises IssueInvalid."""
@@ -66,7 +66,7 @@ class IssueIn(Body):
 
 
 class IssueOut(Answer):
-    """An issue as it is now."""
+    """An issue."""
 
     id: str
     repository: str
@@ -77,11 +77,11 @@ class IssueOut(Answer):
     state: IssueState
     source: Source
     assignable: bool
-    """Whether the next agent that fits gets it, or would after its review delay."""
+    """Whether agents can get it, now or after its review delay."""
     withheld: str | None
     """Why it is not handed out, in a word."""
     why: str | None
-    """The same as a sentence."""
+    """The reason as a sentence."""
     task_type: TaskType
     role: str
     priority: int
@@ -96,7 +96,7 @@ class IssueOut(Answer):
     """The branch that was made for it."""
     pr_number: int | None
     outcome: str | None
-    """What became of its last task."""
+    """The outcome of its last task."""
     found_at: datetime | None
     """When it was first seen to need a review."""
     review_status: ReviewDelay | None
@@ -135,7 +135,7 @@ class IssuesOut(Answer):
 
     issues: list[IssueOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class Which(Body):
@@ -160,22 +160,22 @@ class ExplanationOut(Answer):
 
 
 class RequestIn(Body):
-    """What an agent asks for."""
+    """A request for a task."""
 
     model_config = example(agent_id="agent-7", roles=["developer"], wait=30)
 
     agent_id: AgentId
-    """Its name: letters, digits, and `._@:+-`."""
+    """The agent's name: letters, digits, and `._@:+-`."""
     roles: Names = Field(default_factory=list)
-    """What it can do; none = everything."""
+    """The agent's roles; none = all."""
     repositories: Names = Field(default_factory=list)
-    """Where it works; none = everywhere."""
+    """Repositories that the agent works on; none = all."""
     wait: Annotated[float, Field(ge=0, le=WAIT_MOST, strict=True, allow_inf_nan=False)] = 0
     """Seconds to wait for a task."""
 
 
 class TaskOut(Answer):
-    """A task that the agent holds from now on. Its texts were written by strangers."""
+    """A task that the agent now holds. Its texts were written by strangers."""
 
     model_config = example(
         repository="octo/repo",
@@ -200,14 +200,14 @@ class TaskOut(Answer):
     body: str
     labels: list[str]
     branch: str
-    """Where the work goes; it is made on GitHub within moments."""
+    """The branch for the work; it is created on GitHub within moments."""
     role: str
     task_type: TaskType
     task_id: str
     token: int
-    """Shows who holds the task: give it with each word about it."""
+    """Proves that the agent holds the task: send it with every request about the task."""
     expires_at: datetime
-    """Another agent may get the task then, unless a heartbeat comes before."""
+    """When another agent may get the task, unless a heartbeat comes first."""
     pr_number: int | None
 
 
@@ -216,11 +216,11 @@ class Said(Body):
 
     token: Token
     agent_id: AgentId | None = None
-    """Who says so; if it is given, it must be the one who holds the task."""
+    """The agent's name; if given, it must be the one that holds the task."""
 
 
 class HeartbeatIn(Said):
-    """The agent is still at work."""
+    """A heartbeat of an agent."""
 
     model_config = example(token=1794771968716192)
 
@@ -255,16 +255,16 @@ class ReleaseIn(Said):
 
 
 class HeldOut(Answer):
-    """The agent holds the task for another while."""
+    """The agent still holds the task."""
 
     task_id: str
     expires_at: datetime
     withdrawn: str | None
-    """Why it should stop all the same: the issue was closed, assigned or relabelled."""
+    """Why the agent should stop: the issue was closed, assigned or relabelled."""
 
 
 class EndedOut(Answer):
-    """What became of the task."""
+    """The outcome of the task."""
 
     task_id: str
     state: str
@@ -272,7 +272,7 @@ class EndedOut(Answer):
 
 
 class DeliveredOut(Answer):
-    """What came of a webhook."""
+    """The result of a webhook."""
 
     model_config = example(issues=["octo/repo#12"], ignored=None)
 
@@ -283,7 +283,7 @@ class DeliveredOut(Answer):
 
 
 class TakeAwayIn(Body):
-    """Why it is taken away."""
+    """Why the issue is taken away."""
 
     model_config = example(reason="its agent hangs")
 

@@ -41,11 +41,11 @@ _NAMED_MOST = 100
 
 
 class Wish(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent asks for. Raises InvalidName, InvalidOption."""
+    """A request for a task. Raises InvalidName, InvalidOption."""
 
     agent: str
     roles: tuple[str, ...] = ()
-    """What it can do; none = everything."""
+    """The agent's roles; none = all."""
     repositories: tuple[str, ...] = ()
     """Where; none = everywhere."""
 

@@ -58,20 +58,20 @@ InPath = Annotated[int, Path(ge=1, le=NUMBER_MOST, examples=[12])]
 
 @router.post("/issues", response_model=IssueOut, responses=documented())
 async def put(body: IssueIn, issues: TheIssues, _: CanSubmit) -> IssueOut:
-    """Make an issue known, or say how it is now. The same again changes nothing."""
+    """Add an issue, or update it. Repeating the request changes nothing."""
     return IssueOut.of(await issues.put(body.facts()))
 
 
 @router.get("/issues", response_model=IssuesOut, responses=documented())
 async def list_issues(issues: TheIssues, _: CanRead, which: Annotated[Which, Query()]) -> IssuesOut:
-    """A page of issues, by repository and number: what is handed out, and who holds what."""
+    """List issues by repository and number: which are free, and who holds which."""
     page = await issues.list(**which.model_dump())
     return IssuesOut(issues=[IssueOut.of(issue) for issue in page.issues], after=page.after)
 
 
 @router.get("/issues/{repository}/{number}", response_model=IssueOut, responses=documented(404))
 async def look(repository: Repository, number: InPath, issues: TheIssues, _: CanRead) -> IssueOut:
-    """An issue as it is now."""
+    """Read an issue."""
     return IssueOut.of(await issues.get(repository, number))
 
 
@@ -83,7 +83,7 @@ async def look(repository: Repository, number: InPath, issues: TheIssues, _: Can
 async def explain(
     repository: Repository, number: InPath, issues: TheIssues, _: CanRead
 ) -> Explanation:
-    """Why the issue is not handed out, or who holds it."""
+    """Explain why the issue is not handed out, or who holds it."""
     return await issues.explain(repository, number)
 
 
@@ -95,8 +95,8 @@ async def explain(
 async def take_away(
     repository: Repository, number: InPath, body: TakeAwayIn, issues: TheIssues, _: CanAdmin
 ) -> IssueOut:
-    """Take the issue from whoever holds it, and offer it anew; so is one that was given up or
-    completed. 409 if there is nothing to take away.
+    """Take the issue away from its agent and offer it again. An issue that was given up or
+    completed is offered again, too. 409 if there is nothing to release.
     """
     return IssueOut.of(await issues.take_away(repository, number, reason=body.reason))
 
@@ -112,10 +112,9 @@ async def take_away(
 async def request_task(
     body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, _: CanWork
 ) -> TaskOut | Response:
-    """Get the best task that the agent may have, and hold it: nobody else gets it meanwhile.
-
-    With `wait`, it is waited for. With an `Idempotency-Key`, a request whose answer was lost can be
-    sent again: it gives the same task, as long as it is held.
+    """Get the best task for the agent and hold it: no other agent gets it meanwhile. With `wait`,
+    the request waits for a task. With an `Idempotency-Key`, a request whose response was lost can
+    be repeated: it returns the same task as long as it is held.
     """
     wish = Wish(agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories))
     wait, call = seconds(body.wait), named.call() if named else None
@@ -126,8 +125,8 @@ async def request_task(
 
 @router.post("/tasks/{id}/heartbeat", response_model=HeldOut, responses=documented(404, 409))
 async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldOut:
-    """Hold the task for another while. 409 for an agent that no longer holds it: `holder` and
-    `expires_at` say who does.
+    """Hold the task longer. 409 for an agent that no longer holds it; `holder` and `expires_at`
+    say who does.
     """
     held = await issues.heartbeat(id, body.token, agent=body.agent_id)
     return HeldOut(
@@ -137,7 +136,7 @@ async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) ->
 
 @router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))
 async def complete(id: Id, body: CompleteIn, issues: TheIssues, _: CanWork) -> Ended:
-    """The work is done. Safe to repeat."""
+    """Complete the task. Safe to repeat."""
     return await issues.complete(
         id, body.token, agent=body.agent_id, result=body.result, pr_number=body.pr_number
     )
@@ -145,13 +144,14 @@ async def complete(id: Id, body: CompleteIn, issues: TheIssues, _: CanWork) -> E
 
 @router.post("/tasks/{id}/fail", response_model=EndedOut, responses=documented(404, 409))
 async def fail(id: Id, body: FailIn, issues: TheIssues, _: CanWork) -> Ended:
-    """It did not work: it is offered again after a pause, or given up after the last attempt."""
+    """Report a failed attempt: the issue is offered again after a pause, or given up after the
+    last attempt."""
     return await issues.fail(id, body.token, reason=body.reason, agent=body.agent_id)
 
 
 @router.post("/tasks/{id}/release", response_model=EndedOut, responses=documented(404, 409))
 async def release(id: Id, body: ReleaseIn, issues: TheIssues, _: CanWork) -> Ended:
-    """Give the task back: it is offered again, at once or not before a time."""
+    """Give the task back: it is offered again, now or from a given time on."""
     return await issues.release(
         id, body.token, reason=body.reason, not_before=body.not_before, agent=body.agent_id
     )
@@ -173,17 +173,17 @@ _GITHUB = Listener(
     take=_take,
     answer=DeliveredOut,
     signature="X-Hub-Signature-256",
-    signed="Not a key: GitHub's signature of this very body.",
+    signed="GitHub's signature of the body.",
     headers={
         "X-GitHub-Event": "`issues`, `issue_comment`, `label`, `pull_request`, "
         "`pull_request_review` or `repository`; others are ignored.",
-        "X-GitHub-Delivery": "The same one again has no effect.",
-        "X-Hub-Signature-256": "Of the raw body, with one of `issues.github_secrets`.",
+        "X-GitHub-Delivery": "The delivery's id; a repeated id has no effect.",
+        "X-Hub-Signature-256": "Signature of the raw body, with one of `issues.github_secrets`.",
     },
-    about="What GitHub tells of issues: those that agents can get are handed out.",
+    about="Issues are saved and handed out to agents.",
 )
 MOUNT = Mount(
     routers=(router,),
     listeners=(_GITHUB,),
-    tags={"issues": "Issues that are handed out to agents, one at a time each."},
+    tags={"issues": "Issues for agents; each issue has one agent at a time."},
 )

@@ -42,7 +42,7 @@ _ROLE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class IssueState(StrEnum):
-    """Where an issue stands in its tracker."""
+    """The state of the issue in its tracker."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -51,7 +51,7 @@ class IssueState(StrEnum):
 
 
 class TaskType(StrEnum):
-    """What is to be done about an issue."""
+    """The type of a task."""
 
     DEVELOPMENT = "development"
     REVIEW = "review"
@@ -66,7 +66,7 @@ class ReviewDelay(StrEnum):
 
 
 class Source(StrEnum):
-    """Who tells of an issue."""
+    """Where an issue comes from."""
 
     GITHUB = "github"
     API = "api"
@@ -145,7 +145,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     withheld: str = ""
     """Why it is not handed out, in a word; empty = it is."""
     why: str = ""
-    """The same as a sentence."""
+    """The reason as a sentence."""
     task_id: str = ""
     generation: int = 0
     """How many tasks there were."""

@@ -70,16 +70,16 @@ class MessageIn(Body):
     model_config = example(user_id="ann", org_id="acme", message="hello", client_id="web")
 
     user_id: Name
-    """Whose queue it joins: 1 to 512 bytes without control characters, as the other names."""
+    """The user whose queue it joins: 1 to 512 bytes without control characters, like all names."""
     org_id: Name
     message: Annotated[str, Field(min_length=1)]
     client_id: Name
     client_message_id: Name | None = None
-    """Your own id: the same one again of the same user is the same message, and harmless."""
+    """Your own id; the same id of the same user is the same message."""
     callback_url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)] | None = None
-    """Where the answer is delivered, signed: http or https, no private addresses."""
+    """URL that gets the answer, signed: http or https, no private addresses."""
     metadata: dict[str, Json] | None = None
-    """Anything; consumers get it, and it comes back with the answer."""
+    """Any JSON object; it is passed to consumers and returned with the answer."""
 
 
 class QueuedOut(BaseModel):
@@ -151,10 +151,10 @@ class CancelledOut(BaseModel):
 
 @router.post("/message", response_model=QueuedOut, responses=documented(409))
 async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
-    """Put a message into its user's queue: first in, first out, one in process at a time.
+    """Add a message to its user's queue: first in, first out, one in process at a time.
 
-    A `client_message_id` makes a resend harmless; other content under the same one is refused
-    with 409.
+    With a `client_message_id`, sending it again is safe; other content under the same id is
+    refused with 409.
     """
     receipt = await messages.send(Message(**dict(body)))
     queued = {"status": "queued", **msgspec.structs.asdict(receipt)}
@@ -171,7 +171,7 @@ async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     deprecated=True,
 )
 async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> CancelledOut:
-    """End a message that has not ended."""
+    """Cancel a message that has not ended."""
     return CancelledOut(message_id=message_id, state=await messages.cancel(message_id))
 
 
@@ -180,14 +180,14 @@ async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> Ca
 
 @router.get("/queue/{user_id:path}", response_model=UserQueueOut, responses=documented())
 async def user_queue(user_id: UserId, messages: TheMessages, _: CanLook) -> UserQueueOut:
-    """One user's queue. A user that nobody knows has an empty one."""
+    """Read a user's queue. An unknown user has an empty queue."""
     found = await messages.user(user_id)
     return UserQueueOut(user_id=user_id, **alike(UserQueueOut, found, but={"user_id"}))
 
 
 @router.get("/message/{message_id}", response_model=MessageOut, responses=documented(404))
 async def look(message_id: MessageId, messages: TheMessages, _: CanLook) -> MessageOut:
-    """The message: where it is, about how long it still waits, its answer for an hour."""
+    """Read a message: its state, its estimated wait, and its answer, which is kept for an hour."""
     return MessageOut.of(await messages.look(message_id))
 
 
@@ -197,7 +197,7 @@ async def look(message_id: MessageId, messages: TheMessages, _: CanLook) -> Mess
     responses={
         200: {
             "description": "Server-sent events: `position` while it waits, `processing`, "
-            "`progress`, then `answer`, `failed` or `cancelled`, and the end. "
+            "`progress`, then `answer`, `failed` or `cancelled`; then the stream ends. "
             "`data` is the message as `GET /api/v1/message/{message_id}` shows it.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
@@ -211,7 +211,7 @@ async def events(
     sessions: TheSessions,
     _: CanLook,
 ) -> EventSourceResponse:
-    """What becomes of the message, up to its answer. Who comes late gets the answer at once."""
+    """Follow a message until its answer. If there is an answer already, it is sent at once."""
     await messages.look(message_id)
     return await stream(_told(messages, message_id), sessions, request)
 
@@ -250,9 +250,8 @@ def _event(view: MessageView, last: MessageView | None) -> str | None:
 @health_router.head("/health", include_in_schema=False)
 @health_router.get("/health", response_model=HealthOut)
 async def health(request: Request, messages: TheMessages) -> HealthOut:
-    """The state of the queue in four fields. Needs no key; says nothing about anybody.
-
-    `degraded` while Redis or the database is away, `unhealthy` while both are.
+    """The state of the message queue in four fields. Needs no key. `degraded` while Redis or the
+    database is unreachable, `unhealthy` while both are.
     """
     load, ledger = await asyncio.gather(_load(messages), checked(request.app.state.ledger.probe()))
     works = load is not None, ledger.ok
@@ -273,6 +272,6 @@ async def _load(messages: Messages) -> Load | None:
 
 MOUNT = Mount(
     routers=(router, health_router),
-    tags={"messages": "One at a time per user: send, look, wait, cancel."},
+    tags={"messages": "Messages, one at a time per user: send, read, wait, cancel."},
     open=("/health",),
 )

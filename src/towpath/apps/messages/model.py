@@ -107,7 +107,7 @@ def message_ref(message_id: str) -> JobRef:
 
 
 class MessageState(StrEnum):
-    """What a message is doing, in the words of its sender."""
+    """The state of a message."""
 
     QUEUED = "queued"
     PROCESSING = "processing"

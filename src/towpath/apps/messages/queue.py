@@ -116,7 +116,7 @@ class MessageQueue:
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def user(self, user_id: str) -> UserQueue:
-        """One user's queue. A user that nobody knows has an empty one."""
+        """Read a user's queue. An unknown user has an empty queue."""
         lane = await self.engine.inspect.lane(MESSAGES, checked_name("user_id", user_id))
         current = lane.head if lane.head_state is State.LEASED else None
         return UserQueue(lane.behind + _head_waits(lane), current)

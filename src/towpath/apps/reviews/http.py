@@ -58,25 +58,25 @@ class ReviewIn(Body):
     repository: Words
     """`owner/name`."""
     head: Words
-    """The commit, as a whole id."""
+    """The full id of the commit."""
     number: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
-    """Of the pull request; without it the review is that of a push to `ref`."""
+    """The number of the pull request; without it, the review is of a push to `ref`."""
     ref: Branch = ""
     """The branch, without `refs/heads/`."""
     target: Branch | None = None
-    """The branch that a pull request wants to go into."""
+    """The branch that the pull request targets."""
     base: Words | None = None
-    """The commit of it that it starts from."""
+    """The commit of the target that the pull request starts from."""
     before: Words | None = None
-    """What the branch was at before."""
+    """The commit that the branch was at before."""
     title: Words = ""
     author: Words = ""
     url: Words = ""
-    """The page for people."""
+    """The URL of its web page."""
     clone_url: Words = ""
     """Where the reviewer can get the repository; http or https, no user and no password."""
     id: Annotated[str, Field(min_length=1, max_length=400)] | None = None
-    """Your own: the same one again is the same review."""
+    """Your own id; the same id is the same review."""
     priority: Annotated[int, Field(ge=0, le=100, strict=True)] | None = None
     """Higher runs first. Without it 100 for a pull request and 50 for a branch."""
 
@@ -95,13 +95,13 @@ class Wish(Body):
     """Which reviews. A word that is none of these is refused: it would be passed over unseen."""
 
     state: Annotated[ReviewState, BeforeValidator(_capitals)] | None = None
-    """Only these, in capitals or not."""
+    """Only reviews in this state; case does not matter."""
     forge: Forge | None = None
-    """Only what came from there."""
+    """Only reviews from this forge."""
     repository: Annotated[str, Field(max_length=255)] | None = None
-    """`owner/name`, as the forge writes it."""
+    """Only this repository: `owner/name`, as the forge writes it."""
     number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """Of the repository's pull request."""
+    """Only this pull request of the repository."""
     after: Annotated[str, Field(max_length=2048)] | None = None
     """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
@@ -115,9 +115,9 @@ class TakenOut(Answer):
     id: str
     state: ReviewState
     existed: bool
-    """It was there before, under the same id."""
+    """Whether a review of this id existed before."""
     superseded: list[str]
-    """Older reviews of the same pull request or branch that had not begun and never will."""
+    """Older reviews of the same pull request or branch, which will not run."""
 
 
 class TaskOut(Answer):
@@ -141,7 +141,7 @@ class TaskOut(Answer):
 
 
 class CommentOut(Answer):
-    """A remark on a file, or on a line of it."""
+    """A comment on a file or a line."""
 
     path: str
     line: int | None
@@ -158,13 +158,13 @@ class SaidOut(Answer):
 
 
 class PostingOut(Answer):
-    """How the review gets back to its forge."""
+    """How the review is posted to its forge."""
 
     state: ReviewState
     attempts: int
     last_error: str | None
     url: str
-    """Where it can be read there, if the forge said so."""
+    """The review's URL on the forge, if known."""
 
 
 class ReviewOut(Answer):
@@ -173,7 +173,7 @@ class ReviewOut(Answer):
     id: str
     state: ReviewState
     task: TaskOut | None
-    """null if somebody has spoilt the row."""
+    """null if the row in the database is damaged."""
     priority: int
     attempts: int
     last_error: str | None
@@ -181,13 +181,13 @@ class ReviewOut(Answer):
     cancel_requested: bool
     created_at: datetime
     due_at: datetime | None
-    """Not before then: the next attempt."""
+    """When the next attempt may run."""
     started_at: datetime | None
     finished_at: datetime | None
     review: SaidOut | None
     """What the reviewer said, once it is COMPLETED. Lists leave it out."""
     posting: PostingOut | None
-    """null where nothing is posted."""
+    """null if nothing is posted."""
 
 
 class ReviewsOut(Answer):
@@ -195,7 +195,7 @@ class ReviewsOut(Answer):
 
     reviews: list[ReviewOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 # ── paths ────────────────────────────────────────────────────────────────────────────────
@@ -212,11 +212,11 @@ _LOCATION = {
     responses={202: {"headers": _LOCATION}, **documented(409)},
 )
 async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit) -> Taken:
-    """Ask for a review. It is saved when this answers, and runs later, also if Redis is away.
+    """Request a review. It is saved before this answers and runs later, even if Redis is
+    unreachable now.
 
-    The same `id` again is the same review; another task under it is refused with 409. Of the
-    reviews of one pull request or branch that were asked for here the latest counts: older ones
-    that have not begun are superseded.
+    A repeated `id` is the same review; another task under the same id is refused with 409. A
+    new request for a pull request or branch supersedes older ones that have not begun.
     """
     taken = await reviews.submit(body.task(), id=body.id, priority=body.priority)
     response.headers["Location"] = f"/api/v1/reviews/{quote(taken.id, safe='')}"
@@ -227,26 +227,26 @@ async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: Can
 async def list_reviews(
     reviews: TheReviews, _: CanRead, wish: Annotated[Wish, Query()]
 ) -> ReviewPage:
-    """A page of reviews, newest first, without what the reviewers said."""
+    """List reviews, newest first, without their texts."""
     return await reviews.list(**wish.model_dump())
 
 
 @router.get("/{id}", response_model=ReviewOut, responses=documented(404))
 async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewView:
-    """The review as it is now, with what the reviewer said."""
+    """Read a review and the reviewer's text."""
     return await reviews.get(id)
 
 
 @router.post("/{id}/cancel", response_model=ReviewOut, responses=documented(404, 409))
 async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewView:
-    """End a review that has not ended: CANCELLED, or `cancel_requested` while it still runs."""
+    """Cancel a review that has not ended: it is CANCELLED, or `cancel_requested` while it runs."""
     return await reviews.cancel(id)
 
 
 @router.post("/{id}/retry", response_model=ReviewOut, responses=documented(404, 409))
 async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewView:
-    """Give a review that is DEAD or CANCELLED new attempts, a FAILED one its turn; and a COMPLETED
-    one whose posting is DEAD, its posting.
+    """Give a DEAD or CANCELLED review new attempts. A FAILED one runs now. A COMPLETED one whose
+    posting is DEAD is posted again.
     """
     return await reviews.retry(id)
 
@@ -255,7 +255,7 @@ async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewView:
 
 
 class IgnoredOut(Answer):
-    """A delivery that asks for no review."""
+    """A delivery that needs no review."""
 
     model_config = example(ignored="pull_request closed")
 
@@ -277,15 +277,15 @@ _GITHUB = Listener(
     take=_take,
     answer=TakenOut | IgnoredOut,
     signature="X-Hub-Signature-256",
-    signed="Not a key: GitHub's signature of this very body.",
+    signed="GitHub's signature of the body.",
     headers={
         "X-GitHub-Event": "`pull_request` or `push`; others are ignored.",
-        "X-GitHub-Delivery": "The same one again is the same review.",
-        "X-Hub-Signature-256": "Of the raw body, with one of `reviews.github_secrets`.",
+        "X-GitHub-Delivery": "A repeated key is the same review.",
+        "X-Hub-Signature-256": "Signature of the raw body, with one of `reviews.github_secrets`.",
     },
-    about="What GitHub tells: a pull request or a push is saved, and reviewed later.\n\n"
-    "Needs no key but a signature: 401 without a good one. A delivery that comes twice is one\n"
-    "review. 404 while the server has no secret for it.",
+    about="Receives GitHub's webhooks: a pull request or a push is saved and reviewed later.\n\n"
+    "Needs a valid signature instead of a key, or it is refused with 401. A delivery that comes\n"
+    "twice is one review. 404 if the server has no secret for it.",
 )
 _GITLAB = Listener(
     path="gitlab",
@@ -295,17 +295,18 @@ _GITLAB = Listener(
     take=_take,
     answer=TakenOut | IgnoredOut,
     signature="X-Gitlab-Token",
-    signed="The webhook's secret token; or `webhook-signature`, of this very body.",
+    signed="The webhook's secret token; or `webhook-signature`, a signature of the body.",
     headers={
         "X-Gitlab-Event": "`Merge Request Hook` or `Push Hook`; others are ignored.",
-        "Idempotency-Key": "The same one again is the same review.",
-        "X-Gitlab-Token": "One of `reviews.gitlab_secrets`; or signed, as below.",
-        "webhook-signature": "Of the raw body, with a signing token (`whsec_…`).",
+        "Idempotency-Key": "A repeated key is the same review.",
+        "X-Gitlab-Token": "One of `reviews.gitlab_secrets`; or use `webhook-signature`.",
+        "webhook-signature": "Signature of the raw body, with a signing token (`whsec_…`).",
     },
-    about="The same for GitLab: merge requests and pushes, with a signature or a secret token.",
+    about="Receives GitLab's webhooks: merge requests and pushes, with a signature or a secret "
+    "token.",
 )
 MOUNT = Mount(
     routers=(router,),
-    tags={"reviews": "Webhooks of forges; reviews to ask for and to read."},
+    tags={"reviews": "Request and read reviews; webhooks of forges."},
     listeners=(_GITHUB, _GITLAB),
 )

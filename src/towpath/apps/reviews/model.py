@@ -68,7 +68,7 @@ class Kind(StrEnum):
 
 
 class Action(StrEnum):
-    """What happened, in one vocabulary for all forges."""
+    """What happened; the same words for all forges."""
 
     OPENED = "opened"
     REOPENED = "reopened"
@@ -101,7 +101,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     """The branch that `head` is on, without `refs/heads/`. In a pull request from a fork it is a
     branch of the fork."""
     target: str | None = None
-    """The branch that a pull request wants to go into."""
+    """The branch that the pull request targets."""
     base: str | None = None
     """The commit of `target` that it starts from, where the forge says so: GitLab does not."""
     before: str | None = None
@@ -110,7 +110,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     author: str = ""
     """Who opened it or pushed; GitLab names who did the last thing to it."""
     url: str = ""
-    """The page for people."""
+    """The URL of its web page."""
     clone_url: str = ""
     """Of the repository, never of a fork."""
     action: Action = Action.REQUESTED
@@ -193,7 +193,7 @@ def priority_of(task: ReviewTask) -> int:
 
 
 class Verdict(StrEnum):
-    """What the reviewer thinks of it."""
+    """The reviewer's verdict."""
 
     APPROVE = "approve"
     COMMENT = "comment"
@@ -281,7 +281,7 @@ def _bounded(data: bytes) -> bytes:
 
 
 class ReviewState(StrEnum):
-    """Where a review stands, in the words of the document."""
+    """The state of a review."""
 
     PENDING = "PENDING"
     RUNNING = "RUNNING"

@@ -121,7 +121,7 @@ class Reviews:
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def get(self, id: str) -> ReviewView:
-        """The review as it is now, with what the reviewer said. Raises ReviewNotFound."""
+        """Read a review and the reviewer's text. Raises ReviewNotFound."""
         with _in_its_words():
             record = await self._jobs.get(REVIEWS, id)
         return as_view(record, await self._posting(record))

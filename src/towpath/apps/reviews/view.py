@@ -18,7 +18,7 @@ class PostingView(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int
     last_error: str | None = None
     url: str = ""
-    """Where it can be read there, if the forge said so."""
+    """The review's URL on the forge, if known."""
 
 
 class ReviewView(msgspec.Struct, frozen=True, kw_only=True):

@@ -69,7 +69,7 @@ class BlockingTimers:
         return self._run(lambda service: service.cancel(TypeKey(task_type, app), task_id))
 
     def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
-        """The timer as it is now."""
+        """Read a timer."""
         return self._run(lambda service: service.get(TypeKey(task_type, app), task_id))
 
     def _run(self, do: Callable[[TimerService], Coroutine[Any, Any, T]]) -> T:

@@ -38,9 +38,9 @@ class _Times(Body):
         Annotated[int, Field(strict=True)] | None,
         Field(validation_alias=AliasChoices("delay_time", "delayTime")),
     ] = None
-    """The instant: 13 digits (ms since 1970) or 16 digits (µs)."""
+    """The due time: 13 digits (ms since 1970) or 16 digits (µs)."""
     due: Annotated[str, Field(max_length=64)] | None = None
-    """The instant: ISO 8601 with a time zone."""
+    """The due time: ISO 8601 with a time zone."""
 
     def when(self) -> When:
         """The time that was said. Raises InvalidOption."""
@@ -48,26 +48,26 @@ class _Times(Body):
 
 
 class MoveIn(_Times):
-    """Another time for a timer: one of the three. A time that is past is now."""
+    """Another time for a timer: pass one of the three. A time in the past means now."""
 
     model_config = example(delay="10m")
 
 
 class _Timer(_Times):
     params: Json = None
-    """Any JSON value, also text. Workers get it as it is."""
+    """Any JSON value, also text; workers get it unchanged."""
     retry: Annotated[str, Field(max_length=512)] | None = Field(
         None, description=f"How long to wait before the next attempt, as text: {POLICIES}."
     )
     record: Annotated[bool, Field(strict=True)] = False
-    """Keep the timer as a row of the database: it survives the loss of Redis."""
+    """Keep the timer in the database: it survives the loss of Redis."""
     app: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """The app that it is for; none = whoever owns the type."""
+    """The app that the timer is for; none = the owner of the type."""
     task_id: Annotated[
         Annotated[str, Field(min_length=1, max_length=_LONGEST)] | None,
         Field(validation_alias=AliasChoices("task_id", "taskId")),
     ] = None
-    """Your own id: the same one twice is one timer. In a PUT the path says it."""
+    """Your own id; the same id twice is one timer. In a PUT, the path has it."""
 
     def new(self, key: TypeKey, task_id: str | None) -> NewTimer:
         """The timer that is asked for. Raises InvalidOption, InvalidName."""
@@ -93,7 +93,7 @@ class SetIn(_Timer):
         Annotated[str, Field(min_length=1, max_length=128)] | None,
         Field(validation_alias=AliasChoices("task_type", "taskType")),
     ] = None
-    """The path says it; the same may be said here."""
+    """Optional; must equal the one in the path."""
 
 
 class TimerIn(_Timer):
@@ -107,7 +107,7 @@ class TimerIn(_Timer):
         Annotated[str, Field(min_length=1, max_length=128)],
         Field(validation_alias=AliasChoices("task_type", "taskType")),
     ]
-    """Which workers it is for: any text up to 128 bytes."""
+    """The type of the timer: any text up to 128 bytes."""
 
 
 class TimerUnfit(InvalidInput):
@@ -157,7 +157,7 @@ class TimerOut(Answer):
     """The same."""
     state: State
     existed: bool = False
-    """Whether it was there before; of a PUT, whether it replaced one that waited."""
+    """Whether the timer existed before; for a PUT, whether it replaced a waiting one."""
     params: Json = None
     """Left out of lists."""
     attempts: int = 0
@@ -175,13 +175,13 @@ class TimerOut(Answer):
 
 
 class RefusedTimerOut(Answer):
-    """A timer of a list that was not taken in, or of which nobody knows."""
+    """A timer of a list that was refused, or whose outcome is unknown."""
 
     task_id: str | None = None
     error: str
     """The error's code."""
     status: int
-    """What the timer alone would have been answered with."""
+    """The status that this timer alone would have had."""
     detail: str
     remedy: str | None = None
 
@@ -197,7 +197,7 @@ class TimerPageOut(Answer):
 
     timers: list[TimerOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class ExplainedTimerOut(Answer):
@@ -210,14 +210,14 @@ class ExplainedTimerOut(Answer):
 
 
 class TypeOut(Answer):
-    """A type, who serves it, and what it holds."""
+    """A type: who serves it, and how many timers it has."""
 
     task_type: str
     app: str | None
     queue: str
-    """Its queue: what patterns of keys are compared with."""
+    """Its queue; patterns of API keys must match it."""
     owner: str | None
-    """`plug-in workers`, or the name of the app; null while nobody has registered."""
+    """`plug-in workers`, or the name of the app; null if nobody has registered."""
     alive: int
     """Workers or instances that serve it."""
     status: str

@@ -67,13 +67,13 @@ async def _which(
         str,
         Field(max_length=128),
         BeforeValidator(decoded),
-        Path(description="Any text, percent-encoded.", examples=["order.timeout"]),
+        Path(description="The task type; any text, percent-encoded.", examples=["order.timeout"]),
     ],
     task_id: Annotated[
         str,
         Field(max_length=512),
         BeforeValidator(decoded),
-        Path(description="Any text, percent-encoded.", examples=["order-7"]),
+        Path(description="The task type; any text, percent-encoded.", examples=["order-7"]),
     ],
     app: App = None,
 ) -> Which:
@@ -89,7 +89,10 @@ _LOCATION = {
     "Location": {"description": "Where the timer can be looked at.", "schema": {"type": "string"}}
 }
 _EXISTED = {
-    200: {"model": TimerOut | TimersOut, "description": "It was there before; or a list."},
+    200: {
+        "model": TimerOut | TimersOut,
+        "description": "It existed before; or the answer to a list.",
+    },
     201: {"headers": _LOCATION},
 }
 
@@ -100,11 +103,10 @@ _EXISTED = {
 async def submit(
     body: TimerOrTimers, response: Response, timers: TheTimers, named: Named, key: CanSubmit
 ) -> TimerOut | TimersOut:
-    """Submit a timer, or a list of them (answered one by one, in order).
-
-    201: it is new. 200: the same timer was there, and its state is told. 409 `timer_differs`: one
-    is there with other params or another time; `timer_ended`: it has ended. A list is answered with
-    200; a timer of it that is refused with its error, and the others are in.
+    """Submit a timer, or a list of timers. 201: it is new. 200: the same timer exists, and its
+    state is returned. 409 `timer_differs`: it exists with other params or another time. 409
+    `timer_ended`: it has ended. A list is answered with 200 and one entry per timer, in order;
+    refused timers have an error, the others are submitted.
     """
     if isinstance(body, list):
         response.status_code = 200
@@ -125,7 +127,8 @@ async def submit(
     "/{task_type}/{task_id}",
     status_code=201,
     response_model=TimerOut,
-    responses={200: {"model": TimerOut, "description": "It replaced one."}} | documented(409),
+    responses={200: {"model": TimerOut, "description": "It replaced a waiting timer."}}
+    | documented(409),
 )
 async def set_(
     which: TheTimer,
@@ -136,9 +139,8 @@ async def set_(
     named: Named,
     key: CanSubmit,
 ) -> TimerOut:
-    """Make the timer, or put it in the place of the one that waits under this id.
-
-    One that has ended is made anew. 409 `timer_running` while a worker runs it.
+    """Create the timer, or replace the one that waits under this id. An ended timer is created
+    again. 409 `timer_running` while a worker runs it.
     """
     type_key, task_id = which
     if type_key.app is None and body.app is not None:
@@ -157,7 +159,7 @@ async def set_(
 
 @router.get("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404))
 async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
-    """The timer as it is now."""
+    """Read a timer."""
     return TimerOut.of(await timers.get(*which.checked(key, Scope.READ)))
 
 
@@ -165,7 +167,7 @@ async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
 async def move(
     which: TheTimer, body: MoveIn, timers: TheTimers, named: Named, key: CanSubmit
 ) -> TimerOut:
-    """Give a timer that waits another time. 409 while a worker runs it, and after its end."""
+    """Move a waiting timer to another time. 409 while a worker runs it and after it ended."""
     which.checked(key, Scope.SUBMIT)
     at = body.when()
     call = named.call(repr(("move", which, at)).encode()) if named else None
@@ -182,7 +184,7 @@ async def move(
     deprecated=True,
 )
 async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut:
-    """Cancel a timer: `cancelled`, or `leased` if its worker was asked to stop."""
+    """Cancel a timer: it is `cancelled`, or stays `leased` until its worker stops."""
     return TimerOut.of(await timers.cancel(*which.checked(key, Scope.SUBMIT)))
 
 
@@ -190,7 +192,7 @@ async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut
     "/{task_type}/{task_id}/explain", response_model=ExplainedTimerOut, responses=documented(404)
 )
 async def explain(which: TheTimer, timers: TheTimers, key: CanLook) -> ExplainedTimerOut:
-    """Why the timer is not running: not due, no worker, no instance, …"""
+    """Explain why the timer is not running: not due, no worker, no instance, …"""
     found = await timers.explain(*which.checked(key, Scope.READ))
     return ExplainedTimerOut(why=found.why, text=found.text)
 
@@ -203,8 +205,8 @@ After = Annotated[
 ]
 Size = Annotated[int, Query(ge=1, le=1000)]
 Type = Annotated[str | None, Query(min_length=1, max_length=128, description="Only this type.")]
-Since = Annotated[Instant | None, Query(description="From then on, with a time zone.")]
-Until = Annotated[Instant | None, Query(description="Before then, with a time zone.")]
+Since = Annotated[Instant | None, Query(description="Due at this time or later; with a time zone.")]
+Until = Annotated[Instant | None, Query(description="Due before this time; with a time zone.")]
 
 
 @router.get("", response_model=TimerPageOut, responses=documented())
@@ -220,10 +222,9 @@ async def list_timers(
     after: After = None,
     size: Size = 100,
 ) -> TimerPageOut:
-    """A page of timers by type and state, those that wait in the order of their due times.
-
-    `since` and `until` are about the due time. An empty `app` is for types without one. A page may
-    have fewer timers than asked for: go on until `after` is null.
+    """List timers by type and state; waiting ones are sorted by due time. `since` and `until`
+    filter by due time. An empty `app` selects types without an app. A page may have fewer timers
+    than asked for: continue until `after` is null.
     """
     wanted = Wanted(app=app, task_type=task_type, state=state, since=since, until=until)
     page = await timers.list(wanted, after=after, size=size, covers=key.covers)
@@ -232,7 +233,7 @@ async def list_timers(
 
 @router.get("/types", response_model=TypesOut, responses=documented())
 async def types(timers: TheTimers, key: CanLook) -> TypesOut:
-    """Every type: who owns and serves it, and how many timers wait, run and are dead."""
+    """List all types: who owns and serves them, and how many timers wait, run and are dead."""
     views = await timers.all_types(key.covers)
     return TypesOut(types=[TypeOut.of(view) for view in views])
 
@@ -249,7 +250,7 @@ async def log(
     after: After = None,
     size: Size = 100,
 ) -> FiringsOut:
-    """What ran of a type, the latest first: when, how late, by whom, with what outcome."""
+    """List the firings of a type, latest first: when, how late, where, with what outcome."""
     type_key = TypeKey(task_type, app or None)
     require(key, Scope.READ, queue_of(type_key))
     page = await timers.log.read(type_key, since=since, until=until, after=after, size=size)
@@ -323,5 +324,5 @@ def _segment(name: str) -> str:
 
 MOUNT = Mount(
     routers=(router, instances_router, settle_router),
-    tags={"timers": "Work that runs at its time: submit, set, look, move, cancel, list."},
+    tags={"timers": "Work that runs at a given time: submit, set, read, move, cancel, list."},
 )

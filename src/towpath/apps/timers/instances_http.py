@@ -55,20 +55,21 @@ class InstanceIn(Body):
     model_config = example(address="http://10.0.0.7:8000/timers", task_types=["order.timeout"])
 
     address: Annotated[str, Field(min_length=1, max_length=2048)]
-    """An http or https URL. A private address has to be allowed by the setting `timers.allow`."""
+    """An http or https URL. Private addresses must be allowed by the setting `timers.allow`."""
     task_types: Annotated[list[Name], Field(min_length=1, max_length=MOST_TYPES)]
     weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT, strict=True)] = 1
-    """One with twice the weight is called twice as often."""
+    """Twice the weight means twice as many calls."""
 
 
 class RegisteredOut(Answer):
-    """What an instance needs to know."""
+    """What a registered instance needs."""
 
     instance_id: str
     secret: str
-    """What calls are signed with (Standard Webhooks); the same for all instances of the app."""
+    """The secret that calls are signed with (Standard Webhooks); the same for all instances of the
+    app."""
     heartbeat_s: float
-    """Send a heartbeat this often: after 30 s without one, the instance is not called any more."""
+    """Seconds between heartbeats. After 30 s without one, the instance is not called any more."""
 
 
 class InstanceOut(Answer):
@@ -83,9 +84,9 @@ class InstanceOut(Answer):
     alive: bool
     """Whether a heartbeat came within the last 30 seconds."""
     breaker: BreakerState
-    """`open` while a scheduler does not call it because calls failed."""
+    """`open` while a scheduler avoids it because calls failed."""
     avoided_by: list[str]
-    """The schedulers that do not call it at the moment."""
+    """The schedulers that avoid it now."""
     last_heartbeat: datetime
 
     @classmethod
@@ -115,10 +116,9 @@ class InstancesOut(Answer):
     responses=documented(409),
 )
 async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) -> RegisteredOut:
-    """Register an instance: it is called when timers of these types are due.
-
-    The same address again replaces it. Needs the scope `work` for the types, with and without the
-    app. 409 for a type that belongs to somebody else, 429 where there are too many instances.
+    """Register an instance: it is called when timers of these types are due. The same address
+    again replaces it. Needs the scope `work` for the types, with and without the app. 409 for a
+    type with another owner, 429 for too many instances.
     """
     _require_types(key, app, body.task_types)
     told = await timers.instances.register(app, body.address, body.task_types, weight=body.weight)
@@ -132,14 +132,15 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
 @instances_router.put("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
 @instances_router.post("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
 async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
-    """The instance is alive for another 30 seconds. 404 if it has to register again."""
+    """Send a heartbeat: the instance is alive for another 30 seconds. 404 if it has to register
+    again."""
     await timers.instances.beat(await _own(timers, app, instance_id, key))
     return Response(status_code=204)
 
 
 @instances_router.delete("/{instance_id}", status_code=204, responses=documented(404))
 async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
-    """The instance is called no more. Answers to calls under way still count."""
+    """Deregister an instance: it gets no more calls. Running calls still count."""
     await timers.instances.leave(await _own(timers, app, instance_id, key))
     return Response(status_code=204)
 
@@ -184,7 +185,7 @@ class HandedOverIn(Body):
 
     token: Token
     app: Name | None = None
-    """What the call said; or as `?app=`."""
+    """The app named in the call; or pass `?app=`."""
 
 
 class FailedIn(HandedOverIn):
@@ -194,7 +195,7 @@ class FailedIn(HandedOverIn):
 
 
 class LongerIn(HandedOverIn):
-    """For how much longer."""
+    """How long to extend the lease."""
 
     lease_s: LeaseSeconds = 60.0
 
@@ -209,9 +210,9 @@ class HeldOut(Answer):
     task_id: str
     task_type: str
     expires_at: datetime
-    """When it counts as a failed attempt, unless it is renewed."""
+    """When the attempt fails, unless the lease is renewed."""
     cancel_requested: bool
-    """Whether somebody wants it to end."""
+    """Whether the timer was cancelled: stop."""
 
 
 class HandedOver(NamedTuple):
@@ -245,7 +246,7 @@ TheHandedOver = Annotated[HandedOver, Depends(_handed_over)]
 async def complete(
     timer: TheHandedOver, body: HandedOverIn, timers: TheTimers, key: CanWork
 ) -> SettledOut:
-    """The timer's work is done. 409 if the token no longer counts: another attempt has begun."""
+    """Complete the timer. 409 if the token is no longer valid: another attempt has begun."""
     of = timer.key(key, body)
     state = await timers.instances.complete(of, timer.task_id, body.token)
     return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
@@ -253,7 +254,8 @@ async def complete(
 
 @settle_router.post("/fail", response_model=SettledOut, responses=documented(404, 409))
 async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: CanWork) -> SettledOut:
-    """This attempt failed: `delayed` until the next, or `dead` after the last."""
+    """Report a failed attempt: the timer is `delayed` until the next one, or `dead` after the
+    last."""
     of = timer.key(key, body)
     state = await timers.instances.fail(of, timer.task_id, body.token, body.reason)
     return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
@@ -261,7 +263,7 @@ async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: Can
 
 @settle_router.post("/renew", response_model=HeldOut, responses=documented(404, 409))
 async def renew(timer: TheHandedOver, body: LongerIn, timers: TheTimers, key: CanWork) -> HeldOut:
-    """Keep the timer for another `lease_s` seconds."""
+    """Extend the lease of the timer by `lease_s` seconds from now."""
     of = timer.key(key, body)
     lease = await timers.instances.renew(of, timer.task_id, body.token, seconds(body.lease_s))
     return HeldOut(

@@ -177,13 +177,13 @@ SERVED, NO_WORKER, NO_INSTANCE = "served", "no_worker", "no_instance"
 
 
 class TypeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A type, who serves it, and what it holds."""
+    """A type: who serves it, and how many timers it has."""
 
     task_type: str
     app: str | None
     queue: str
     owner: str | None
-    """`plug-in workers`, or the name of the app; null while nobody has registered."""
+    """`plug-in workers`, or the name of the app; null if nobody has registered."""
     alive: int
     """Workers or instances."""
     status: str

@@ -110,7 +110,7 @@ class Timers:
         return await self._service.cancel(TypeKey(task_type, app), task_id)
 
     async def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
-        """The timer as it is now. Raises TimerNotFound."""
+        """Read a timer. Raises TimerNotFound."""
         return await self._service.get(TypeKey(task_type, app), task_id)
 
     async def explain(

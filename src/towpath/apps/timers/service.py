@@ -167,7 +167,7 @@ class TimerService:
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def get(self, key: TypeKey, task_id: str) -> Timer:
-        """The timer as it is now. Raises TimerNotFound."""
+        """Read a timer. Raises TimerNotFound."""
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
             try:

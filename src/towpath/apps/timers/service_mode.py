@@ -78,7 +78,7 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
     breaker: BreakerState
     avoided_by: tuple[str, ...]
-    """The schedulers that do not call it at the moment."""
+    """The schedulers that avoid it now."""
 
 
 class ServiceMode:

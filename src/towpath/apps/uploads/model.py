@@ -44,7 +44,7 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
 class Status(StrEnum):
-    """Where an upload is. The row of a COMPLETED one says ACTIVE."""
+    """The status of an upload. In the database, COMPLETED is ACTIVE."""
 
     PENDING = "PENDING"
     UPLOADING = "UPLOADING"

@@ -310,7 +310,7 @@ class UploadService:
                 return await self.status(upload_id)
 
     async def abort(self, upload_id: str) -> View:
-        """End an upload that is not completed; nothing of it stays. Again does no harm.
+        """Abort an upload that is not completed; all its bytes are deleted. Again does no harm.
 
         Raises UploadNotFound, UploadConflict for one that is completed.
         """

@@ -32,7 +32,7 @@ _LONGEST_QUEUE = 64
 
 
 class Scope(StrEnum):
-    """What a key may do. admin may do all."""
+    """What a key may do; admin may do everything."""
 
     SUBMIT = "submit"
     WORK = "work"

@@ -85,17 +85,17 @@ class ReadyOut(Answer):
 
     ready: bool
     status: Literal["ready", "degraded", "down"]
-    """degraded: a part does not work. Without the store, jobs with a record are still taken;
-    without the ledger, keys that were seen a moment ago still count. down: no part works."""
+    """degraded: a part does not work. Without the store, jobs with a record are still accepted;
+    without the ledger, recently used keys stay valid. down: no part works."""
     parts: dict[str, PartOut]
-    """`store`: Redis or Valkey. `ledger`: the database. Applications that tell. Others are tasks in
-    the background, such as the relay, while they do not run."""
+    """`store` is Redis or Valkey, `ledger` the database; then applications with a check.
+    Background tasks, such as the relay, are listed only while they do not run."""
 
 
 @router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)
 @router.get("/livez", response_class=PlainTextResponse)
 async def livez() -> str:
-    """The process answers. Needs no key."""
+    """Check that the process is alive. Needs no key."""
     return "ok"
 
 
@@ -104,12 +104,11 @@ async def livez() -> str:
     "/readyz",
     response_model=ReadyOut,
     response_model_exclude_none=True,
-    responses={503: {"model": ReadyOut, "description": "A part does not work: it is named."}},
+    responses={503: {"model": ReadyOut, "description": "A part does not work; the body names it."}},
 )
 async def readyz(request: Request, engine: TheEngine) -> Response:
-    """Every part takes a write; the ones that don't are named. Needs no key.
-
-    Why is in the server's log: whoever has no key learns no address from it.
+    """Check that every part accepts writes; failing parts are named. Needs no key. The reasons are
+    only in the server's log.
     """
     state = request.app.state
     probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
@@ -136,9 +135,8 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     responses={200: {"description": "In Prometheus' text format."}, **documented()},
 )
 async def metrics(request: Request, key: CanRead) -> Response:
-    """For Prometheus: every queue of the store, and the handlers that run beside the server.
-
-    Needs a key with the scope `read`; one for some queues sees those.
+    """Metrics for Prometheus: of all queues, and of handlers that run in the server. Needs a key
+    with the scope `read`; a key for some queues sees only those.
     """
     seen = seen_with(key, request.app.state.metrics.registry)
     # In a thread: the collector waits for this loop, which looks at the queues.

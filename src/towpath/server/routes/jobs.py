@@ -72,11 +72,10 @@ async def submit(
     named: Named,
     _: CanSubmit,
 ) -> SubmittedOut | ManyOut:
-    """Take a job in, or a list of them (answered one by one, in order).
-
-    The same id twice is one job: the second answer says `existed`. Other content under the same
-    id, or under the same Idempotency-Key, is refused with 409. Of a list, a job that can't be
-    taken in is answered with its error, and the others are in.
+    """Submit a job, or a list of jobs. The same id twice is one job: the second answer says
+    `existed`. Other content under the same id, or under the same Idempotency-Key, is refused with
+    409. A list is answered with one entry per job, in order: refused jobs have an error, the
+    others are submitted.
     """
     if isinstance(body, list):
         return ManyOut(jobs=[_listed(job) for job in await _submit_all(engine, queue, body, named)])
@@ -102,28 +101,29 @@ async def list_jobs(
     after: After = None,
     size: Size = 100,
 ) -> PageOut:
-    """A page of the jobs in a state, in the order they run (or ended). Payloads are left out."""
+    """List the jobs in a state, in the order they run or ended. Payloads are left out."""
     page = await engine.inspect.list(queue, state, lane=lane, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
 @router.get("/{id}/explain", response_model=ExplanationOut, responses=documented(404))
 async def explain(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> ExplanationOut:
-    """Why the job is not running, how many run before it, and about how long that takes."""
+    """Explain why the job is not running, how many jobs are ahead, and about how long it will
+    wait."""
     ref = job_ref(queue, id)
     return ExplanationOut.of(await engine.inspect.explain(ref), await engine.inspect.position(ref))
 
 
 @router.get("/{id}", response_model=JobOut, responses=documented(404))
 async def look(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> JobOut:
-    """The job as it is now, with payload, result and progress."""
+    """Read a job with its payload, result and progress."""
     return JobOut.of(await engine.inspect.job(job_ref(queue, id)))
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
 async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubmit) -> StateOut:
-    """Give a job that waits another due time. One that is leased or has ended is refused with 409,
-    and its `state`.
+    """Move a waiting job to another due time. A job that is leased or has ended is refused with
+    409, which has its `state`.
     """
     delay = None if body.delay is None else seconds(body.delay)
     return StateOut(id=id, state=await engine.move(job_ref(queue, id), due=body.due, delay=delay))
@@ -133,7 +133,7 @@ async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubm
     "/{id}",
     response_model=PlacedOut,
     responses={
-        200: {"description": "It took the place of a job that waited."},
+        200: {"description": "It replaced a waiting job."},
         201: {"description": "It is new.", "model": PlacedOut, "headers": _LOCATION},
         **documented(404, 409),
     },
@@ -148,10 +148,8 @@ async def set_job(
     named: Named,
     _: CanSubmit,
 ) -> PlacedOut:
-    """Make a job under this id, or put it in the place of the one that waits there.
-
-    An id whose job was cancelled or has ended otherwise is made anew. A job that somebody works on
-    is refused with 409.
+    """Create a job under this id, or replace the one that waits there. An ended job is created
+    again. A job that is running is refused with 409.
     """
     options, data = await _options(engine, queue, body), body.data()
     if (other := options.setdefault("id", id)) != id:
@@ -167,7 +165,8 @@ async def set_job(
 @router.post("/{id}/cancel", response_model=StateOut, responses=documented(404, 409))
 @router.delete("/{id}", response_model=StateOut, responses=documented(404, 409), deprecated=True)
 async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> StateOut:
-    """End a job that has not ended: `cancelled`, or `leased` if its worker was asked to stop."""
+    """Cancel a job that has not ended: it is `cancelled`, or stays `leased` until its worker
+    stops."""
     ref = job_ref(queue, id)
     return StateOut(id=id, state=await engine.cancel(ref))
 

@@ -54,7 +54,7 @@ class FindingsOut(Answer):
 
 @router.get("/doctor", response_model=FindingsOut, responses=documented())
 async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
-    """Whether the store is fit for work, and what to do where it is not: as `towpath doctor`.
+    """Check the store and say what to fix, like `towpath doctor`.
 
     Needs a key for all queues.
     """
@@ -86,34 +86,33 @@ class RunningOut(Answer):
 
 
 class WorkerOut(Answer):
-    """A worker that was heard of within the last 25 seconds."""
+    """A worker that reported within the last 25 seconds."""
 
     name: str
     host: str
     pid: int
     since: datetime
-    """When it was first heard of."""
+    """When it first reported."""
     queues: list[str]
-    """The first 50 by name, of those that the key is for; `serving` counts all."""
+    """The first 50 queues by name that the key covers; `serving` counts all."""
     serving: int
     slots: int
     running: int
     """How many jobs it runs."""
     jobs: list[RunningOut]
-    """Of the 20 that run longest, those of queues that the key is for."""
+    """Of its 20 longest-running jobs, those of queues that the key covers."""
 
 
 class WorkersOut(Answer):
-    """Who is alive."""
+    """The live workers."""
 
     workers: list[WorkerOut]
 
 
 @router.get("/workers", response_model=WorkersOut, responses=documented())
 async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
-    """The workers that are alive, on which host, and what they run: as `towpath workers`.
-
-    Those that serve a queue which the key is for, at most 1,000.
+    """List the live workers, their hosts and their jobs, like `towpath workers`. At most 1,000
+    that serve a queue the key covers.
     """
     told: list[WorkerOut] = []
     for name, since, doing in await engine.workers.list():
@@ -152,7 +151,7 @@ class KeyIn(Body):
     model_config = example(name="reports", scopes=["read"], queues=["reports-*"])
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    """Whose it is."""
+    """Who the key is for."""
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
     queues: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=100)
@@ -191,7 +190,7 @@ class NewKeyOut(KeyOut):
     """A key that was just made."""
 
     secret: str
-    """It is shown now, and never again."""
+    """The secret; it is shown only once."""
 
 
 class KeysOut(Answer):
@@ -202,7 +201,7 @@ class KeysOut(Answer):
 
 @router.get("/keys", response_model=KeysOut, responses=documented())
 async def keys(request: Request, key: CanAdmin) -> KeysOut:
-    """All keys, also those that have ended. Needs an admin key for all queues."""
+    """List all keys, ended ones included. Needs an admin key for all queues."""
     _require_all(key)
     ledger: Ledger = request.app.state.ledger
     return KeysOut(keys=[KeyOut.of(info) for info in await ledger.keys.list()])
@@ -210,7 +209,7 @@ async def keys(request: Request, key: CanAdmin) -> KeysOut:
 
 @router.post("/keys", status_code=201, response_model=NewKeyOut, responses=documented())
 async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
-    """Make a key. Its secret is in the answer and nowhere else.
+    """Create a key. Only this response has its secret.
 
     Needs an admin key for all queues.
     """
@@ -224,7 +223,10 @@ async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
 
 @router.delete("/keys/{id}", response_model=KeyOut, responses=documented(404))
 async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
-    """End a key for good, within five seconds everywhere. Needs an admin key for all queues."""
+    """Revoke a key for good; it takes effect everywhere within five seconds.
+
+    Needs an admin key for all queues.
+    """
     _require_all(key)
     ledger: Ledger = request.app.state.ledger
     try:
@@ -246,7 +248,7 @@ class ActionOut(Answer):
     method: str
     path: str
     status: int | None
-    """How it was answered; null if it was not, or not yet."""
+    """The status of the response; null if there is none yet."""
 
 
 class ActionsOut(Answer):
@@ -254,7 +256,7 @@ class ActionsOut(Answer):
 
     actions: list[ActionOut]
     after: int | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 @router.get("/audit", response_model=ActionsOut, responses=documented())
@@ -264,7 +266,7 @@ async def actions(
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
     size: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> ActionsOut:
-    """What was done in the dashboard: who, what, when. Needs an admin key for all queues."""
+    """List actions in the dashboard: who did what, and when. Needs an admin key for all queues."""
     _require_all(key)
     ledger: Ledger = request.app.state.ledger
     page = await ledger.audit.list(after=after, size=size)

@@ -33,7 +33,7 @@ _DELETED_MOST = 10_000
 
 @router.get("", response_model=QueuesOut, responses=documented())
 async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
-    """Every queue that the key may see, with its counts."""
+    """List the queues that the key covers, with their counts."""
     known = await engine.queues.list()
     names = sorted(name for name in known if key.covers(name))
     found = await engine.inspect.counts_of(names)
@@ -42,30 +42,31 @@ async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
 
 @router.get("/{queue}", response_model=CountsOut, responses=documented())
 async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
-    """How many jobs of the queue are where. A queue that nobody used is empty."""
+    """Count the jobs of the queue by state. A queue that does not exist is empty."""
     return CountsOut.of(queue_name(queue), await engine.inspect.counts(queue))
 
 
 class HistoryOut(Answer):
-    """A queue over time: of each column one number per step, the oldest first."""
+    """A queue over time: each list has one number per step, oldest first."""
 
     begins: datetime
     """When the first step begins."""
     step: float
     """Seconds: a minute, or an hour."""
     submitted: list[int]
-    """How many, in each step; so are the next three."""
+    """Jobs submitted in each step; the next three lists are alike."""
     completed: list[int]
     failed: list[int]
     died: list[int]
     ready: list[int]
-    """How many were there when each step began, of the last one now; so are the next four."""
+    """Jobs that were ready at the start of each step (the last one: now); the next four lists are
+    alike."""
     delayed: list[int]
     waiting: list[int]
     leased: list[int]
     dead: list[int]
     oldest: list[int | None]
-    """Seconds for which the oldest ready job had waited then; null = none was ready."""
+    """Seconds that the oldest ready job had waited; null if none was ready."""
 
 
 _LAST = {"hour": hours(1), "day": hours(24), "month": days(30)}
@@ -78,10 +79,10 @@ async def history(
     _: CanRead,
     last: Annotated[
         Literal["hour", "day", "month"],
-        Query(description="By the minute for an hour or a day, by the hour for a month."),
+        Query(description="The period; an hour and a day are by minute, a month by hour."),
     ] = "hour",
 ) -> HistoryOut:
-    """How the queue stood over time. It is kept of the first 1,000 queues."""
+    """Read the queue's counts over time. They are kept for the first 1,000 queues."""
     found = await engine.inspect.history(queue, last=_LAST[last])
     told: dict[str, Any] = msgspec.structs.asdict(found)
     told["step"] = found.step.total_seconds()
@@ -90,7 +91,7 @@ async def history(
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
-    """Hand out no jobs until resumed; everything else goes on."""
+    """Stop handing out jobs until resumed; everything else goes on."""
     await engine.queues.pause(queue)
 
 
@@ -102,7 +103,7 @@ async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
 
 Group = Annotated[
     str | None,
-    Query(min_length=1, max_length=40, description="Only those of this error group."),
+    Query(min_length=1, max_length=40, description="Only jobs of this error group."),
 ]
 
 
@@ -116,7 +117,7 @@ async def dead(
     after: After = None,
     size: Size = 100,
 ) -> PageOut:
-    """A page of the dead jobs, with their reasons; of one error, if a group is named."""
+    """List dead jobs with their reasons, optionally those of one error group."""
     page = await engine.inspect.list(queue, State.DEAD, group=group, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
@@ -133,9 +134,9 @@ class GroupOut(Answer):
     )
 
     group: str
-    """Names it in other requests. `other` stands for the errors beyond the first hundred."""
+    """The group's id for other requests. `other` stands for errors beyond the first hundred."""
     error: str
-    """The first line of the reasons; numbers and ids are `#`."""
+    """The first line of the reasons, with `#` for numbers and ids."""
     count: int
     first: datetime
     """When the first of them died."""
@@ -147,25 +148,25 @@ class GroupsOut(Answer):
 
     groups: list[GroupOut]
     ungrouped: int
-    """Dead jobs in no group: they died under a release that made none."""
+    """Dead jobs without a group; they died under an older release."""
 
 
 @router.get("/{queue}/dead/groups", response_model=GroupsOut, responses=documented())
 async def groups(queue: Queue, engine: TheEngine, _: CanRead) -> GroupsOut:
-    """Count the dead jobs by their errors."""
+    """Count dead jobs by error."""
     found = await engine.inspect.dead_groups(queue)
     made = [GroupOut(**msgspec.structs.asdict(group)) for group in found.groups]
     return GroupsOut(groups=made, ungrouped=found.ungrouped)
 
 
 class FoundOut(Answer):
-    """Dead jobs whose reason has the text, the newest first."""
+    """Dead jobs whose reason contains the text, newest first."""
 
     jobs: list[JobOut]
     looked: int
-    """Dead jobs that were looked at so far; give it to go on."""
+    """Dead jobs searched so far; pass it to continue."""
     is_over: bool
-    """Whether the newest 10,000 dead jobs of the queue were looked at, or all there are."""
+    """Whether the search is complete: it covers the newest 10,000 dead jobs of the queue."""
 
 
 @router.get("/{queue}/dead/search", response_model=FoundOut, responses=documented())
@@ -184,20 +185,20 @@ async def search(
 
 @router.post("/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409))
 async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
-    """Give a dead job its attempts back."""
+    """Give a dead job new attempts."""
     return StateOut(id=id, state=await engine.retry(job_ref(queue, id)))
 
 
 class RetryIn(Body):
-    """Which dead jobs to retry: those of `ids`, or the first of those that died of one error
-    (`group`) or whose reason has `text`.
+    """Which dead jobs to retry: those in `ids`, or the first ones of an error `group` or whose
+    reason contains `text`.
     """
 
     model_config = example(text="disk is full", most=100)
 
     ids: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
     group: Annotated[str, Field(min_length=1, max_length=40)] | None = None
-    """Only those of this error group."""
+    """Only jobs of this error group."""
     text: Annotated[str, Field(max_length=200)] = ""
     """Only those whose reason contains it, in whatever case."""
     most: Annotated[int, Field(ge=1, le=_DELETED_MOST, strict=True)] = 1000
@@ -205,7 +206,7 @@ class RetryIn(Body):
 
 
 class RetriedOut(Answer):
-    """How many dead jobs got their attempts back."""
+    """How many dead jobs got new attempts."""
 
     model_config = example(retried=12, left=0)
 
@@ -216,7 +217,7 @@ class RetriedOut(Answer):
 
 @router.post("/{queue}/dead/retry", response_model=RetriedOut, responses=documented())
 async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin) -> RetriedOut:
-    """Give many dead jobs their attempts back. Those that are dead no more are passed over."""
+    """Give many dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
     async for refs in _chosen(engine, queue, body):
         outcomes = await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs))
@@ -260,10 +261,10 @@ class LaneOut(Answer):
 
     lane: str
     head: str | None
-    """The job whose turn it is."""
+    """The job at the head of the lane."""
     head_state: str | None
     behind: int
-    """Jobs that wait for it."""
+    """Jobs that wait behind it."""
 
 
 class LanesOut(Answer):
@@ -271,16 +272,15 @@ class LanesOut(Answer):
 
     lanes: list[LaneOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 @router.get("/{queue}/lanes", response_model=LanesOut, responses=documented())
 async def lanes(
     queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
 ) -> LanesOut:
-    """Lanes in which jobs wait, each with the job that they wait for.
-
-    A page is made of as many waiting jobs: it may have fewer lanes, and a lane may come again.
+    """List the lanes in which jobs wait, each with the job at its head. The page size counts
+    waiting jobs: a page may have fewer lanes, and a lane may appear on several pages.
     """
     page = await engine.inspect.list(queue, State.WAITING, after=after, size=size)
     names = list(dict.fromkeys(job.lane for job in page.jobs if job.lane is not None))
@@ -294,7 +294,7 @@ async def lanes(
 
 @router.post("/{queue}/lanes/{lane}/drop", response_model=StateOut, responses=documented(404, 409))
 async def drop(queue: Queue, lane: Lane, engine: TheEngine, _: CanAdmin) -> StateOut:
-    """Let a parked lane go on without the dead job at its head, which stays dead."""
+    """Let a parked lane continue without the dead job at its head. That job stays dead."""
     dropped = await engine.drop(queue, lane)
     return StateOut(id=dropped.id, state=State.DEAD)
 
@@ -363,7 +363,7 @@ async def events(
     _: CanRead,
     last_event_id: LastEventId = None,
 ) -> EventSourceResponse:
-    """What happens in the queue, as it happens; with `Last-Event-ID` first what was missed."""
+    """Follow the events of the queue. With `Last-Event-ID`, missed events come first."""
     name = queue_name(queue)
     check_last_id(last_event_id)
     await engine.events.require(name)

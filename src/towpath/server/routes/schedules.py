@@ -43,13 +43,13 @@ _InSeconds = Annotated[float | None, BeforeValidator(lambda span: span and span.
 
 class _When(Body):
     cron: Annotated[str | None, Field(max_length=256)] = None
-    """Five fields as cron has them, or six with the seconds first. Give this or `every`."""
+    """A cron expression of five fields, or six with seconds first. Pass this or `every`."""
     every: Interval | None = None
-    """An interval: seconds, or text such as `5m`; one second at least."""
+    """An interval: seconds, or text such as `5m`; at least one second."""
     tz: Annotated[str | None, Field(max_length=100)] = None
-    """The time zone of `cron`, e.g. `Europe/Berlin`. Without it: UTC."""
+    """The time zone of `cron`, such as `Europe/Berlin`; default: UTC."""
     anchor: Instant | None = None
-    """An instant of `every`, from which the others are counted. Without it: 1970."""
+    """A time from which `every` counts; default: 1970."""
 
     def when(self) -> Schedule:
         """Raises InvalidOption."""
@@ -73,13 +73,13 @@ class _When(Body):
 
 class _PlainSchedule(_When, PayloadIn):
     missed: Missed = Missed.ONCE
-    """What becomes of firings that nobody was there for."""
+    """What to do about missed firings."""
     paused: Annotated[bool, Field(strict=True)] = False
-    """Whether it is to wait until it is resumed."""
+    """Whether the schedule is paused."""
 
 
 class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
-    """A schedule, and all that may be said about its jobs."""
+    """A schedule, with the options of its jobs."""
 
     model_config = example(
         cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, missed="once"
@@ -87,7 +87,7 @@ class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
 
 
 class ScheduleChange(ScheduleIn):
-    """What is to be other than it is: what is left out stays; an option that is null goes."""
+    """Changes of a schedule: what is left out stays as it is; null removes an option."""
 
     model_config = example(paused=True)
 
@@ -107,17 +107,17 @@ class ScheduleChange(ScheduleIn):
 
 
 class PreviewIn(_When):
-    """A schedule that is not there yet."""
+    """A schedule to preview."""
 
     model_config = example(cron="30 2 * * *", tz="Europe/Berlin", count=3)
 
     count: Annotated[int, Field(ge=1, le=MOST_FIRINGS, strict=True)] = 5
     after: Instant | None = None
-    """From when on; without it, from now."""
+    """Start of the preview; default: now."""
 
 
 class ClockChangeOut(Answer):
-    """A change of the clock that makes a difference."""
+    """A clock change that affects the schedule."""
 
     at: datetime
     effect: str
@@ -145,7 +145,7 @@ class PreviewOut(Answer):
     """In words."""
     firings: list[datetime]
     clock_changes: list[ClockChangeOut]
-    """Within a year, those that skip, move or double firings."""
+    """Clock changes within a year that skip, move or repeat firings."""
 
     @classmethod
     def of(cls, when: Schedule, seen: Preview) -> PreviewOut:
@@ -160,7 +160,7 @@ class _ScheduleHead(Answer):
     queue: str
     name: str
     source: str
-    """`stored`, or `code`: the app declares it, and alone knows payload and options."""
+    """`stored`, or `code`: declared by an app; payload and options are not stored."""
     schedule: str
     """In words."""
     cron: str | None = None
@@ -171,11 +171,11 @@ class _ScheduleHead(Answer):
     missed: str | None = None
     paused: bool = False
     readable: bool = True
-    """False for one that only a newer release can read: it is not fired by this one."""
+    """False if only a newer release can read it; this server does not fire it."""
     last: datetime | None = None
-    """What it was last fired for."""
+    """The time of its last firing."""
     next: datetime | None = None
-    """What comes next; null while it is paused."""
+    """The time of its next firing; null while paused."""
     payload: Json = None
     """Left out in lists."""
     payload_base64: str | None = None
@@ -227,7 +227,7 @@ class SchedulesOut(Answer):
 
     schedules: list[ScheduleOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 @router.get("", response_model=SchedulesOut, responses=documented())
@@ -238,7 +238,8 @@ async def list_schedules(
     after: After = None,
     size: Size = 100,
 ) -> SchedulesOut:
-    """The schedules of every queue that the key may see, whoever declared them."""
+    """List the schedules of the queues that the key covers, stored ones and those declared in
+    code."""
     if queue is not None:
         require(key, Scope.READ, queue)
     names = [queue] if queue is not None else await engine.queues.list()
@@ -252,7 +253,7 @@ async def list_schedules(
 
 @router.post("/preview", response_model=PreviewOut, responses=documented())
 async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> PreviewOut:
-    """The next firings of a schedule that is not there yet, and what changes of the clock do."""
+    """Preview the next firings of a schedule, and the effects of clock changes."""
     when = body.when()
     after = body.after or (await engine.schedules.changes()).now
     if after.tzinfo is None:
@@ -273,10 +274,9 @@ async def put(
     engine: TheEngine,
     _: CanSubmit,
 ) -> ScheduleOut:
-    """Make a schedule, or put this in its place: 201 or 200.
-
-    A new one begins now; one that was there goes on from its last firing. In force everywhere
-    within a second. A name that code declares is refused with 409.
+    """Create a schedule (201) or replace one (200). A new schedule starts now; a replaced one
+    continues from its last firing. It applies everywhere within a second. A name that code
+    declares is refused with 409.
     """
     done = await engine.schedules.set(
         queue,
@@ -293,7 +293,7 @@ async def put(
 
 @router.get("/{queue}/{name}", response_model=ScheduleOut, responses=documented(404))
 async def look(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanRead) -> ScheduleOut:
-    """A schedule, with what it was last fired for and what comes next."""
+    """Read a schedule with its last and next firing."""
     return ScheduleOut.of(await engine.schedules.get(queue, name))
 
 
@@ -301,9 +301,8 @@ async def look(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanRead) 
 async def change(
     queue: Queue, name: ScheduleName, body: ScheduleChange, engine: TheEngine, _: CanSubmit
 ) -> ScheduleOut:
-    """Change some of a schedule; `{"paused": true}` and `{"paused": false}` pause and resume it.
-
-    It goes on from its last firing; a resumed one from now.
+    """Change parts of a schedule; `{"paused": true}` and `{"paused": false}` pause and resume it.
+    It continues from its last firing; a resumed schedule continues from now.
     """
     return ScheduleOut.of(await engine.schedules.change(queue, name, **body.changes()))
 
@@ -328,6 +327,6 @@ async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubm
 async def fire(
     queue: Queue, name: ScheduleName, engine: TheEngine, named: Named, _: CanSubmit
 ) -> SubmittedOut:
-    """Submit its job once more, now. Its rhythm stays, and so do `last` and `next`."""
+    """Submit the schedule's job once, now. `last` and `next` do not change."""
     call, id = (named.call(), named.job_id(0)) if named else (None, None)
     return SubmittedOut.model_validate(await engine.schedules.fire(queue, name, id=id, call=call))

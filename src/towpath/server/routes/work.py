@@ -41,10 +41,10 @@ async def claim(
 ) -> ClaimedOut | Response:
     """Lease up to `count` jobs: highest priority first, oldest first within it.
 
-    With `selectors`, only jobs that carry one of them; with `max_held`, no more than leave the
-    worker with that many. With `wait`, an empty queue is waited on. With an `Idempotency-Key`, a
-    claim whose answer was lost can be sent again: it gives those of its jobs that are still held,
-    never new ones.
+    With `selectors`, only jobs that have one of them. With `max_held`, the worker never holds more
+    jobs than that. With `wait`, the request waits for a job. With an `Idempotency-Key`, a claim
+    whose response was lost can be repeated: it returns the same jobs as far as they are still
+    held, never new ones.
     """
     wish = Wish(
         queue=queue,
@@ -64,7 +64,7 @@ async def claim(
 
 @router.post("/jobs/{id}/renew", response_model=RenewedOut, responses=documented(404, 409))
 async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWork) -> RenewedOut:
-    """Hold the job for another `lease` seconds; 409 once another worker has it."""
+    """Extend the lease by `lease` seconds from now; 409 once another worker has the job."""
     lease = _lease(queue, id, body.token)
     if body.progress is not None:
         await engine.progress(lease, note(body.progress))
@@ -76,7 +76,7 @@ async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWo
 async def complete(
     queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
-    """End the job; `result` stays for as long as the job is kept. One completion at most counts."""
+    """Complete the job; `result` is kept as long as the job. A job can be completed only once."""
     result = note(body.result) if body.result is not None else b""
     lease = _lease(queue, id, body.token)
     await engine.complete(lease, result, call=_call(named, "complete", lease))
@@ -87,7 +87,7 @@ async def complete(
 async def fail(
     queue: Queue, id: Id, body: FailIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
-    """End this attempt: `delayed` until the next, or `dead` after the last."""
+    """Report a failed attempt: the job is `delayed` until the next, or `dead` after the last."""
     lease = _lease(queue, id, body.token)
     call = _call(named, "fail", lease)
     if body.dead:

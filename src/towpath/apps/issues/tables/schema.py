@@ -36,7 +36,7 @@ issues = Table(
     Column("role", String(64), nullable=False, doc="Who is to do it."),
     Column("priority", Integer, nullable=False, doc="0 to 100; higher is handed out first."),
     Column("withheld", String(16), nullable=False, doc="Why not, in a word; empty = handed out."),
-    Column("why", Text, nullable=False, doc="The same as a sentence."),
+    Column("why", Text, nullable=False, doc="The reason as a sentence."),
     Column("task_id", String(400), nullable=False, doc="Its task; empty = there is none."),
     Column("generation", Integer, nullable=False, doc="How many tasks there were."),
     Column("done", Text, nullable=False, doc="Types of tasks that were completed, as JSON."),

@@ -64,9 +64,9 @@ async def start(
     key: CanSubmit,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> UploadOut:
-    """Begin an upload. Then PUT its chunks, in any order and as many at once as you like.
+    """Start an upload. Then PUT its chunks, in any order and in parallel.
 
-    With an `Idempotency-Key`, the same request again is the same upload.
+    With an `Idempotency-Key`, repeating the request returns the same upload.
     """
     view, existed = await uploads.start(body.new(), owner=key.id, idempotency_key=idempotency_key)
     if existed:
@@ -107,11 +107,11 @@ async def put_chunk(
     wish: Annotated[ChunkWish, Query()],
     content_digest: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> ChunkOut:
-    """Send a chunk: raw bytes of any content type. It counts when this answers.
+    """Send a chunk: raw bytes of any content type. A success means that it is stored.
 
-    The same bytes again are harmless; other bytes under the same number are refused with 409.
-    `Content-Digest` (sha-256, sha-512) is compared. 503 and 429 come before the body is read, and
-    list what should be sent first.
+    Sending the same bytes again is safe; other bytes under the same number are refused with 409.
+    `Content-Digest` (sha-256, sha-512) is checked. 503 and 429 are sent before the body is read,
+    and list the chunks to send first.
     """
     receipt = await uploads.put_chunk(
         id,
@@ -128,19 +128,19 @@ async def put_chunk(
 
 @router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
 async def complete(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
-    """Say that all chunks were sent, where neither the size nor the last chunk did."""
+    """Declare that all chunks were sent. Needed only without a size and without `is_last`."""
     return UploadOut.of(await uploads.complete(id))
 
 
 @router.post("/{id}/resume", response_model=UploadOut, responses=documented(404, 409, 410))
 async def resume(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
-    """Go on with an upload that has FAILED. `missing` tells what has to be sent again."""
+    """Resume a FAILED upload. `missing` lists the chunks to send again."""
     return UploadOut.of(await uploads.resume(id))
 
 
 @router.delete("/{id}", response_model=UploadOut, responses=documented(404, 409))
 async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
-    """End an upload that is not completed; nothing of it stays."""
+    """Abort an upload that is not completed; all its bytes are deleted."""
     return UploadOut.of(await uploads.abort(id))
 
 
@@ -167,7 +167,7 @@ async def look(
 
 @router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))
 async def missing(id: Id, uploads: TheUploads, _: CanRead) -> MissingOut:
-    """The chunks that are missing. Those that have expired are again."""
+    """List the missing chunks, expired ones included."""
     return MissingOut(missing=_pairs(await uploads.missing(id)))
 
 
@@ -180,8 +180,8 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
     response_class=EventSourceResponse,
     responses={
         200: {
-            "description": "Server-sent events: `progress` whenever it has changed, then "
-            "`completed`, `failed`, `aborted` or `expired`, and the end.",
+            "description": "Server-sent events: `progress` on each change, then `completed`, "
+            "`failed`, `aborted` or `expired`; then the stream ends.",
             "content": {"text/event-stream": {"schema": {"type": "string"}}},
         },
         **documented(404),
@@ -190,7 +190,7 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
 async def events(
     id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: CanRead
 ) -> EventSourceResponse:
-    """How far it is, up to its end. Who comes late gets the end at once."""
+    """Follow the upload until it ends. If it has ended, the end is sent at once."""
     await uploads.status(id)
     return await stream(_told(uploads, id), sessions, request)
 
@@ -210,7 +210,7 @@ async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
     response_class=Response,
     responses={
         200: {
-            "description": "The file; 206 for a range of it.",
+            "description": "The file; 206 for a range.",
             "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}},
         },
         206: {"description": "The range that was asked for."},
@@ -223,7 +223,7 @@ async def content(
     _: CanRead,
     range: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
-    """The finished file, always as an attachment; `Range` asks for a part of it."""
+    """Download the finished file, always as an attachment. `Range` requests a part of it."""
     start, end = _asked(range)
     stack = AsyncExitStack()
     try:
@@ -283,7 +283,7 @@ class _Attachment(StreamingResponse):
 MOUNT = Mount(
     routers=(chunks, tus.sending, router, tus.router),
     first=2,
-    tags={"uploads": "Large files in chunks: start, send, look, resume, read."},
+    tags={"uploads": "Large files in chunks: start, send, resume, complete, read."},
     schemas={"ChunkIn": _CHUNK},
     origins={PREFIX: "origins", tus.PREFIX: "origins"},
 )

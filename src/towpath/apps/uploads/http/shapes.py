@@ -18,7 +18,7 @@ Words = Annotated[str, Field(max_length=4096)]
 
 
 class ChecksumIn(Body):
-    """What the whole file must come to."""
+    """The expected checksum of the whole file."""
 
     algorithm: Annotated[str, Field(max_length=20)]
     """`crc32c`, `crc64nvme` or `sha256`."""
@@ -32,9 +32,9 @@ class StartIn(Body):
     model_config = example(name="report.pdf", size=73_400_320, mime_type="application/pdf")
 
     name: Words
-    """Its name: 1 to 1,024 bytes. It is never a part of a path or of an object's key."""
+    """Its name: 1 to 1,024 bytes. It never becomes part of a path or an object's key."""
     size: Annotated[int, Field(ge=0, strict=True)] | None = None
-    """Bytes; without it, the last chunk says where the file ends."""
+    """Bytes; without it, the last chunk ends the file."""
     chunk_size: Annotated[int, Field(strict=True)] | None = None
     """Bytes of every chunk but the last: 65,536 to 67,108,864."""
     mime_type: Words = "application/octet-stream"
@@ -61,7 +61,7 @@ class StartIn(Body):
 
 
 class UploadOut(Answer):
-    """An upload as it is now: the fields of the state, those of the metadata, and the plan."""
+    """An upload: its state, its metadata and its plan."""
 
     upload_id: str
     node_id: str
@@ -70,7 +70,7 @@ class UploadOut(Answer):
     """Bytes of every chunk but the last."""
     part_size: int
     expires_at: datetime
-    """Given up then, unless a chunk comes before."""
+    """When the upload expires, unless a chunk comes first."""
     s3_upload_id: str
     s3_key: str
     drive: str
@@ -129,7 +129,7 @@ class ChunkOut(Answer):
     chunk_number: int
     received_chunks: int
     duplicate: bool
-    """It was here before, with the same bytes."""
+    """Whether the same bytes had been received before."""
     safety: Safety
     """How safe it is now."""
 
@@ -169,7 +169,7 @@ class UploadsOut(Answer):
 
     uploads: list[SummaryOut]
     after: str | None
-    """Give it as `after` to get the next page; null on the last one."""
+    """Pass it as `after` to get the next page; null on the last page."""
 
 
 class Wish(Body):
@@ -192,7 +192,7 @@ class ChunkWish(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     is_last: bool = False
-    """The file ends with this chunk."""
+    """Whether this is the file's last chunk."""
     safety: Safety | None = None
-    """Wait until it is that safe; refused if that can't be. `stored` waits for up to 30 s, and only
-    with the chunk that makes its part whole."""
+    """Wait until the chunk is this safe, or refuse it. `stored` waits up to 30 s, and only for the
+    chunk that completes its part."""
