@@ -123,9 +123,11 @@ MOUNTS = {
     "/api/v1/misfit requires no scope": _mount("/api/v1/misfit", _open),
     "/api/v1/misfit takes a body": _mount("/api/v1/misfit", _body),
     "is not a FastAPI route": _around(),
-    "/api/v1/reviews is no path of its own": _mount("/api/v1/misfit", open=("/api/v1/reviews",)),
+    "/api/v1/reviews is not one of its own paths": _mount(
+        "/api/v1/misfit", open=("/api/v1/reviews",)
+    ),
     "must begin with misfit/": _listening("reviews/github"),
-    "listens twice at github": _listening("github", "github"),
+    "it registers github twice": _listening("github", "github"),
 }
 
 

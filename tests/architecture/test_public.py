@@ -126,5 +126,5 @@ async def test_methods_that_parts_replaced_say_so(engine: towpath.Engine) -> Non
 
 @pytest.mark.parametrize("part", ["queues", "inspect", "events", "schedules"])
 def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
-    with pytest.raises(RuntimeError, match="was not entered"):
+    with pytest.raises(RuntimeError, match="is not open"):
         getattr(towpath.Engine("redis://nowhere"), part)

@@ -69,7 +69,7 @@ def test_a_name_that_a_command_has_is_refused(towpath: Command) -> None:
     place = "tests.applications.misfits:COMMAND_TAKEN"
     ran = towpath("config", **NAMED | {"TOWPATH_APPLICATIONS": place})
     assert ran.code == USAGE
-    assert "application explain: a command has this name" in ran.err
+    assert "application explain: a command already has this name" in ran.err
 
 
 def test_a_bad_one_is_told_and_help_is_there_all_the_same(towpath: Command) -> None:

@@ -215,7 +215,7 @@ class TestCancelAndRetry:
         assert ran.err.index("record_not_found") < ran.err.index("record_ended")
         again = reviews("reviews", "retry", over, two)
         assert (again.code, again.out) == (4, f"{two}  PENDING\n")
-        assert "do       Ask for a new one: `towpath reviews submit`" in again.err
+        assert "do       Request a new one: `towpath reviews submit`" in again.err
 
 
 def test_without_a_database_it_says_where_one_may_be(towpath: Command) -> None:

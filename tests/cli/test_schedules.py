@@ -114,7 +114,7 @@ class TestASchedule:
         [
             ((), "give one of --cron and --every"),
             (("--cron", "0 3 * * *", "--every", "1h"), "give one of --cron and --every"),
-            (("--cron", "0 0 30 2 *"), "never comes"),
+            (("--cron", "0 0 30 2 *"), "never fires"),
             (("--cron", "often"), "five fields"),
             (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), "time zone"),
             (("--every", "1h", "--tz", "UTC"), "only goes with --cron"),

@@ -109,9 +109,9 @@ def test_an_older_name_is_read_in_the_file_too() -> None:
         ("[links]\nfollow = 'maybe'", "links.follow = 'maybe': must be true or false"),
         ("[links]\natempts = 1", "did you mean links.attempts?"),
         ("[lynx]\nattempts = 1", "did you mean links.attempts?"),
-        ("[lynx]", "lynx = '…': is no setting"),
+        ("[lynx]", "lynx = '…': is not a setting"),
         ("links = 3", "is a group"),
-        ("[links]\nsecrets = ['x']", "links.secrets = '…': is no setting"),
+        ("[links]\nsecrets = ['x']", "links.secrets = '…': is not a setting"),
         ("[links]\ntoken = 'needs signing'", "calls.secrets = 'none': a token needs one"),
     ],
 )

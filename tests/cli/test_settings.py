@@ -131,7 +131,7 @@ class TestWhatIsRefused:
             ("TOWPATH_WORKER__QUEUES", "mails=lots", "worker.queues"),
             ("TOWPATH_WORKER__QUEUES", "mails=0", "'mails=0': mails has the weight '0'"),
             ("TOWPATH_WORKER__NAME", "a\nb", "worker.name"),
-            ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is no setting"),
+            ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is not a setting"),
             ("TOWPATH_LOG__FORMAT", "xml", "log.format = 'xml'"),
             ("TOWPATH_DURABILITY", "forever", "must be memory, second, disk"),
             ("TOWPATH_PASSWORD_FILE", "/nowhere", "must name a file"),
@@ -149,7 +149,7 @@ class TestWhatIsRefused:
         ("text", "said"),
         [
             ("timeuot = '1s'", "did you mean timeout?"),
-            ("[worker]\ncolour = 'red'", "worker.colour = '…': is no setting"),
+            ("[worker]\ncolour = 'red'", "worker.colour = '…': is not a setting"),
             ("worker = 3", "worker"),
             ("timeout = 3", "timeout = 3: must be a duration"),
             ("timeout = ", "is not valid TOML"),

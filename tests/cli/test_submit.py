@@ -143,7 +143,7 @@ class TestManyJobs:
         await engine.queues.configure("small", QueueOptions(max_length=2))
         wrong = towpath("submit", "mails", "--lines", input="1\n2\nthree\n4\n")
         assert wrong.code == 2
-        assert "line 3 = '…': is no JSON" in wrong.err
+        assert "line 3 = '…': is not valid JSON" in wrong.err
         assert (await engine.inspect.counts("mails")).ready == 0
         full = towpath("submit", "small", "--lines", "--json", input="1\n2\n3\n")
         assert full.code == 75

@@ -72,7 +72,7 @@ class TestLoggingIn:
         _, submit = running.make_key("submit", "work")
         answer = running.client(key="").post("/", data={"key": submit})
         assert answer.status_code == 401
-        assert "may not read" in answer.text
+        assert "no scope `read`" in answer.text
 
     def test_goes_to_the_page_that_was_asked_for_and_nowhere_else(self, running: Serving) -> None:
         for to, place in {

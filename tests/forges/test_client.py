@@ -144,7 +144,7 @@ class TestALimitOfRequests:
         assert seconds(30) < raised.value.after <= most
         forge.rules.clear()
         for call in (client.get(ISSUES), client.post(ISSUES, {}), numbers(client)):
-            with pytest.raises(AnswerRefused, match="limit of requests") as held:
+            with pytest.raises(AnswerRefused, match="rate limit") as held:
                 await call
             assert ZERO < held.value.after <= raised.value.after
             assert held.value.retry is RetryAdvice.LATER

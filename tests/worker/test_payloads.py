@@ -250,12 +250,12 @@ class TestPayloadsThatDoNotFit:
     @pytest.mark.parametrize(
         ("model", "where"),
         [
-            (Login(password=SecretStr("opensesame")), "password: would not arrive as it is"),
-            (Hidden(hidden=2), "hidden: would not arrive as it is"),
+            (Login(password=SecretStr("opensesame")), "password: would lose data"),
+            (Hidden(hidden=2), "hidden: would lose data"),
             (Excluded(hidden=2), "could not be read back: hidden: Field required"),
             (
                 Account(logins=[Hidden(), Login(password=SecretStr("opensesame"))]),
-                "logins.1.password: would not arrive as it is",
+                "logins.1.password: would lose data",
             ),
         ],
     )
@@ -283,7 +283,7 @@ class TestPayloadsThatDoNotFit:
         async with working(app):
             dead = await ended(await login.submit())
         assert dead.state is State.DEAD
-        assert "password: would not arrive as it is" in (dead.reason or "")
+        assert "password: would lose data" in (dead.reason or "")
         assert lines.of("result.invalid")
 
     async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(

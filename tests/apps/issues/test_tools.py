@@ -80,7 +80,7 @@ class TestAnAgent:
                 said = await refused(client, tool, **about(first))
                 assert said.startswith("task-stale: ")
                 assert '"holder": "a-2"' in said
-                assert "Do: Stop the work and discard it" in said
+                assert "Do: Stop working and discard the result" in said
         assert (await served.look(1))["holder"] == "a-2"
 
     async def test_gets_the_text_of_strangers_as_data(self, served: Served) -> None:

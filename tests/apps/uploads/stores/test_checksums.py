@@ -89,5 +89,5 @@ class TestTheWhole:
         other = Checksum.of(Algorithm.CRC32C, [CHECK])
         another = Checksum.of(Algorithm.CRC64NVME, [CHECK])
         for parts in ([], [(one, 9)], [(other, 9), (another, 9)]):
-            with pytest.raises(ValueError, match="one kind"):
+            with pytest.raises(ValueError, match="of the same kind"):
                 combined(parts)

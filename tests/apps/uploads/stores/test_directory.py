@@ -219,7 +219,7 @@ class TestTheDirectory:
 
     async def test_that_was_left_says_so(self, root: Path) -> None:
         store = DirectoryStore(StoreOptions(directory=root))
-        with pytest.raises(StoreUnreachable, match="not entered"):
+        with pytest.raises(StoreUnreachable, match="not open"):
             await store.put("key", [b""])
 
 
