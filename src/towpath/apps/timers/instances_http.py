@@ -147,7 +147,7 @@ async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWo
 
 @instances_router.get("", response_model=InstancesOut, responses=documented())
 async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
-    """The instances of the app; one that is not alive any more is listed for ten minutes."""
+    """List the instances of the app; dead ones stay listed for ten minutes."""
     found = [info for info in await timers.instances.all(app) if _covers(key, info.instance)]
     return InstancesOut(instances=[InstanceOut.of(info) for info in found])
 
