@@ -157,14 +157,14 @@ def test_each_kind_is_on_the_page(source: Path) -> None:
     """What is read off the sources comes from *source* here; the rest is what there is."""
     api = description()
     page = strings_page(source, api)
-    own = [it for app in applications() for it in app.metrics]
+    own = [each for app in applications() for each in app.metrics]
     wanted = [
-        *(it.about for it in leaves(groups(Core()))),
+        *(each.about for each in leaves(groups(Core()))),
         *sentences_of(QueueOptions).values(),
-        *(it.about for it in declared(JobOptions).values()),
-        *(it.sentence for it in events.CATALOGUE),
+        *(each.about for each in declared(JobOptions).values()),
+        *(each.sentence for each in events.CATALOGUE),
         *events.FIELDS.values(),
-        *(it.sentence for it in (*measures.CATALOGUE, *own)),
+        *(each.sentence for each in (*measures.CATALOGUE, *own)),
         *(told.text for told in (*metric_strings(), *http_strings(api))),
         *(told.text for told in (*error_strings(source), *call_strings(source))),
         *(told.text for told in (*help_strings(source), *page_strings(source))),
