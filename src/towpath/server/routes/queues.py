@@ -202,7 +202,7 @@ class RetryIn(Body):
     text: Annotated[str, Field(max_length=200)] = ""
     """Only those whose reason contains it, in whatever case."""
     most: Annotated[int, Field(ge=1, le=_DELETED_MOST, strict=True)] = 1000
-    """At most so many."""
+    """Maximum number of jobs."""
 
 
 class RetriedOut(Answer):
@@ -306,7 +306,9 @@ async def delete_many(
     _: CanAdmin,
     *,
     group: Group = None,
-    most: Annotated[int, Query(ge=1, le=_DELETED_MOST, description="At most so many.")] = 1000,
+    most: Annotated[
+        int, Query(ge=1, le=_DELETED_MOST, description="Maximum number of jobs.")
+    ] = 1000,
 ) -> DeletedOut:
     """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
