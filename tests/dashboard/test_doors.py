@@ -116,7 +116,7 @@ class TestTheLink:
         assert "Overview" in client.get("/").text
         again = running.client(key="").post("/", data={"link": link.params["login"]})
         assert again.status_code == 401
-        assert "used before" in again.text
+        assert "has been used" in again.text
 
     async def test_counts_for_ten_minutes(self, prepared_file_url: str) -> None:
         now = [10**12]
