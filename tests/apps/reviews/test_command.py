@@ -142,7 +142,7 @@ class TestACommandThatFails:
         with pytest.raises(Retry) as raised:
             await python(script).review(a_task(), an_attempt())
         reason = raised.value.reason
-        assert reason.startswith("ReviewerFailed: exit code 3; it said: …xxx")
+        assert reason.startswith("ReviewerFailed: exit code 3; its output: …xxx")
         assert reason.endswith("xxx ·[31mno model")
         assert len(reason) < 700
         assert isinstance(raised.value.__cause__, ReviewerFailed)
