@@ -14,7 +14,7 @@ from towpath.engine.model import FIELDS, Lease, Said
 from towpath.engine.script import ARGS, Scripts
 
 ROOT = Path(__file__).parents[2]
-DECLARED = '    priority: Annotated[int, Number(0, 100), "0 to 100: higher runs first."]\n'
+DECLARED = '    priority: Annotated[int, Number(0, 100), "0 to 100; higher runs first."]\n'
 ATTRIBUTE = "    priority: int = NORMAL\n"
 
 

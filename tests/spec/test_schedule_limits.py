@@ -44,7 +44,7 @@ class TestLimits:
         monkeypatch.setattr(limits, "MOST_IN_A_QUEUE", 2)
         for name in "ab":
             await engine.schedules.set(REVIEWS, name, Every(hours(1)))
-        with pytest.raises(SchedulesFull, match="reviews: 2"):
+        with pytest.raises(SchedulesFull, match="reviews: the limit of 2"):
             await engine.schedules.set(REVIEWS, "c", Every(hours(1)))
         await engine.schedules.set(REVIEWS, "a", Every(hours(2)))
         await engine.schedules.set("mails", "c", Every(hours(1)))

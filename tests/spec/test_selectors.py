@@ -344,7 +344,7 @@ class TestWhatIsToldOfAJobWithASelector:
         clock.advance(seconds(13))
         why, text = await self.why(engine, "a")
         assert why is Why.ALL_BUSY
-        assert f"none asked for selector {DEV} since" in text
+        assert f"no worker has asked for selector {DEV} since" in text
 
     async def test_a_claim_for_anything_asks_for_it_too(self, engine: Engine) -> None:
         await claim(engine)

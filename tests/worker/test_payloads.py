@@ -212,7 +212,7 @@ class TestPayloadsThatDoNotFit:
     def test_types_that_nothing_can_read_are_refused_at_declaration(self) -> None:
         async def take(it: Unreadable) -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="payload of take can't be JSON"):
+        with pytest.raises(HandlerInvalid, match="payload of take can't be written as JSON"):
             Towpath("redis://nowhere").add("shop", take, HandlerOptions())
 
     async def test_are_refused_before_anything_is_sent(

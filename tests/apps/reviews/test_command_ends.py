@@ -34,7 +34,9 @@ def all_ended(pids: Path) -> bool:
 async def test_one_that_takes_too_long_is_tried_again(pids: Path) -> None:
     script = "echo waiting for the model >&2; " + HANGS
     reviewer = shell(script, pids, within=milliseconds(500))
-    with pytest.raises(Retry, match=r"no review within .*its output: waiting for the model") as raised:
+    with pytest.raises(
+        Retry, match=r"no review within .*its output: waiting for the model"
+    ) as raised:
         await reviewer.review(a_task(), an_attempt())
     assert isinstance(raised.value.__cause__, ReviewerTimedOut)
 
