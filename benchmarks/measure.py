@@ -9,7 +9,7 @@ from statistics import median
 
 import msgspec
 
-from towpath.embedded import Connection, EmbeddedServer, Reply
+from towpath.embedded import EmbeddedServer, Reply, ServerConnection
 from towpath.embedded.process import Word, fields
 
 
@@ -43,7 +43,7 @@ class Meter:
     """Reads the clocks of one server and of this process."""
 
     def __init__(self, server: EmbeddedServer) -> None:
-        self._connection = Connection(server.address, within=60)
+        self._connection = ServerConnection(server.address, within=60)
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
         """What *work* costs, as that of *jobs* jobs."""

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple, cast
 
-from towpath.apps.reviews.model import Kind, ReviewTask
+from towpath.apps.reviews.model import ReviewKind, ReviewTask
 from towpath.forges.texts import is_path
 
 _CONFIGURATION = (
@@ -79,7 +79,7 @@ class Clone:
         as they were committed: they may have any bytes but NUL in them.
         """
         self._require(task.head)
-        target = self._target(task) if task.kind is Kind.PULL else None
+        target = self._target(task) if task.kind is ReviewKind.PULL else None
         if target is not None:
             return self._between(self._fork_point(target, task.head), task.head)
         if task.before is not None and self._has(task.before):

@@ -10,7 +10,7 @@ from typing import Any
 
 from flask import Flask, request
 
-from towpath.apps.timers.client import Answer, TimerClient
+from towpath.apps.timers.client import TimerAnswer, TimerClient
 
 port = int(os.environ.get("PORT", "8000"))
 timers = TimerClient(
@@ -23,7 +23,7 @@ app = Flask(__name__)
 
 
 @app.post("/timers")
-def called() -> Answer:
+def called() -> TimerAnswer:
     return timers.answer(request.headers, request.get_data())
 
 

@@ -99,7 +99,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class Field(NamedTuple):
+class OptionField(NamedTuple):
     """An option: its name, type and default, and what is marked on its type."""
 
     name: str
@@ -146,10 +146,10 @@ class Field(NamedTuple):
 
 
 @cache
-def fields_of(kind: type[Options]) -> tuple[Field, ...]:
+def fields_of(kind: type[Options]) -> tuple[OptionField, ...]:
     """The options of a class, in their order."""
     return tuple(
-        Field(field.name, field.type, _default(field), _mark(field.type))
+        OptionField(field.name, field.type, _default(field), _mark(field.type))
         for field in msgspec.structs.fields(kind)
     )
 

@@ -12,9 +12,9 @@ from towpath.apps.application import Application
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.options import Options
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 from towpath.web.auth import scoped
-from towpath.web.mount import Listener, Mount
+from towpath.web.mount import Mount, WebhookListener
 
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
 
@@ -46,7 +46,7 @@ QUEUE = {"reviews.post": QueueOptions()}
 PREFIX_TAKEN = application(queues="PREFIX")
 PREFIX = {"messages*": QueueOptions()}
 METRIC_OF_ANOTHER = application(
-    metrics=(MetricSpec("towpath_jobs_total", Kind.COUNTER, (), "Jobs.", "How many?"),)
+    metrics=(MetricSpec("towpath_jobs_total", MetricKind.COUNTER, (), "Jobs.", "How many?"),)
 )
 NO_QUEUE = application(queues="NAMELESS")
 NAMELESS = {"Not a queue": QueueOptions()}
@@ -97,7 +97,7 @@ def _listening(*paths: str) -> Mount:
     async def take(_: Any, __: Any) -> Any: ...
 
     listeners = (
-        Listener(
+        WebhookListener(
             path=path,
             secrets="secrets",
             read=lambda *_, **__: None,

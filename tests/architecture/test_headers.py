@@ -10,7 +10,7 @@ import pytest
 from tests.architecture.sources import SOURCE, TESTS, python_files, shown
 from towpath.embedded import EmbeddedServer
 from towpath.engine import codec, record
-from towpath.engine.keys import TYPES, Keys
+from towpath.engine.keys import TYPES, QueueKeys
 from towpath.engine.refusals import CALL_WORDS
 from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
 from towpath.engine.states import MOVES
@@ -119,7 +119,7 @@ def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
     spelled = dict(
         zip(names, [str(it, "utf-8") for it in told if isinstance(it, bytes)], strict=True)
     )
-    keys = Keys(queue_name("a.b"))
+    keys = QueueKeys(queue_name("a.b"))
     for name, key in spelled.items():
         python = getattr(keys, name.lower())
         assert key == (python("") if callable(python) else python), name

@@ -128,3 +128,19 @@ async def test_methods_that_parts_replaced_say_so(engine: towpath.Engine) -> Non
 def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
     with pytest.raises(RuntimeError, match="is not open"):
         getattr(towpath.Engine("redis://nowhere"), part)
+
+
+@pytest.mark.parametrize(
+    ("module", "old", "new"),
+    [
+        ("apps.timers.client", "Answer", "TimerAnswer"),
+        ("apps.application", "Answered", "ErrorCodes"),
+        ("embedded", "Connection", "ServerConnection"),
+        ("telemetry.measures", "Kind", "MetricKind"),
+        ("web.mount", "Listener", "WebhookListener"),
+    ],
+)
+def test_a_class_that_the_pages_named_says_its_new_name(module: str, old: str, new: str) -> None:
+    with pytest.raises(ImportError, match=rf"^towpath\.{module}\.{old} is now {new}$"):
+        exec(f"from towpath.{module} import {old}")  # noqa: S102 -- no checker knows it
+    assert hasattr(import_module(f"towpath.{module}"), new)

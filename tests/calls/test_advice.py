@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.architecture.sources import SOURCE, python_files, shown
-from towpath.calls.answer import Advice, Answer, Next, advice, advice_among
+from towpath.calls.answer import Advice, CallAnswer, Next, advice, advice_among
 from towpath.clock import ZERO, Duration, days, seconds
 
 NOW = datetime(2026, 7, 1, 12, tzinfo=UTC)
 
 
-def answer(status: int, retry_after: str | None = None) -> Answer:
-    return Answer(status, {} if retry_after is None else {"retry-after": retry_after}, b"")
+def answer(status: int, retry_after: str | None = None) -> CallAnswer:
+    return CallAnswer(status, {} if retry_after is None else {"retry-after": retry_after}, b"")
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import httpcore
 import pytest
 
 from tests.calls.receivers import Reader, Receiver, Writer, answering, http, receiving
-from towpath.calls.answer import Answer
+from towpath.calls.answer import CallAnswer
 from towpath.calls.caller import Caller
 from towpath.calls.signature import sign
 from towpath.clock import milliseconds
@@ -123,8 +123,8 @@ async def test_the_lines_of_other_calls_are_left_alone(
 
 
 def test_no_repr_shows_them() -> None:
-    shown = repr(Answer(200, {"set-cookie": CANARY}, CANARY.encode()))
-    assert shown == f"Answer(status=200, {len(CANARY)} bytes)"
+    shown = repr(CallAnswer(200, {"set-cookie": CANARY}, CANARY.encode()))
+    assert shown == f"CallAnswer(status=200, {len(CANARY)} bytes)"
     assert_hidden(repr(Caller()))
 
 

@@ -11,7 +11,7 @@ from tests.cli.jobs import bury
 from towpath import Durability, Engine, hours
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.diagnosis import Checkup, ServerState
-from towpath.engine.findings import Finding, Verdict, findings
+from towpath.engine.findings import Finding, Grade, findings
 from towpath.engine.url import parse_url
 
 CANARY = "canary-8f2e"
@@ -131,28 +131,28 @@ def judged(check: str, declared: Durability | None = None, **facts: Any) -> Find
 @pytest.mark.parametrize(
     ("check", "facts", "verdict"),
     [
-        ("version", {"info": {"redis_version": "6.0.16"}}, Verdict.BAD),
-        ("version", {"info": {"redis_version": "6.2.0"}}, Verdict.OK),
-        ("durability", {}, Verdict.OK),
-        ("durability", {"info": {"aof_last_write_status": "err"}}, Verdict.BAD),
-        ("durability", {"settings": {}}, Verdict.BAD),
-        ("durability", {"settings": {}, "declared": Durability.parse("disk")}, Verdict.OK),
-        ("replicas", {"info": {"slave0": "ip=a,state=online"}}, Verdict.OK),
-        ("replicas", {"info": {"slave0": "ip=a,state=wait_bgsave"}}, Verdict.WARN),
-        ("clock", {"skew_ms": -2000.0}, Verdict.WARN),
-        ("memory", {"info": {"used_memory": "50"}}, Verdict.OK),
-        ("memory", {"info": {"used_memory": "85"}}, Verdict.WARN),
-        ("memory", {"info": {"used_memory": "97"}}, Verdict.BAD),
-        ("memory", {"info": {"maxmemory": "0"}}, Verdict.WARN),
-        ("tls", {}, Verdict.OK),
-        ("tls", {"url": "rediss://h"}, Verdict.OK),
-        ("tls", {"url": "rediss://h?ssl_cert_reqs=none"}, Verdict.WARN),
-        ("round trip", {"round_trips_ms": [20.0, 21.0, 22.0]}, Verdict.WARN),
-        ("latency", {"slowest": {"fork": 200}}, Verdict.WARN),
-        ("latency", {"slowest": {"fork": 20}}, Verdict.OK),
+        ("version", {"info": {"redis_version": "6.0.16"}}, Grade.BAD),
+        ("version", {"info": {"redis_version": "6.2.0"}}, Grade.OK),
+        ("durability", {}, Grade.OK),
+        ("durability", {"info": {"aof_last_write_status": "err"}}, Grade.BAD),
+        ("durability", {"settings": {}}, Grade.BAD),
+        ("durability", {"settings": {}, "declared": Durability.parse("disk")}, Grade.OK),
+        ("replicas", {"info": {"slave0": "ip=a,state=online"}}, Grade.OK),
+        ("replicas", {"info": {"slave0": "ip=a,state=wait_bgsave"}}, Grade.WARN),
+        ("clock", {"skew_ms": -2000.0}, Grade.WARN),
+        ("memory", {"info": {"used_memory": "50"}}, Grade.OK),
+        ("memory", {"info": {"used_memory": "85"}}, Grade.WARN),
+        ("memory", {"info": {"used_memory": "97"}}, Grade.BAD),
+        ("memory", {"info": {"maxmemory": "0"}}, Grade.WARN),
+        ("tls", {}, Grade.OK),
+        ("tls", {"url": "rediss://h"}, Grade.OK),
+        ("tls", {"url": "rediss://h?ssl_cert_reqs=none"}, Grade.WARN),
+        ("round trip", {"round_trips_ms": [20.0, 21.0, 22.0]}, Grade.WARN),
+        ("latency", {"slowest": {"fork": 200}}, Grade.WARN),
+        ("latency", {"slowest": {"fork": 20}}, Grade.OK),
     ],
 )
-def test_a_fact_gets_its_verdict(check: str, facts: dict[str, Any], verdict: Verdict) -> None:
+def test_a_fact_gets_its_verdict(check: str, facts: dict[str, Any], verdict: Grade) -> None:
     found = judged(check, **facts)
     assert found.verdict is verdict
-    assert bool(found.do) == (verdict is not Verdict.OK)
+    assert bool(found.do) == (verdict is not Grade.OK)

@@ -5,7 +5,7 @@ import pytest
 from tests.cli.command import Command
 from tests.cli.jobs import KEEPING, bury
 from towpath import Engine, State, hours, seconds
-from towpath.cli.listing import Wanted, find_page, places_of
+from towpath.cli.listing import PageQuery, find_page, places_of
 from towpath.engine.model import job_ref, new_job
 from towpath.errors import InvalidOption
 
@@ -64,7 +64,7 @@ class TestListing:
         places = await places_of(engine, None, [])
         for after in ("nonsense", "mails/lost/x", "reports/ready/", "mails/ready/nonsense"):
             with pytest.raises(InvalidOption):
-                await find_page(engine, Wanted(places, lane=None, limit=1, after=after))
+                await find_page(engine, PageQuery(places, lane=None, limit=1, after=after))
 
 
 class TestShowing:

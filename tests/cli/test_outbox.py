@@ -11,7 +11,7 @@ from tests.cli.test_howto import BLOCK, run
 from tests.ledger.numbered_events import an_event
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.event import NewEvent, Refusal
-from towpath.ledger.outbox.outgoing import Verdict, next_batch, settle
+from towpath.ledger.outbox.outgoing import BatchOutcome, next_batch, settle
 
 PAGE = ROOT / "docs" / "how-to" / "send-events-out.md"
 GONE = Refusal("the receiver answered 410")
@@ -35,7 +35,7 @@ def put(outbox: Command, *made: NewEvent, refused: bool = False) -> None:
             await ledger.write(lambda it: ledger.outbox.put(it, made))
             batch = await ledger.read(lambda it: next_batch(it, "webhook", [], size=100))
             if refused:
-                verdict = Verdict(refused=[(event, GONE) for event in batch])
+                verdict = BatchOutcome(refused=[(event, GONE) for event in batch])
                 await ledger.write(lambda it: [it.execute(*each) for each in settle(verdict)])
 
     asyncio.run(put())

@@ -2,7 +2,7 @@
 
 from tests.cli.command import Command
 from towpath import Engine
-from towpath.engine.living import Doing, Running
+from towpath.engine.living import Doing, RunningJob
 from towpath.engine.model import job_ref
 
 
@@ -10,7 +10,7 @@ class TestListingWorkers:
     async def test_says_who_is_alive_and_what_they_run(
         self, towpath: Command, engine: Engine
     ) -> None:
-        runs = [Running(job_ref("mails", f"m-{n}"), 1_767_225_600_000 + n) for n in range(4)]
+        runs = [RunningJob(job_ref("mails", f"m-{n}"), 1_767_225_600_000 + n) for n in range(4)]
         doing = Doing(
             host="build-3", pid=77, queues=["mails"], serving=1, slots=10, running=4, jobs=runs
         )

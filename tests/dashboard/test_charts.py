@@ -19,7 +19,7 @@ from towpath.dashboard.charts import (
     path_of,
 )
 from towpath.engine.history import History, summed
-from towpath.engine.plans import ScheduleInfo, Source
+from towpath.engine.plans import ScheduleInfo, ScheduleSource
 from towpath.engine.schedule import Cron, Every, Schedule
 from towpath.ids import queue_name
 
@@ -71,7 +71,7 @@ class TestAChart:
 
 def scheduled(name: str, when: Schedule | None, **more: Any) -> ScheduleInfo:
     first = next(when.after(NOON)) if when else NOON + minutes(1)
-    given: dict[str, Any] = {"next": first, "source": Source.STORED, "about": "", **more}
+    given: dict[str, Any] = {"next": first, "source": ScheduleSource.STORED, "about": "", **more}
     return ScheduleInfo(queue=queue_name("q"), name=name, when=when, **given)
 
 

@@ -14,10 +14,10 @@ from tests.servers import newest
 from tests.waiting import eventually
 from towpath.embedded import (
     CommandRefused,
-    Connection,
     EmbeddedServer,
     Listen,
     ServerBinary,
+    ServerConnection,
     ServerDidNotStart,
     ServerNotRunning,
 )
@@ -46,9 +46,9 @@ class TestListening:
 
     def test_on_both(self, binary: ServerBinary) -> None:
         with EmbeddedServer(listen=Listen.BOTH, binary=binary) as server:
-            with Connection(server.socket) as by_socket:
+            with ServerConnection(server.socket) as by_socket:
                 by_socket.ask("SET", "key", "value")
-            with Connection(("127.0.0.1", server.port)) as by_port:
+            with ServerConnection(("127.0.0.1", server.port)) as by_port:
                 assert by_port.ask("GET", "key") == b"value"
 
     def test_on_the_port_that_was_asked_for(self) -> None:
@@ -200,7 +200,7 @@ class TestStartingAndStopping:
 
     def test_ends_a_server_that_does_not_want_to(self) -> None:
         """A script that runs for ever and writes cannot be interrupted: only killed."""
-        with EmbeddedServer() as server, Connection(server.address, within=0.05) as busy:
+        with EmbeddedServer() as server, ServerConnection(server.address, within=0.05) as busy:
             with pytest.raises(TimeoutError):
                 busy.ask("EVAL", "redis.call('SET', 'n', 1) while true do end", 0)
             server.stop(within=0.3)
@@ -222,7 +222,7 @@ class TestAServerThatEndedOrHangs:
                 server.pause()
 
     def test_answers_nothing_while_paused_and_everything_after(self) -> None:
-        with EmbeddedServer() as server, Connection(server.address, within=0.05) as waiting:
+        with EmbeddedServer() as server, ServerConnection(server.address, within=0.05) as waiting:
             server.pause()
             with pytest.raises(TimeoutError):
                 waiting.ask("PING")

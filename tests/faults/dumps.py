@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.embedded.process import items
 
 APART = b"probe:"
@@ -50,7 +50,7 @@ Dump = dict[bytes, Held]
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
     """Every key of *server* that fits and lasts, but those of the tests' instruments."""
-    with Connection(server.address) as line:
+    with ServerConnection(server.address) as line:
         return _dump(line, pattern)
 
 
@@ -58,13 +58,13 @@ def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
     """The same on nodes of a cluster, by port: a key that has moved counts as changed."""
     found: dict[int, Dump] = {}
     for node in nodes:
-        with Connection(node.address) as line:
+        with ServerConnection(node.address) as line:
             line.ask("ASKING")  # also for keys of a slot that is on its way here
             found[node.port] = _dump(line, pattern)
     return found
 
 
-def _dump(line: Connection, pattern: str) -> Dump:
+def _dump(line: ServerConnection, pattern: str) -> Dump:
     found: Dump = {}
     for entry in items(line.ask("EVAL", _DUMP, 0, pattern)):
         key, value, ttl = items(entry)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from tests.waiting import WITHIN, eventually_async
-from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.embedded.process import ask_fields
 
 
@@ -26,7 +26,7 @@ def caught_up(primary: EmbeddedServer) -> int:
 
     WAIT looks at the last write of its own connection, so one goes first.
     """
-    with Connection(primary.address) as line:
+    with ServerConnection(primary.address) as line:
         line.ask("SET", "probe:caught-up", "1")
         count = line.ask("WAIT", 1, 100)
     assert isinstance(count, int)

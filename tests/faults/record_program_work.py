@@ -13,7 +13,7 @@ from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds, wall_ms
 from towpath.engine.retry import Fixed
 from towpath.ledger.ledger import Ledger
-from towpath.telemetry.logs import Line
+from towpath.telemetry.logs import LogLine
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 
@@ -89,5 +89,5 @@ class Noted(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line: Any = record.msg
-        if type(line) is Line and line["event"] in NOTED:
+        if type(line) is LogLine and line["event"] in NOTED:
             self._clerk.write(line["event"], 0, line.get("job", "-"))

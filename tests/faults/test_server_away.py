@@ -30,7 +30,7 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ids import queue_name
-from towpath.telemetry.logs import Line
+from towpath.telemetry.logs import LogLine
 
 QUEUE = "away"
 OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
@@ -45,7 +45,7 @@ def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
     class Names(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            if isinstance(record.msg, Line):
+            if isinstance(record.msg, LogLine):
                 names.append(str(record.msg["event"]))
 
     handler = Names()

@@ -19,7 +19,7 @@ from towpath.embedded.process import items
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.script import Scripts
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.errors import ServerUnreachable
 from towpath.testing.proxy import Faults, Hole, Proxy
 
@@ -35,7 +35,7 @@ def ids_on(cluster: EmbeddedCluster, master: int, count: int) -> list[str]:
     return [next(fitting) for _ in range(count)]
 
 
-async def store(parcel: Record, number: int, piece: bytes) -> object:
+async def store(parcel: SpaceRecord, number: int, piece: bytes) -> object:
     return await parcel.run("store", token=1, number=number, piece=piece, label="l", more=[])
 
 
@@ -167,7 +167,7 @@ async def test_a_frozen_master_costs_the_records_of_others_nothing(
         assert 2 <= int(facts[facts.index(b"token") + 1]) <= 12
 
 
-async def _is_held(parcel: Record) -> bool:
+async def _is_held(parcel: SpaceRecord) -> bool:
     with suppress(ServerUnreachable):
         await parcel.run("hold")
         return True

@@ -16,7 +16,7 @@ from tests.apps.reviews.deliveries import (
 from towpath.forges import github as github_webhooks
 from towpath.forges import gitlab as gitlab_webhooks
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
-from towpath.forges.facts import Action, Delivery, Event, Issue
+from towpath.forges.facts import Delivery, ForgeAction, ForgeEvent, IssueFact
 
 
 def github_issue(**changes: Any) -> dict[str, Any]:
@@ -71,10 +71,10 @@ def from_gitlab(content: dict[str, Any]) -> Delivery:
     ids=["github", "gitlab"],
 )
 def test_an_issue_is_read(delivery: Delivery, body: str) -> None:
-    assert delivery.event is Event.ISSUE
-    assert delivery.acted().action is Action.OPENED
+    assert delivery.event is ForgeEvent.ISSUE
+    assert delivery.acted().action is ForgeAction.OPENED
     issue = delivery.fact()
-    assert isinstance(issue, Issue)
+    assert isinstance(issue, IssueFact)
     assert (issue.number, issue.title, issue.author) == (5, "It breaks", "ann")
     assert issue.labels == ("P1", "needs-review")
     assert issue.body == body
@@ -90,7 +90,7 @@ def test_an_issue_is_read(delivery: Delivery, body: str) -> None:
 )
 def test_a_closed_one_is_closed(delivery: Delivery) -> None:
     issue = delivery.fact()
-    assert isinstance(issue, Issue)
+    assert isinstance(issue, IssueFact)
     assert not issue.is_open
 
 
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_named_as_the_forge_names_it(delivery: Delivery, field:
 
 def test_a_time_that_is_none_is_named() -> None:
     issue = from_github(github_issue(updated_at="soon")).fact()
-    assert isinstance(issue, Issue)
+    assert isinstance(issue, IssueFact)
     with pytest.raises(WebhookInvalid, match=r"issue\.updated_at"):
         _ = issue.at_ms
 

@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.outbox.event import Event, Outcome
+from towpath.ledger.outbox.event import OutboxEvent, Outcome
 
 AWAY = SinkUnreachable("events", "no route")
 
@@ -20,7 +20,7 @@ class MemorySink:
         self.batches: list[list[str]] = []
         self.closed = False
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         self.batches.append([it.id for it in events])
         outcomes = [self.answers.get(it.id) for it in events]
         taken = [it for it, outcome in zip(events, outcomes, strict=True) if outcome is None]
@@ -43,7 +43,7 @@ class HeldSink(MemorySink):
         self.reached, self.open = asyncio.Event(), asyncio.Event()
         self.cut = 0
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         self.reached.set()
         try:
             await self.open.wait()
@@ -60,7 +60,7 @@ class FailingSink(MemorySink):
         super().__init__()
         self.failures = list(failures)
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         failure = self.failures.pop(0) if self.failures else None
         if failure is not None:
             raise failure

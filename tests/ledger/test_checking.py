@@ -12,7 +12,7 @@ from sqlalchemy.engine import Engine
 from tests.ledger.manual_time import ManualTime
 from tests.waiting import eventually_async
 from towpath import milliseconds, minutes, seconds
-from towpath.ledger.keys.key import FRESH, MOST_WRONG, Entry, KnownKeys, digest
+from towpath.ledger.keys.key import FRESH, MOST_WRONG, KeyEntry, KnownKeys, digest
 from towpath.ledger.keys.keys import NOTED_EVERY
 from towpath.ledger.ledger import Ledger
 
@@ -154,7 +154,7 @@ class TestRemembering:
     def test_is_bounded_in_both_kinds(self, manual_time: ManualTime) -> None:
         keys = KnownKeys(most_real=3, most_wrong=2)
         for n in range(1000):
-            keys.put(Entry(digest(str(n)), None, 0, manual_time.ticks()))
+            keys.put(KeyEntry(digest(str(n)), None, 0, manual_time.ticks()))
         assert len(keys) == 2
         assert keys.find(digest("999"), manual_time.ticks()) is not None
         assert keys.find(digest("997"), manual_time.ticks()) is None

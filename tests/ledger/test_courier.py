@@ -25,7 +25,7 @@ from towpath.ledger.database.schema import couriers
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Behind, Later, Refusal
+from towpath.ledger.outbox.event import Behind, Postponed, Refusal
 from towpath.ledger.outbox.outgoing import CourierOptions, Patience
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Metrics
@@ -148,7 +148,7 @@ class TestASinkThatIsAway:
 
     async def test_that_takes_none_of_a_batch_is_away_too(self, ledger: Ledger) -> None:
         """It answers, but not one event gets through: none of them is to blame."""
-        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(ledger, an_event("a", 1), an_event("a", 2))
         quick = CourierOptions(
             first_pause=milliseconds(1), longest_pause=milliseconds(2), attempts=2
@@ -189,7 +189,7 @@ class TestARefusedEvent:
 
 class TestAnEventThatIsNotTaken:
     async def test_keeps_its_key_waiting_and_nobody_else(self, ledger: Ledger) -> None:
-        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(
             ledger,
             an_event("a", 1),
@@ -206,7 +206,7 @@ class TestAnEventThatIsNotTaken:
         assert [it for it in sink.batches if "a/3" in it] == []
 
     async def test_is_tried_again_and_its_key_stays_in_order(self, ledger: Ledger) -> None:
-        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(ledger, an_event("a", 1), an_event("a", 2), an_event("b", 1))
         async with Courier(ledger, [sink], options=QUICK):
             await at_most(ledger, 2)
@@ -218,7 +218,7 @@ class TestAnEventThatIsNotTaken:
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Else one poisoned event would hold up its key for ever."""
-        sink = MemorySink(answers={"a/1": Later("answered 500"), "a/2": Behind()})
+        sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(ledger, an_event("a", 1), an_event("a", 2))
         few = CourierOptions(
             attempts=3, first_pause=milliseconds(1), longest_pause=milliseconds(1),

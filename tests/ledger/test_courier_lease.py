@@ -15,7 +15,7 @@ from towpath.clock import milliseconds, seconds
 from towpath.ledger.database.schema import couriers, now_ms
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Event, Outcome
+from towpath.ledger.outbox.event import OutboxEvent, Outcome
 from towpath.ledger.outbox.outgoing import CourierOptions
 
 
@@ -31,7 +31,7 @@ class TestSeveralCouriers:
         sink, busy, most = MemorySink(), 0, 0
 
         class Counting(MemorySink):
-            async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+            async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
                 nonlocal busy, most
                 busy += 1
                 most = max(most, busy)

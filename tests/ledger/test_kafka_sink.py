@@ -25,7 +25,7 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import SinkUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import Behind, Event, Refusal
+from towpath.ledger.outbox.event import Behind, OutboxEvent, Refusal
 from towpath.ledger.outbox.sinks.kafka import KafkaSink
 
 TOO_LARGE, NOT_ALLOWED, OUT_OF_ORDER, NOT_LEADER, POLICY = 10, 29, 45, 6, 44
@@ -49,10 +49,10 @@ def ledger_options() -> dict[str, Any]:
     return {"sinks": ["kafka"]}
 
 
-def event(key: str, number: int, seq: int, *, padding: int = 0) -> Event:
+def event(key: str, number: int, seq: int, *, padding: int = 0) -> OutboxEvent:
     new = an_event(key, number)
     data = json.dumps({"number": number, "padding": "x" * padding}).encode()
-    return Event(
+    return OutboxEvent(
         seq=seq, id=new.id, type=new.type, source=new.source, key=key, data=data, at=new.at
     )
 

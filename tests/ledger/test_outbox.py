@@ -17,7 +17,7 @@ from towpath.errors import InvalidName, InvalidOption, PayloadInvalid, PayloadTo
 from towpath.ledger.database.schema import outbox
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import LARGEST_DATA, Event, NewEvent, Refusal
+from towpath.ledger.outbox.event import LARGEST_DATA, NewEvent, OutboxEvent, Refusal
 from towpath.ledger.outbox.outbox import OutboxCounts
 
 
@@ -76,7 +76,7 @@ class TestAnEvent:
             id="e-1",
             at=int(ManualClock().stamp()),
         )
-        event = Event(seq=1, **msgspec.structs.asdict(new))
+        event = OutboxEvent(seq=1, **msgspec.structs.asdict(new))
         assert json.loads(event.encoded()) == {
             "specversion": "1.0",
             "id": "e-1",

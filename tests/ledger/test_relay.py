@@ -21,7 +21,7 @@ from towpath.engine.states import State
 from towpath.errors import ServerUnreachable
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Standing
-from towpath.ledger.records.filling import Found
+from towpath.ledger.records.filling import FillCounts
 from towpath.ledger.records.record import Record, RecordState
 from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
@@ -238,7 +238,7 @@ class TestWhenTheyDisagree:
         await ledger.jobs.begin(lease)
         await engine.bury(lease, "took too long")
         found = await relay.reconcile()
-        assert found == {REVIEWS: Found(open=1, ended=1)}
+        assert found == {REVIEWS: FillCounts(open=1, ended=1)}
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "took too long")
 

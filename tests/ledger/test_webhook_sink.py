@@ -25,7 +25,14 @@ from towpath.calls.signature import new_secret, verify
 from towpath.clock import milliseconds, seconds
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
-from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Later, Outcome, Refusal
+from towpath.ledger.outbox.event import (
+    CONTENT_TYPE,
+    Behind,
+    OutboxEvent,
+    Outcome,
+    Postponed,
+    Refusal,
+)
 from towpath.ledger.outbox.outgoing import CourierOptions
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 
@@ -66,14 +73,14 @@ def ledger_options() -> dict[str, Any]:
     return {"sinks": ["webhook"]}
 
 
-def event(key: str, number: int, seq: int) -> Event:
+def event(key: str, number: int, seq: int) -> OutboxEvent:
     new = an_event(key, number)
-    return Event(
+    return OutboxEvent(
         seq=seq, id=new.id, type=new.type, source=new.source, key=key, data=new.data, at=new.at
     )
 
 
-async def sent(endpoint: Endpoint, caller: Caller, *events: Event) -> list[Outcome]:
+async def sent(endpoint: Endpoint, caller: Caller, *events: OutboxEvent) -> list[Outcome]:
     async with receiving(endpoint):
         sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
         return list(await sink.send(events))
@@ -134,7 +141,7 @@ class TestAnAnswer:
         outcomes = await sent(
             endpoint, caller, event("a", 1, 1), event("a", 2, 2), event("b", 1, 3)
         )
-        assert outcomes == [Later(f"the receiver answered {status[:3]}"), Behind(), None]
+        assert outcomes == [Postponed(f"the receiver answered {status[:3]}"), Behind(), None]
         assert len(endpoint.requests) == 2
 
     async def test_that_asks_for_patience_gets_it(self, caller: Caller) -> None:
@@ -146,7 +153,7 @@ class TestAnAnswer:
         async with receiving(receiver):
             sink = WebhookSink(caller, receiver.url(), secrets=[SECRET])
             [outcome] = await sink.send([event("a", 1, 1)])
-        assert outcome == Later("the receiver answered 503", seconds(7))
+        assert outcome == Postponed("the receiver answered 503", seconds(7))
 
     async def test_that_never_ends_is_judged_by_its_status(self) -> None:
         async def floods(_: Reader, writer: Writer) -> None:
@@ -161,7 +168,7 @@ class TestAnAnswer:
     async def test_that_does_not_come_is_later(self, caller: Caller) -> None:
         endpoint = Endpoint(lambda _: None)
         [outcome] = await sent(endpoint, caller, event("a", 1, 1))
-        assert isinstance(outcome, Later)
+        assert isinstance(outcome, Postponed)
 
     async def test_of_nobody_is_believed_after_a_few_calls(self, caller: Caller) -> None:
         """A hundred keys are not each tried at a receiver that is down."""

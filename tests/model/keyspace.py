@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from towpath.embedded import Address, Connection, Reply
+from towpath.embedded import Address, Reply, ServerConnection
 from towpath.engine.script import Scripts
 
 # A hash is not dumped: the order of its fields may change while nothing else does.
@@ -34,14 +34,14 @@ class World:
 
     url: str
     address: Address
-    connection: Connection
+    connection: ServerConnection
     scripts: Scripts | None = None
 
 
 class Keyspace:
     """Everything that a queue has on its server."""
 
-    def __init__(self, connection: Connection, queue: str) -> None:
+    def __init__(self, connection: ServerConnection, queue: str) -> None:
         self._connection, self._queue = connection, queue
         self._tag = f"{{{queue}}}:"
 

@@ -18,7 +18,7 @@ from tests.model.plain_engine import START
 from tests.model.runs import chosen_settings
 from towpath.clock import ManualClock, milliseconds
 from towpath.engine.engine import Engine
-from towpath.engine.living import Doing, LivingWorker, Running
+from towpath.engine.living import Doing, LivingWorker, RunningJob
 from towpath.engine.model import job_ref
 
 BOUNDS = Bounds(known=4, listed=3, queues=2, jobs=2)
@@ -112,7 +112,7 @@ _COUNTED = (("ZCARD", KEYS[0]), ("HLEN", KEYS[1]))
 def _doing(said: Said) -> Doing:
     return Doing(
         host=said.host, pid=7, queues=said.queues, serving=len(said.queues), slots=4,
-        running=len(said.jobs), jobs=[Running(job_ref(QUEUE, id), at) for id, at in said.jobs],
+        running=len(said.jobs), jobs=[RunningJob(job_ref(QUEUE, id), at) for id, at in said.jobs],
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tests.model.keyspace import World
 from tests.model.living import BOUNDS, run_living
 from tests.model.mutants import Mutant
 from tests.model.runs import program_of
-from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.engine import living
 
 PROGRAMS = 60
@@ -27,12 +27,12 @@ def few(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def connection(server: EmbeddedServer) -> Iterator[Connection]:
-    with Connection(server.address) as connection:
+def connection(server: EmbeddedServer) -> Iterator[ServerConnection]:
+    with ServerConnection(server.address) as connection:
         yield connection
 
 
-def test_engine_and_oracle_agree(server: EmbeddedServer, connection: Connection) -> None:
+def test_engine_and_oracle_agree(server: EmbeddedServer, connection: ServerConnection) -> None:
     run_living(World(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
 
 
@@ -95,7 +95,9 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=str)
-def test_fault_is_found(mutant: Mutant, server: EmbeddedServer, connection: Connection) -> None:
+def test_fault_is_found(
+    mutant: Mutant, server: EmbeddedServer, connection: ServerConnection
+) -> None:
     world = World(server.url, server.address, connection, mutant.scripts())
     with pytest.raises(AssertionError) as failure:
         run_living(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
@@ -117,7 +119,7 @@ TOLD_TOO_MUCH = [
 
 @pytest.mark.parametrize("fault", TOLD_TOO_MUCH, ids=str)
 def test_fault_of_what_is_told_is_found(
-    fault: Planted, server: EmbeddedServer, connection: Connection
+    fault: Planted, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
     world = World(server.url, server.address, connection)
     with planted(fault), pytest.raises(AssertionError) as failure:

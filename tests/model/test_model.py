@@ -11,7 +11,7 @@ import pytest
 from tests.model import living_oracle, oracle, places, questions, values
 from tests.model.keyspace import World
 from tests.model.runs import run_programs
-from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded import EmbeddedServer, ServerConnection
 
 PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", "300"))
 PARTS = 3
@@ -23,7 +23,7 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     """With TOWPATH_MODEL_SEED, the programs of an earlier run."""
     seed = int(os.environ.get("TOWPATH_MODEL_SEED", random.randrange(2**32)))
     print(f"TOWPATH_MODEL_SEED={seed}")  # noqa: T201 -- shown when the test fails
-    with Connection(server.address) as connection:
+    with ServerConnection(server.address) as connection:
         world = World(server.url, server.address, connection)
         run_programs(world, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 

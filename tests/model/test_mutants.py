@@ -16,7 +16,7 @@ from tests.model.selector_mutants import (
     FRONT_MUTANTS,
     SELECTOR_MUTANTS,
 )
-from towpath.embedded import Connection, EmbeddedServer
+from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.errors import TowpathError
 
 PROGRAMS = 300
@@ -34,7 +34,7 @@ def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, record_property: Callable[[str, object], None]
 ) -> None:
     scripts = mutant.scripts()
-    with Connection(server.address) as connection:
+    with ServerConnection(server.address) as connection:
         world = World(server.url, server.address, connection, scripts)
         with pytest.raises((AssertionError, TowpathError)) as failure:
             run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
@@ -45,14 +45,14 @@ def test_fault_is_found(
 
 
 def test_what_only_large_claims_do_is_right_for_all(server: EmbeddedServer) -> None:
-    with Connection(server.address) as connection:
+    with ServerConnection(server.address) as connection:
         world = World(server.url, server.address, connection, FRONT_FIRST.scripts())
         run_programs(world, programs=PROGRAMS // 10, seed=SEED)
 
 
 @pytest.mark.parametrize("fault", DECLARATIONS, ids=str)
 def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) -> None:
-    with planted(fault), Connection(server.address) as connection:
+    with planted(fault), ServerConnection(server.address) as connection:
         world = World(server.url, server.address, connection)
         with pytest.raises(AssertionError) as failure:
             run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])

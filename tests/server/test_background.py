@@ -15,7 +15,7 @@ from towpath.app.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.ledger.keys.keys import Keys
+from towpath.ledger.keys.keys import ApiKeys
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Route
 from towpath.ledger.outbox.options import OutboxOptions
@@ -72,7 +72,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
         (Relay, "_turn", "relay"),
         (Route, "_look", "courier of redis"),
         (Outbox, "counts", "readings of the outbox"),
-        (Keys, "note_uses", "uses of keys"),
+        (ApiKeys, "note_uses", "uses of keys"),
         (Worker, "run", "handlers"),
     ],
     ids=lambda it: it if isinstance(it, str) else it.__name__,

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from tests.server.messaging import claim, key_of, listening, post, settle
 from tests.waiting import eventually_async
-from towpath.web.auth import Kind
+from towpath.web.auth import OpenKind
 
 
 class Listener:
@@ -89,7 +89,7 @@ class TestWaitingForTheAnswer:
         key = await key_of(app, "read")
 
         async def nobody_waits() -> bool:
-            return app.state.sessions.count(Kind.STREAM) == 0
+            return app.state.sessions.count(OpenKind.STREAM) == 0
 
         async with (
             listening(app) as url,
@@ -97,5 +97,5 @@ class TestWaitingForTheAnswer:
         ):
             async with waiting_for(there, sent["message_id"]) as listener:
                 await listener.next()
-                assert app.state.sessions.count(Kind.STREAM) == 1
+                assert app.state.sessions.count(OpenKind.STREAM) == 1
             await eventually_async(nobody_waits)

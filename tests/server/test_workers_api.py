@@ -4,7 +4,7 @@ import asyncio
 
 from tests.server.serving import Api, Serving, problem
 from towpath.engine.engine import Engine
-from towpath.engine.living import Doing, Running
+from towpath.engine.living import Doing, RunningJob
 from towpath.engine.model import job_ref
 
 
@@ -12,7 +12,7 @@ def told(running: Serving, name: str, queue: str) -> None:
     async def tell() -> None:
         doing = Doing(
             host="build-3", pid=7, queues=[queue, "elsewhere"], serving=2, slots=4, running=1,
-            jobs=[Running(job_ref(queue, "m-1"), 1_767_225_600_000)],
+            jobs=[RunningJob(job_ref(queue, "m-1"), 1_767_225_600_000)],
         )  # fmt: skip
         async with Engine(f"unix://{running.store}") as engine:
             await engine.workers.tell(name, doing)

@@ -9,7 +9,7 @@ import pytest
 from tests.spec.jobs import REVIEWS
 from tests.waiting import eventually, eventually_async
 from towpath.clock import seconds
-from towpath.embedded import Connection, EmbeddedCluster, EmbeddedServer, Listen
+from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen, ServerConnection
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Disk, Durability
 from towpath.engine.engine import Engine
@@ -151,7 +151,7 @@ def replicated() -> Generator[tuple[EmbeddedServer, EmbeddedServer]]:
         replicaof = f"127.0.0.1 {primary.port}"
         with (
             EmbeddedServer(options={"replicaof": replicaof}) as replica,
-            Connection(primary.address) as connection,
+            ServerConnection(primary.address) as connection,
         ):
             connection.ask("SET", "written", "1")
             eventually(lambda: connection.ask("WAIT", 1, 1000) == 1)

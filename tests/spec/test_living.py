@@ -7,7 +7,7 @@ from tests.spec.deployment import Deployment
 from towpath.clock import ManualClock, milliseconds, seconds
 from towpath.engine import living
 from towpath.engine.engine import Engine
-from towpath.engine.living import JOBS_SHOWN, QUEUES_SHOWN, SILENT_AFTER, Doing, Running
+from towpath.engine.living import JOBS_SHOWN, QUEUES_SHOWN, SILENT_AFTER, Doing, RunningJob
 from towpath.engine.model import job_ref
 
 DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, running=0, jobs=[])
@@ -19,7 +19,7 @@ async def names(engine: Engine) -> list[str]:
 
 class TestALivingWorker:
     async def test_is_listed_with_what_it_says(self, engine: Engine, clock: ManualClock) -> None:
-        runs = Running(job_ref("mails", "m-1"), 1_767_225_600_000)
+        runs = RunningJob(job_ref("mails", "m-1"), 1_767_225_600_000)
         doing = msgspec.structs.replace(DOING, running=1, jobs=[runs])
         began = clock.now
         assert await engine.workers.tell("anna", doing)
@@ -60,7 +60,7 @@ class TestALivingWorker:
 
     async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
-        jobs = [Running(job_ref("mails", f"m-{n}"), 1000 - n) for n in range(300)]
+        jobs = [RunningJob(job_ref("mails", f"m-{n}"), 1000 - n) for n in range(300)]
         many = msgspec.structs.replace(DOING, queues=queues, serving=500, running=300, jobs=jobs)
         await engine.workers.tell("anna", many)
         [found] = await engine.workers.list()

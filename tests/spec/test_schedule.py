@@ -9,7 +9,7 @@ from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, claim_one, run_all
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.engine.engine import Engine
-from towpath.engine.plans import Source
+from towpath.engine.plans import ScheduleSource
 from towpath.engine.retry import Fixed
 from towpath.engine.schedule import Cron, Every, Missed
 from towpath.errors import (
@@ -53,7 +53,7 @@ class TestASchedule:
         assert made.new
         found = await engine.schedules.get(REVIEWS, NIGHTLY)
         assert found == made.schedule
-        assert (found.source, found.about) == (Source.STORED, "0 3 * * * Europe/Berlin")
+        assert (found.source, found.about) == (ScheduleSource.STORED, "0 3 * * * Europe/Berlin")
         assert (found.when, found.missed) == (Cron("0 3 * * *", "Europe/Berlin"), Missed.SKIP)
         assert (found.payload, found.paused, found.last) == (b'{"kind":"full"}', False, None)
         assert found.options == {
@@ -265,7 +265,7 @@ class TestWhatCodeDeclares:
     ) -> None:
         await declare(engine, clock)
         info = await engine.schedules.get(REVIEWS, NIGHTLY)
-        assert (info.source, info.when) == (Source.CODE, Cron("0 3 * * *"))
+        assert (info.source, info.when) == (ScheduleSource.CODE, Cron("0 3 * * *"))
         for refused in (
             engine.schedules.set(REVIEWS, NIGHTLY, Every(hours(1))),
             engine.schedules.change(REVIEWS, NIGHTLY, paused=True),

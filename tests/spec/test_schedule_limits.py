@@ -10,7 +10,7 @@ from towpath.clock import ManualClock, hours
 from towpath.engine import schedules as limits
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
-from towpath.engine.plans import Source
+from towpath.engine.plans import ScheduleSource
 from towpath.engine.schedule import Cron, Every
 from towpath.errors import (
     InvalidName,
@@ -78,7 +78,7 @@ class TestAnEntryOfANewerRelease:
         deployment.ask("HSET", "{reviews}:schedules", HOURLY, newer)
         deployment.ask("HSET", "{reviews}:meta", "schedules", "v9")
         info = await engine.schedules.get(REVIEWS, HOURLY)
-        assert (info.readable, info.when, info.source) == (False, None, Source.STORED)
+        assert (info.readable, info.when, info.source) == (False, None, ScheduleSource.STORED)
         clock.advance(hours(1))
         assert await fired(engine) == ["other@2026-01-01T01:00:00.000Z"]
         for refused in (

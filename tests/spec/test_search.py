@@ -6,7 +6,7 @@ from tests.spec.jobs import LEASE, REVIEWS
 from towpath.clock import ManualClock, milliseconds
 from towpath.engine import inspect
 from towpath.engine.engine import Engine
-from towpath.engine.inspect import Found
+from towpath.engine.inspect import SearchStep
 from towpath.errors import InvalidName, InvalidOption
 
 
@@ -19,7 +19,7 @@ async def bury(engine: Engine, clock: ManualClock, *reasons: str) -> None:
         clock.advance(milliseconds(1))
 
 
-def ids(found: Found) -> list[str]:
+def ids(found: SearchStep) -> list[str]:
     return [job.id for job in found.jobs]
 
 

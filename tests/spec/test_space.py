@@ -14,7 +14,7 @@ from towpath.embedded.process import fields
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call
-from towpath.engine.space import Record, Space
+from towpath.engine.space import Space, SpaceRecord
 from towpath.errors import (
     CallStale,
     CallTaken,
@@ -47,7 +47,7 @@ def letter_space(parcel_space: Space, engine: Engine) -> Space:
     return engine.space("letter", letters.SCRIPTS)
 
 
-async def store(parcel: Record, token: int, number: int = 1, piece: bytes = b"x") -> Any:
+async def store(parcel: SpaceRecord, token: int, number: int = 1, piece: bytes = b"x") -> Any:
     return await parcel.run("store", token=token, number=number, piece=piece, label="l", more=[])
 
 

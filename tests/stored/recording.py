@@ -7,7 +7,15 @@ from tests.ledger.memory_sinks import MemorySink
 from tests.ledger.numbered_events import QUICK, an_event, put
 from tests.waiting import eventually_async
 from towpath import Listed, Towpath, days, hours, minutes, seconds
-from towpath.apps.reviews.model import Comment, Forge, Kind, Review, ReviewTask, Severity, Verdict
+from towpath.apps.reviews.model import (
+    Comment,
+    Forge,
+    Review,
+    ReviewKind,
+    ReviewTask,
+    Severity,
+    Verdict,
+)
 from towpath.apps.reviews.service import Reviews
 from towpath.clock import instant, wall_ms
 from towpath.engine.model import Bury, Complete, Fail, Lease, Settlement, job_ref
@@ -132,13 +140,15 @@ async def _begun(app: Towpath) -> None:
 async def _reviews(app: Towpath) -> None:
     reviews = Reviews(app.ledger.jobs)
     task = ReviewTask(
-        forge=Forge.GITHUB, kind=Kind.PULL, repository="a/b", head=HEAD, number=1, title="Ü"
+        forge=Forge.GITHUB, kind=ReviewKind.PULL, repository="a/b", head=HEAD, number=1, title="Ü"
     )
     await reviews.submit(task, id="done", priority=100)
     comment = Comment(path="a.py", line=3, body="why?", severity=Severity.WARNING)
     review = Review(verdict=Verdict.COMMENT, summary="a few remarks", comments=(comment,))
     await end(app, Complete(await _begin(app, REVIEWS, "api-done"), review.packed()))
-    push = ReviewTask(forge=Forge.GITLAB, kind=Kind.PUSH, repository="a/b", head=HEAD, ref="main")
+    push = ReviewTask(
+        forge=Forge.GITLAB, kind=ReviewKind.PUSH, repository="a/b", head=HEAD, ref="main"
+    )
     await reviews.submit(push, id="waits")
 
 

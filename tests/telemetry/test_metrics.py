@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.waiting import eventually
 from towpath.errors import ServerUnreachable
 from towpath.telemetry import measures
-from towpath.telemetry.measures import CATALOGUE, Kind, MetricSpec
+from towpath.telemetry.measures import CATALOGUE, MetricKind, MetricSpec
 from towpath.telemetry.metrics import (
     BUCKETS,
     HandlerMetrics,
@@ -60,8 +60,8 @@ class TestTheCatalogue:
         assert spec.name.startswith("towpath_")
         assert "?" in spec.question
         assert spec.sentence.endswith((".", "none."))
-        assert spec.name.endswith("_total") == (spec.kind is Kind.COUNTER)
-        assert spec.kind is not Kind.HISTOGRAM or spec.name.endswith("_seconds")
+        assert spec.name.endswith("_total") == (spec.kind is MetricKind.COUNTER)
+        assert spec.kind is not MetricKind.HISTOGRAM or spec.name.endswith("_seconds")
 
     @every_metric
     def test_its_labels_have_a_bounded_number_of_values(self, spec: MetricSpec) -> None:
@@ -91,7 +91,7 @@ class TestCounting:
 
     @pytest.mark.parametrize(
         "spec",
-        [it for it in CATALOGUE if it.kind is Kind.COUNTER and "handler" in it.labels],
+        [it for it in CATALOGUE if it.kind is MetricKind.COUNTER and "handler" in it.labels],
         ids=lambda spec: spec.name,
     )
     def test_each_counter_is_the_one_of_its_name(self, metrics: Metrics, spec: MetricSpec) -> None:

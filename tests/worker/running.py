@@ -14,7 +14,7 @@ from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo
-from towpath.telemetry.logs import Line
+from towpath.telemetry.logs import LogLine
 from towpath.worker.worker import Worker
 
 SOON = seconds(20)
@@ -80,7 +80,7 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line: Any = record.msg
-        if type(line) is Line:
+        if type(line) is LogLine:
             self.all.append(line)
 
     def of(self, event: str) -> list[dict[str, Any]]:

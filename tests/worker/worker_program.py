@@ -18,7 +18,7 @@ from tests.waiting import eventually, eventually_async
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.retry import Fixed
-from towpath.telemetry.logs import Line
+from towpath.telemetry.logs import LogLine
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 
@@ -122,7 +122,7 @@ class Accepted(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line: Any = record.msg
-        if type(line) is not Line:
+        if type(line) is not LogLine:
             return
         if line["event"] in SPOKEN_OF:
             write(line["event"], 0, line.get("job", "-"), os.getpid())

@@ -24,7 +24,7 @@ T = TypeVar("T")
 Key = tuple[str, str | None]
 
 
-class Options(TypedDict, total=False):
+class HandlerKeywords(TypedDict, total=False):
     """What may be said about a handler: see HandlerOptions."""
 
     name: str | None
@@ -62,7 +62,7 @@ class Handlers:
         """All handlers, in the order they were declared."""
         return list(self._handlers.values())
 
-    def handler(self, queue: str, **options: Unpack[Options]) -> Decorator:
+    def handler(self, queue: str, **options: Unpack[HandlerKeywords]) -> Decorator:
         """Make a function the handler of *queue*: `@app.handler("reviews", time_limit=minutes(5))`.
 
         The function takes the payload, checked against its annotation, and a `Context` where one
@@ -140,7 +140,7 @@ class Handlers:
         tz: str | None = None,
         missed: Missed = Missed.ONCE,
         queue: str = "recurring",
-        **options: Unpack[Options],
+        **options: Unpack[HandlerKeywords],
     ) -> Decorator:
         """Make a function a handler that runs on a schedule: `@app.recurring("0 3 * * *")`.
 

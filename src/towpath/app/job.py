@@ -27,7 +27,7 @@ from towpath.engine.states import State
 from towpath.errors import JobNotFound, JobUnfinished, PayloadInvalid, ServerError, StillOpen
 from towpath.ids import JobId, LaneKey, QueueName
 from towpath.ledger.errors import RecordNotFound, RecordUncommitted
-from towpath.worker.payload import Form, Raw, form
+from towpath.worker.payload import PayloadForm, Raw, form
 
 if TYPE_CHECKING:
     from towpath.ledger.records.record import Record
@@ -53,7 +53,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
     ref: JobRef
     """Its queue and its id, as the engine's verbs take them."""
     _connection: Connection
-    _form: Form[Any]
+    _form: PayloadForm[Any]
     existed: bool = False
     """Whether an earlier submit under the same id had made it."""
 

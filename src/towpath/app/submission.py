@@ -10,7 +10,7 @@ import msgspec
 from towpath.engine.durability import Durability
 from towpath.engine.model import OnConflict
 from towpath.errors import HandlerInvalid, MiddlewareInvalid, SubmitsRefused, TowpathError
-from towpath.worker.middleware import CallNext, Next, named
+from towpath.worker.middleware import CallNext, InnerCall, named
 
 if TYPE_CHECKING:
     from towpath.app.job import Job
@@ -100,7 +100,7 @@ async def submitted(
     if not middleware:
         return await take()
     first, *rest = middleware
-    inner = Next(first, lambda: submitted(rest, submission, take))
+    inner = InnerCall(first, lambda: submitted(rest, submission, take))
     await first(submission, inner)
     if not inner.called:
         rule = "returned without calling call_next: nothing was submitted"

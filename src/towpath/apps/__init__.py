@@ -14,7 +14,7 @@ class Verb(NamedTuple):
     about: str
 
 
-class Line(NamedTuple):
+class ApplicationLine(NamedTuple):
     """Where an application is declared, and what `towpath --help` says of its noun, if it has one.
 
     So that help knows the nouns and loads none of the applications.
@@ -28,18 +28,18 @@ class Line(NamedTuple):
 
 
 BUILT_IN = {
-    "messages": Line("towpath.apps.messages:APPLICATION"),
-    "reviews": Line(
+    "messages": ApplicationLine("towpath.apps.messages:APPLICATION"),
+    "reviews": ApplicationLine(
         "towpath.apps.reviews:APPLICATION", "Reviews: submit, list, show, cancel, retry."
     ),
-    "timers": Line(
+    "timers": ApplicationLine(
         "towpath.apps.timers:APPLICATION",
         "Timers: submit, set, show, list, move, cancel, log, types.",
     ),
-    "issues": Line(
+    "issues": ApplicationLine(
         "towpath.apps.issues:APPLICATION", "Issues: add, list, show, release, sync, policy."
     ),
-    "uploads": Line(
+    "uploads": ApplicationLine(
         "towpath.apps.uploads:APPLICATION",
         "Uploads: list, show, abort, resume, sweep.",
         {

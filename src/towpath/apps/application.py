@@ -13,7 +13,7 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
@@ -23,6 +23,7 @@ from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
 from towpath.options import Options
+from towpath.renamed import refuse
 from towpath.telemetry.measures import MetricSpec
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     tables: str | None = None
     """A `Tables`: its tables, and the steps that bring them up to date."""
     errors: str | None = None
-    """A mapping from its errors to `Answered`, for those that have no base which says it."""
+    """A mapping from its errors to `ErrorCodes`, for those that have no base which says it."""
     service: str | None = None
     """`(Host) -> async context manager` of what its routes and tasks work with."""
     tasks: str | None = None
@@ -111,14 +112,14 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
         return self.load(self.queues, _NONE)
 
 
-class Answered(NamedTuple):
+class ErrorCodes(NamedTuple):
     """How an error leaves: the status over HTTP, the exit code on the command line."""
 
     status: int
     exit: int
 
 
-class Fact(NamedTuple):
+class StartFact(NamedTuple):
     """What is told when a server starts; programs are told nothing where there is no value."""
 
     value: str | None
@@ -271,3 +272,9 @@ def _meet(one: str, other: str) -> bool:
     if one.endswith("*"):
         return other.startswith(one[:-1])
     return one.startswith(other[:-1]) if other.endswith("*") else one == other
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Answered": "ErrorCodes"})

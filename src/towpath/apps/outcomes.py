@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from towpath.calls.answer import Answer, require_taken
+from towpath.calls.answer import CallAnswer, require_taken
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge, CallFailed, CallRefused
 from towpath.clock import ZERO
 from towpath.errors import RetryAdvice
@@ -36,5 +36,5 @@ def _judged(who: str) -> Generator[None]:
     try:
         yield
     except AnswerTooLarge as large:
-        require_taken(Answer(large.status, {}, b""), who)
+        require_taken(CallAnswer(large.status, {}, b""), who)
         raise

@@ -24,7 +24,7 @@ _OF_THE_CONTENT = {400, 410, 413, 415, 422}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Answer:
+class CallAnswer:
     """The answer of a receiver, whole. Shown without its content, which belongs in no log."""
 
     status: int
@@ -34,7 +34,7 @@ class Answer:
     """As it was sent: nothing is decompressed."""
 
     def __repr__(self) -> str:
-        return f"Answer(status={self.status}, {len(self.body)} bytes)"
+        return f"CallAnswer(status={self.status}, {len(self.body)} bytes)"
 
 
 class Next(StrEnum):
@@ -71,7 +71,7 @@ class Advice:
     after: Duration = ZERO
 
 
-def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
+def advice(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
     """What the receiver's answer asks for, by its status.
 
     2xx is done; 408, 425, 429 and 5xx are later; 400, 413, 414, 415, 422 and 431 are never; 3xx is
@@ -91,7 +91,7 @@ def advice(answer: Answer, *, now: datetime | None = None) -> Advice:
     return Advice(Next.LATER if is_later else Next.REFUSED, after)
 
 
-def advice_among(answer: Answer, *, now: datetime | None = None) -> Advice:
+def advice_among(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
     """The same for a receiver that is one of several: whether it, or what it was sent, is at fault.
 
     202 is accepted, other 2xx is done; 400, 410, 413, 415 and 422 are never, 5xx is later; 3xx and
@@ -108,7 +108,7 @@ def advice_among(answer: Answer, *, now: datetime | None = None) -> Advice:
 
 
 def require_taken(
-    answer: Answer,
+    answer: CallAnswer,
     who: str,
     *,
     asked: Advice | None = None,
@@ -124,7 +124,7 @@ def require_taken(
         raise kind(who, answer.status, why, after=told.after, asked=told.next)
 
 
-def _retry_after(answer: Answer, now: datetime) -> Duration:
+def _retry_after(answer: CallAnswer, now: datetime) -> Duration:
     """The wait that the answer asks for, in seconds or as a date; zero if it can't be read."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():

@@ -33,9 +33,9 @@ from typing import Any, Self, cast
 import httpcore
 import httpx
 
-from towpath.calls.answer import Answer
+from towpath.calls.answer import CallAnswer
 from towpath.calls.errors import AnswerTooLarge, CallerClosed, CallFailed
-from towpath.calls.guard import Guard, Target, parse_address, place
+from towpath.calls.guard import CallTarget, Guard, parse_address, place
 from towpath.calls.signature import headers_for
 from towpath.clock import Duration, duration_ms, milliseconds, seconds
 from towpath.errors import InvalidOption
@@ -263,7 +263,7 @@ class Caller:
         headers: Mapping[str, str] = _NO_HEADERS,
         message: str = "",
         secrets: Sequence[str] = (),
-    ) -> Answer:
+    ) -> CallAnswer:
         """Send *body* and return the answer, whatever its status: `advice` says what it asks for.
 
         With *secrets* it is signed for this attempt, under the id *message*, which stays the same
@@ -273,7 +273,7 @@ class Caller:
         signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
         return await self.call("POST", url, headers={**headers, **signed}, body=body)
 
-    async def get(self, url: str, *, headers: Mapping[str, str] = _NO_HEADERS) -> Answer:
+    async def get(self, url: str, *, headers: Mapping[str, str] = _NO_HEADERS) -> CallAnswer:
         """What is at *url*, whatever the status of the answer. Refuses and fails as `post` does."""
         return await self.call("GET", url, headers=headers)
 
@@ -284,7 +284,7 @@ class Caller:
         *,
         headers: Mapping[str, str] = _NO_HEADERS,
         body: bytes | None = None,
-    ) -> Answer:
+    ) -> CallAnswer:
         """Any other request, and its answer. Refuses and fails as `post` does."""
         if (pool := self._pool) is None:
             raise CallerClosed
@@ -301,11 +301,11 @@ class Caller:
     async def _exchange(
         self,
         pool: httpcore.AsyncConnectionPool,
-        target: Target,
+        target: CallTarget,
         method: str,
         sent: Headers,
         body: bytes | None,
-    ) -> Answer:
+    ) -> CallAnswer:
         url = httpcore.URL(
             scheme=target.scheme, host=target.host, port=target.port, target=target.path
         )
@@ -316,7 +316,7 @@ class Caller:
                 whole += chunk
                 if len(whole) > self._largest:
                     raise AnswerTooLarge(str(target), status=got.status, limit=self._largest)
-            return Answer(got.status, answer_headers(got.headers), bytes(whole))
+            return CallAnswer(got.status, answer_headers(got.headers), bytes(whole))
 
     def _new_pool(self) -> httpcore.AsyncConnectionPool:
         resolve = self._resolve
@@ -331,7 +331,7 @@ class Caller:
         )
 
     @asynccontextmanager
-    async def _failures_of(self, target: Target) -> AsyncGenerator[None]:
+    async def _failures_of(self, target: CallTarget) -> AsyncGenerator[None]:
         """The errors of the connection as ours."""
         try:
             yield

@@ -123,7 +123,7 @@ _UNREAD = "the URL"
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class CallTarget:
     """Where a call goes. Shown as host and port only: the rest may hold tokens."""
 
     scheme: str
@@ -146,7 +146,7 @@ def place(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def parse_target(url: str) -> Target:
+def parse_target(url: str) -> CallTarget:
     """The parts of *url*, or CallRefused, which repeats none of what could not be read.
 
     A host is a name of letters, digits and hyphens, or an address in its usual spelling. The other
@@ -163,7 +163,7 @@ def parse_target(url: str) -> Target:
     port = _PORTS[parts.scheme] if parts.port is None else parts.port
     if not 1 <= port <= 65535:
         raise CallRefused(_UNREAD, "must have a port from 1 to 65535")
-    return Target(parts.scheme, host, port, parts.raw_path, parts.netloc)
+    return CallTarget(parts.scheme, host, port, parts.raw_path, parts.netloc)
 
 
 def is_name(host: str) -> bool:
@@ -215,7 +215,7 @@ class Guard:
         self._names = frozenset(entry for entry in entries if is_name(entry))
         self._networks = [_network(entry) for entry in entries if entry not in self._names]
 
-    def target(self, url: str) -> Target:
+    def target(self, url: str) -> CallTarget:
         """The parts of *url*. Raises CallRefused for all that can be known without a resolver."""
         target = parse_target(url)
         if target.host not in self._names and f".{target.host}".endswith(".localhost"):

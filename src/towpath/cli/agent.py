@@ -84,9 +84,9 @@ async def agent(
         from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra
     except ModuleNotFoundError as error:
         raise NotInstalled(error.name or "a library", extra="server") from error
-    from towpath.cli.task_runner import Plan, TaskRunner, run_all  # noqa: PLC0415 -- the same
+    from towpath.cli.task_runner import AgentPlan, TaskRunner, run_all  # noqa: PLC0415 -- the same
 
-    plan = Plan(
+    plan = AgentPlan(
         agent=name or f"{socket.gethostname().split('.')[0]}-{os.getpid()}",
         roles=_listed(roles),
         repositories=_listed(repositories),

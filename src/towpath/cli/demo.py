@@ -58,10 +58,10 @@ async def demo(
     everything is counted. Exit code 1 if anything was lost, done twice or out of order.
     """
     require_server()
-    from towpath.demo.load import Load  # noqa: PLC0415 -- slow to import
+    from towpath.demo.load import DemoLoad  # noqa: PLC0415 -- slow to import
     from towpath.demo.run import Demo, folder_for  # noqa: PLC0415 -- the same
 
-    load = Load(
+    load = DemoLoad(
         users=users, messages=messages, timers=timers, reviews=reviews, issues=issues,
         agents=agents, over=over,
     )  # fmt: skip

@@ -10,7 +10,7 @@ import typer
 
 from towpath.console import exits
 from towpath.console.verb import Session, open_ledger, verb
-from towpath.engine.findings import Finding, Verdict, findings, of_queues
+from towpath.engine.findings import Finding, Grade, findings, of_queues
 from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
@@ -39,16 +39,16 @@ async def doctor(
 
     settings = session.settings
     checkup = await examine(settings.address, within=settings.timeout)
-    found = [Finding("address", Verdict.OK, settings.shown)]
+    found = [Finding("address", Grade.OK, settings.shown)]
     found += findings(checkup, settings.address, settings.declared)
-    if all(finding.verdict is not Verdict.BAD for finding in found):
+    if all(finding.verdict is not Grade.BAD for finding in found):
         async with session.engine() as engine:
             found += await of_queues(engine)
             found += await of_applications(session, engine)
     for finding in found:
         _tell(session, finding)
     worst = max(finding.verdict for finding in found)
-    if worst is Verdict.BAD or (strict and worst is Verdict.WARN):
+    if worst is Grade.BAD or (strict and worst is Grade.WARN):
         raise typer.Exit(exits.FAILED)
 
 
@@ -82,22 +82,22 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     try:
         known = applications(settings.applications)
     except ApplicationInvalid as error:
-        return [Finding(check, Verdict.BAD, str(error), error.remedy)]
-    found = [Finding(check, Verdict.OK, ", ".join(application.name for application in known))]
+        return [Finding(check, Grade.BAD, str(error), error.remedy)]
+    found = [Finding(check, Grade.OK, ", ".join(application.name for application in known))]
     probed = [application for application in known if application.probe]
     if not probed:
         return found
     try:
         ledger = open_ledger(session, None, lambda: tables_of(known))
     except InvalidOption as error:
-        return [*found, Finding(check, Verdict.OK, "not probed: no database is named", error.rule)]
+        return [*found, Finding(check, Grade.OK, "not probed: no database is named", error.rule)]
     async with ledger:
         for application in probed:
             options = settings.of(application.options)
             trouble = await _probed(
                 application, options=options, engine=lambda: engine, ledger=ledger
             )
-            found.append(trouble or Finding(check, Verdict.OK, f"{application.name} works"))
+            found.append(trouble or Finding(check, Grade.OK, f"{application.name} works"))
     return found
 
 
@@ -114,10 +114,10 @@ async def _probed(application: Application, **given: Any) -> Finding | None:
             await application.load(application.probe)(service)
     except TowpathError as error:
         what = f"{application.name}: {error.code}: {error}"
-        return Finding("applications", Verdict.BAD, what, error.remedy)
+        return Finding("applications", Grade.BAD, what, error.remedy)
     except TimeoutError:
         what = f"{application.name}: its probe timed out after {_PROBED_WITHIN:g} s"
-        return Finding("applications", Verdict.BAD, what, "Check that what it needs responds.")
+        return Finding("applications", Grade.BAD, what, "Check that what it needs responds.")
     return None
 
 

@@ -20,7 +20,7 @@ from towpath.console.exits import JobFailed
 from towpath.console.verb import Session, open_ledger
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.fields import Field, Kind, Moment, Number, Pairs, Policy, Span, Text
+from towpath.engine.fields import JobField, Kind, Moment, Number, Pairs, Policy, Span, Text
 from towpath.engine.model import (
     FIELDS,
     JobInfo,
@@ -212,7 +212,7 @@ def field_parameters() -> list[inspect.Parameter]:
     return [_option(name, field) for name, field in FIELDS.items()]
 
 
-def _option(name: str, field: Field) -> inspect.Parameter:
+def _option(name: str, field: JobField) -> inspect.Parameter:
     kind: Kind = field.kind
     is_plural, flag = isinstance(kind, Pairs), f"--{name.replace('_', '-')}"
     about = field.about + (f" {POLICIES}." if isinstance(kind, Policy) else "")

@@ -66,11 +66,11 @@ async def list_(
     \b
     States: leased, ready, delayed, waiting, dead, done, cancelled
     """
-    from towpath.cli.listing import Wanted, places_of, show_pages  # noqa: PLC0415 -- slow to import
+    from towpath.cli.listing import PageQuery, places_of, show_pages  # noqa: PLC0415 -- slow to import
 
     async with session.engine() as engine:
         places = await places_of(engine, queue, state or [])
-        wanted = Wanted(places, lane=lane, limit=1000 if all else limit, after=after)
+        wanted = PageQuery(places, lane=lane, limit=1000 if all else limit, after=after)
         command = " ".join(["towpath jobs list", *_again(queue, state or [], lane, limit)])
         await show_pages(session.out, engine, wanted, every=all, command=command)
 

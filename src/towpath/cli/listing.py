@@ -19,6 +19,7 @@ from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.engine import Engine
+    from towpath.engine.inspect import Page
 
 STATES = (
     State.LEASED, State.READY, State.DELAYED, State.WAITING,
@@ -31,19 +32,12 @@ Place = tuple[str, State]
 """Jobs of one queue in one state."""
 
 
-class Wanted(NamedTuple):
+class PageQuery(NamedTuple):
     """A page: which places, which lane, how many, and after what."""
 
     places: list[Place]
     lane: str | None
     limit: int
-    after: str | None
-
-
-class Found(NamedTuple):
-    """A page of jobs, and the cursor of the next one; None = this was the last."""
-
-    jobs: list[JobInfo]
     after: str | None
 
 
@@ -58,7 +52,7 @@ async def places_of(engine: Engine, queue: str | None, states: Sequence[str]) ->
 
 
 async def show_pages(
-    out: Output, engine: Engine, wanted: Wanted, *, every: bool, command: str
+    out: Output, engine: Engine, wanted: PageQuery, *, every: bool, command: str
 ) -> None:
     """Print the page that is wanted, or it and all that follow."""
     while True:
@@ -72,8 +66,10 @@ async def show_pages(
         wanted = wanted._replace(after=page.after)
 
 
-async def find_page(engine: Engine, wanted: Wanted) -> Found:
+async def find_page(engine: Engine, wanted: PageQuery) -> Page:
     """Up to `limit` jobs from the first places that have some."""
+    from towpath.engine.inspect import Page  # noqa: PLC0415 -- slow to import
+
     at, cursor = _start(wanted)
     jobs: list[JobInfo] = []
     while at < len(wanted.places) and len(jobs) < wanted.limit:
@@ -87,12 +83,12 @@ async def find_page(engine: Engine, wanted: Wanted) -> Found:
         cursor = page.after
         at += cursor is None
     if at == len(wanted.places):
-        return Found(jobs, None)
+        return Page(jobs, None)
     queue, state = wanted.places[at]
-    return Found(jobs, f"{queue}/{state}/{cursor or ''}")
+    return Page(jobs, f"{queue}/{state}/{cursor or ''}")
 
 
-def _start(wanted: Wanted) -> tuple[int, str | None]:
+def _start(wanted: PageQuery) -> tuple[int, str | None]:
     """Where the last page ended."""
     if wanted.after is None:
         return 0, None

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from towpath.apps import BUILT_IN, Line, Verb
+from towpath.apps import BUILT_IN, ApplicationLine, Verb
 from towpath.cli import (
     agent,
     bench,
@@ -70,7 +70,7 @@ class Nouns(Words):
             self._refuse(ctx, error)
             raise typer.Exit(exits.exit_code(error)) from error
 
-    def _lines(self, ctx: Any) -> Mapping[str, Line]:
+    def _lines(self, ctx: Any) -> Mapping[str, ApplicationLine]:
         """The nouns of applications. One that can't be had is told, and the others are there."""
         found = {name: line for name, line in BUILT_IN.items() if line.noun}
         if _may_name_applications(ctx.params.get("config")):
@@ -91,7 +91,7 @@ VERBS = {name: (line, verb) for line in BUILT_IN.values() for name, verb in line
 class Noun(TyperGroup):
     """What help says of an application's noun, or of a verb of its own; `loaded` is that itself."""
 
-    def __init__(self, name: str, line: Line, verb: Verb | None = None) -> None:
+    def __init__(self, name: str, line: ApplicationLine, verb: Verb | None = None) -> None:
         super().__init__(name=name, help=verb.about if verb else line.noun)
         self._place, self._verb = line.place, verb
 
@@ -121,7 +121,7 @@ def nouns(command: Any) -> dict[str, Any]:
     return below
 
 
-def _named(common: Mapping[str, Any]) -> dict[str, Line]:
+def _named(common: Mapping[str, Any]) -> dict[str, ApplicationLine]:
     """The nouns of the applications that the settings name. Raises as the server does."""
     from towpath.apps.application import Application, loaded  # noqa: PLC0415 -- slow to import
     from towpath.settings import load  # noqa: PLC0415 -- the same
@@ -132,7 +132,7 @@ def _named(common: Mapping[str, Any]) -> dict[str, Line]:
 
     found: list[tuple[str, Application]] = [(place, loaded(place, place)) for place in places]
     return {
-        application.name: Line(place, application.noun)
+        application.name: ApplicationLine(place, application.noun)
         for place, application in found
         if application.cli
     }

@@ -43,7 +43,7 @@ async def mcp(
     """
     try:
         from towpath.console.remote import Remote  # noqa: PLC0415 -- slow to import, and an extra
-        from towpath.web.mcp import Answered, over_stdio  # noqa: PLC0415 -- the same
+        from towpath.web.mcp import ToolAnswer, over_stdio  # noqa: PLC0415 -- the same
     except ModuleNotFoundError as error:
         raise NotInstalled(error.name or "a library", extra="mcp") from error
     from towpath.apps.application import applications, tools_of  # noqa: PLC0415 -- slow to import
@@ -54,10 +54,10 @@ async def mcp(
         given["roles"] = [role.strip() for role in roles.split(",") if role.strip()]
     async with Remote.of(session, api_url) as remote:
 
-        async def ask(request: ToolRequest, _: object) -> Answered:
+        async def ask(request: ToolRequest, _: object) -> ToolAnswer:
             path = f"{request.path}?{request.query}" if request.query else request.path
             answer = await remote.answer(request.method, path, request.body)
-            return Answered(answer.status, answer.body)
+            return ToolAnswer(answer.status, answer.body)
 
         await over_stdio(found, version=version("towpath"), ask=ask, given=given)
 

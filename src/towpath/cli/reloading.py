@@ -33,7 +33,7 @@ class _Seen(NamedTuple):
     written: int
 
 
-class Sources:
+class SourceFiles:
     """The Python files below *roots*, and the files with settings there."""
 
     def __init__(self, roots: list[Path]) -> None:
@@ -102,7 +102,7 @@ class Reloading:
     can be read.
     """
 
-    def __init__(self, make: Callable[[], Fleet], sources: Sources, *, log: Log) -> None:
+    def __init__(self, make: Callable[[], Fleet], sources: SourceFiles, *, log: Log) -> None:
         self._make, self._sources, self._log = make, sources, log
         self._fleet, self._over = make(), asyncio.Event()
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from towpath.app.app import Towpath
 from towpath.cli.fleet import Fleet, keep_running
-from towpath.cli.reloading import Reloading, Sources, roots_of
+from towpath.cli.reloading import Reloading, SourceFiles, roots_of
 from towpath.console.exits import AppNotFound
 from towpath.console.verb import Session
 from towpath.errors import InvalidOption
@@ -28,7 +28,7 @@ from towpath.worker.worker import ExitCode, Worker
 _LAST_PORT = 65_535
 
 
-class Running:
+class WorkerRun:
     """A worker of the app at *path*, or several, with the settings that are in force."""
 
     def __init__(
@@ -70,7 +70,7 @@ class Running:
 
     async def _reload(self, *, drain: bool) -> int:
         import_from_here()
-        log, sources = Log(), Sources(roots_of(self._path))
+        log, sources = Log(), SourceFiles(roots_of(self._path))
 
         def make() -> Fleet:
             sources.changed()  # all of it until now is what will be run

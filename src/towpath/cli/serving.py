@@ -14,7 +14,7 @@ from socket import socket
 from typing import Any
 
 from towpath.app.app import Towpath
-from towpath.apps.application import Fact, Own, OwnObjects, applications, tables_of
+from towpath.apps.application import Own, OwnObjects, StartFact, applications, tables_of
 from towpath.calls.errors import SecretInvalid
 from towpath.calls.signature import check_secret, new_secret
 from towpath.cli.keys import SIGNING
@@ -271,9 +271,9 @@ class _Serving:
                     return f"{address}/?login={await ledger.logins.link(key)}"
         return None
 
-    def _facts(self) -> dict[str, Fact]:
+    def _facts(self) -> dict[str, StartFact]:
         """What the applications tell at the start."""
-        told: dict[str, Fact] = {}
+        told: dict[str, StartFact] = {}
         for application in self._applications:
             told |= (
                 application.load(application.facts)(self._options[application.name])

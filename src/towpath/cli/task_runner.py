@@ -23,7 +23,7 @@ import msgspec
 from towpath.calls.errors import CallFailed
 from towpath.clock import Duration, steady
 from towpath.console.exits import RemoteRefused
-from towpath.console.remote import Remote, Told
+from towpath.console.remote import Remote, ServerAnswer
 from towpath.errors import RetryAdvice
 from towpath.processes.command import (
     Command,
@@ -50,7 +50,7 @@ _TOLD = {
 }  # fmt: skip
 
 
-class Plan(NamedTuple):
+class AgentPlan(NamedTuple):
     """What an agent does."""
 
     agent: str
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     """The exit code that gives a task back."""
 
 
-class Outcome(NamedTuple):
+class TaskOutcome(NamedTuple):
     """What became of a task."""
 
     verb: str
@@ -89,7 +89,7 @@ Tell = Callable[[str], None]
 class TaskRunner:
     """Takes one task after the other until it is stopped. `tell` gets a line for people."""
 
-    def __init__(self, remote: Remote, plan: Plan, *, tell: Tell) -> None:
+    def __init__(self, remote: Remote, plan: AgentPlan, *, tell: Tell) -> None:
         self._remote, self._plan, self._tell = remote, plan, tell
         self._stopping = asyncio.Event()
 
@@ -121,7 +121,7 @@ class TaskRunner:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
-    async def _request(self) -> Told:
+    async def _request(self) -> ServerAnswer:
         plan = self._plan
         wish = {
             "agent_id": plan.agent,
@@ -165,7 +165,7 @@ class TaskRunner:
 
     # ── one task ─────────────────────────────────────────────────────────────────────────
 
-    async def _worked_on(self, task: Mapping[str, Any], lease: float) -> Outcome:
+    async def _worked_on(self, task: Mapping[str, Any], lease: float) -> TaskOutcome:
         beating = asyncio.create_task(self._beat(task, lease))
         working = asyncio.create_task(self._ran(task))
         try:
@@ -179,18 +179,18 @@ class TaskRunner:
             if telling.done():
                 return telling.result()
             await _ended(telling)
-            return Outcome("lost", str(beating.exception()))
+            return TaskOutcome("lost", str(beating.exception()))
         finally:
             await _ended(beating, working)
 
-    async def _let_go(self, task: Mapping[str, Any], beating: asyncio.Task[None]) -> Outcome:
+    async def _let_go(self, task: Mapping[str, Any], beating: asyncio.Task[None]) -> TaskOutcome:
         """What becomes of a task whose heartbeat has ended."""
         try:
             beating.result()
         except _Lost as lost:
             if lost.withdrawn:
-                return await self._told(task, Outcome("release", str(lost)))
-            return Outcome("lost", str(lost))
+                return await self._told(task, TaskOutcome("release", str(lost)))
+            return TaskOutcome("lost", str(lost))
         raise AssertionError("a heartbeat ends by an error")
 
     async def _beat(self, task: Mapping[str, Any], lease: float) -> None:
@@ -214,7 +214,7 @@ class TaskRunner:
             lease = _lease_of(held)
             until, pause = asked + lease, _pause(lease)
 
-    async def _told(self, task: Mapping[str, Any], outcome: Outcome) -> Outcome:
+    async def _told(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
         """Say what became of the task, until the server has heard it. What is given back is taken
         back by itself, so it is not worth much of a wait.
         """
@@ -230,9 +230,9 @@ class TaskRunner:
             async with asyncio.timeout(patience):
                 await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
         except RemoteRefused as error:
-            return Outcome("lost", str(error))
+            return TaskOutcome("lost", str(error))
         except TimeoutError:
-            return Outcome("lost", f"the server is away; {outcome.said}")
+            return TaskOutcome("lost", f"the server is away; {outcome.said}")
         return outcome
 
     def _word(self, task: Mapping[str, Any]) -> dict[str, Any]:
@@ -240,25 +240,25 @@ class TaskRunner:
 
     # ── the command ──────────────────────────────────────────────────────────────────────
 
-    async def _ran(self, task: Mapping[str, Any]) -> Outcome:
+    async def _ran(self, task: Mapping[str, Any]) -> TaskOutcome:
         """Run the command; stopped with the agent."""
         given = msgspec.json.encode(task)
         try:
             ended = await self._unless_stopped(run(self._command(task), given))
         except CommandTimedOut as error:
-            return Outcome("fail", f"{error}. {error.complaint}".strip())
+            return TaskOutcome("fail", f"{error}. {error.complaint}".strip())
         except CommandError as error:
-            return Outcome("release", str(error))
+            return TaskOutcome("release", str(error))
         if ended is None or (self._stopping.is_set() and ended.code):
-            return Outcome("release", "the agent was stopped")
+            return TaskOutcome("release", "the agent was stopped")
         return self._outcome(ended)
 
-    def _outcome(self, ended: Ended) -> Outcome:
+    def _outcome(self, ended: Ended) -> TaskOutcome:
         if ended.code == 0:
             return _completed(ended.output)
         how = f"ended by {_signal(-ended.code)}" if ended.code < 0 else f"exit code {ended.code}"
         verb = "release" if ended.code == self._plan.release_code else "fail"
-        return Outcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
+        return TaskOutcome(verb, f"{how}: {ended.complaint}" if ended.complaint else how)
 
     def _command(self, task: Mapping[str, Any]) -> Command:
         told = {f"TOWPATH_TASK_{name}": task.get(field) for name, field in _TOLD.items()}
@@ -278,7 +278,7 @@ def scrubbed(environment: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if not name.startswith(_OURS)}
 
 
-def _completed(output: bytes) -> Outcome:
+def _completed(output: bytes) -> TaskOutcome:
     """What the command printed last. A last line of JSON may name the pull request."""
     text = output.decode(errors="replace").strip()
     with suppress(msgspec.MsgspecError):
@@ -286,12 +286,12 @@ def _completed(output: bytes) -> Outcome:
         if isinstance(found, dict):
             fields = cast("dict[str, Any]", found)
             number = fields.get("pr_number")
-            return Outcome(
+            return TaskOutcome(
                 "complete",
                 str(fields.get("result") or text),
                 number if isinstance(number, int) and number > 0 else None,
             )
-    return Outcome("complete", text)
+    return TaskOutcome("complete", text)
 
 
 async def _ended(*tasks: asyncio.Task[Any]) -> None:
@@ -305,7 +305,7 @@ def _path(task: Mapping[str, Any], verb: str) -> str:
     return f"/api/v1/tasks/{quote(task['task_id'], safe='')}/{verb}"
 
 
-def _lease_of(told: Told) -> float:
+def _lease_of(told: ServerAnswer) -> float:
     """Seconds that the task is held, by the server's clock alone. It tells whole seconds."""
     expires = datetime.fromisoformat(told.content["expires_at"])
     return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)

@@ -84,7 +84,7 @@ def worker(
     """
     if burst:
         raise InvalidOption("--burst", "", rule="is now --drain")
-    from towpath.cli.running import Running  # noqa: PLC0415 -- slow to import
+    from towpath.cli.running import WorkerRun  # noqa: PLC0415 -- slow to import
 
     wanted: dict[str, Any] = {
         "queues": queues,
@@ -96,7 +96,7 @@ def worker(
         "metrics_port": metrics_port,
     }
     logs = {"format": log_format or ("json" if session.out.as_json else None)}
-    running = Running(session, app, worker=wanted, log=logs)
+    running = WorkerRun(session, app, worker=wanted, log=logs)
     if check:
         running.check()
     elif code := running.run(drain=drain, reload=reload):

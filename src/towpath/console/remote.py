@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from towpath.calls.answer import Answer, Next, advice
+from towpath.calls.answer import CallAnswer, Next, advice
 from towpath.calls.caller import Caller
 from towpath.clock import Duration, seconds
 from towpath.console.exits import RemoteRefused
@@ -22,7 +22,7 @@ LONGEST_CALL = seconds(90)
 """Longer than any request may wait for something."""
 
 
-def _refused(answer: Answer) -> RemoteRefused:
+def _refused(answer: CallAnswer) -> RemoteRefused:
     later = advice(answer).next is Next.LATER
     return RemoteRefused(
         answer.status, _problem(answer.body), RetryAdvice.LATER if later else RetryAdvice.NEVER
@@ -37,7 +37,7 @@ def _problem(body: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-class Told(NamedTuple):
+class ServerAnswer(NamedTuple):
     """What the server answered to what it did."""
 
     status: int
@@ -81,16 +81,18 @@ class Remote:
 
     async def answer(
         self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] = _NOTHING
-    ) -> Answer:
+    ) -> CallAnswer:
         """The answer, whatever its status. Raises CallFailed where none came."""
         kind = {"content-type": "application/json"} if body else _NOTHING
         sent = {**self._headers, **kind, **headers}
         return await self._caller.call(method, self.url + path, headers=sent, body=body or None)
 
-    async def post(self, path: str, content: Any, headers: Mapping[str, str] = _NOTHING) -> Told:
+    async def post(
+        self, path: str, content: Any, headers: Mapping[str, str] = _NOTHING
+    ) -> ServerAnswer:
         """What comes of *content* at *path*. Raises RemoteRefused, CallFailed."""
         answer = await self.answer("POST", path, msgspec.json.encode(content), headers)
         if answer.status >= 300:
             raise _refused(answer)
         content = msgspec.json.decode(answer.body) if answer.body else None
-        return Told(answer.status, content, answer.headers.get("date", ""))
+        return ServerAnswer(answer.status, content, answer.headers.get("date", ""))

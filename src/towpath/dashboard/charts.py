@@ -23,7 +23,7 @@ SPANS: dict[str, Duration] = {"hour": hours(1), "day": hours(24), "month": days(
 """What a queue's page can show, by name."""
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """One line of a chart."""
 
     name: str
@@ -39,7 +39,7 @@ class Chart(NamedTuple):
     """One chart, and what it shows in words."""
 
     title: str
-    lines: list[Line]
+    lines: list[ChartLine]
     top: str
     """What its upper edge stands for."""
     words: str
@@ -113,7 +113,7 @@ def _chart(title: str, series: dict[str, Numbers], shown: Callable[[float], str]
     }
     top = max(*most.values(), 0) if most else 0
     lines = [
-        Line(
+        ChartLine(
             name,
             _TONES.get(name, name),
             path_of(values, top),

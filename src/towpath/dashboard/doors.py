@@ -25,7 +25,7 @@ from towpath.ledger.ledger import Ledger
 from towpath.telemetry.logs import Log
 from towpath.web.auth import CanRead, enter
 from towpath.web.fields import PAGES
-from towpath.web.pages import HEADERS, POLICY, Frame, Page, PageRoute, Pages
+from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
 from towpath.web.problems import Refused
 from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_same_origin
 
@@ -91,7 +91,7 @@ async def first(request: Request, login: Annotated[str, Query(max_length=128)] =
     enter(request, found.key)
     if not found.key.may(KeyScope.READ):
         raise Refused(403, "scope_missing", _BLIND, remedy="Log out and use another key.")
-    return await overview(Page(request, request.app.state.frame), found.key, request)
+    return await overview(DashboardPage(request, request.app.state.frame), found.key, request)
 
 
 @router.api_route("/docs", methods=["GET", "HEAD"])
@@ -102,7 +102,7 @@ async def docs(request: Request) -> Response:
     if found is None:
         return login_page(request.app.state.frame, to="/docs")
     enter(request, found.key)
-    return Page(request, request.app.state.frame).show("docs.html")
+    return DashboardPage(request, request.app.state.frame).show("docs.html")
 
 
 @router.post("/")

@@ -17,7 +17,7 @@ from towpath.dashboard.pulse import Pulse, Snapshot, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
-from towpath.engine.findings import Finding, Verdict, findings
+from towpath.engine.findings import Finding, Grade, findings
 from towpath.engine.history import summed
 from towpath.engine.inspect import ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
@@ -25,12 +25,12 @@ from towpath.engine.states import State
 from towpath.errors import TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.ledger.keys.key import KeyInfo
-from towpath.web.auth import CanRead, Kind
+from towpath.web.auth import CanRead, OpenKind
 from towpath.web.fields import PAGES, Id, Queue
 from towpath.web.pages import (
     HEADERS,
     SHOWN_MOST,
-    Page,
+    DashboardPage,
     PageRoute,
     ThePage,
     refuse_unknown,
@@ -60,7 +60,7 @@ def pulse_of(request: Request) -> Pulse:
 # ── all queues ───────────────────────────────────────────────────────────────────────────
 
 
-async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
+async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Response:
     """All queues, how durable the store is, and what its checks found."""
     pulse, engine = pulse_of(request), request.app.state.engine
     snapshot = await pulse.now()
@@ -76,7 +76,7 @@ async def overview(page: Page, key: KeyInfo, request: Request) -> Response:
         queues=seen,
         rates=snapshot.rates,
         past=await _past(pulse, seen),
-        findings=[finding for finding in found if finding.verdict is not Verdict.OK],
+        findings=[finding for finding in found if finding.verdict is not Grade.OK],
         facts=_facts(engine) if whole else None,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
@@ -112,7 +112,7 @@ async def _examined(engine: Engine) -> list[Finding]:
         checkup = await examine(engine.url, within=seconds(2))
         return findings(checkup, engine.url, engine.facts.durability)
     except TowpathError as error:
-        return [Finding("checks", Verdict.WARN, str(error), error.remedy)]
+        return [Finding("checks", Grade.WARN, str(error), error.remedy)]
 
 
 @router.get("/live")
@@ -120,7 +120,7 @@ async def live(
     request: Request, sessions: TheSessions, key: CanRead, queue: Text = "", mark: Text = ""
 ) -> EventSourceResponse:
     """Tells an open page that what it shows has changed."""
-    sessions.refuse_if_full(request, Kind.STREAM)
+    sessions.refuse_if_full(request, OpenKind.STREAM)
     told = await begun(changes(pulse_of(request), request, key, queue, mark))
     return await stream(told, sessions, request)
 

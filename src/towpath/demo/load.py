@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from towpath.calls.answer import Answer
+from towpath.calls.answer import CallAnswer
 from towpath.calls.errors import CallError
 from towpath.clock import steady, wall_ms
 from towpath.console.exits import DemoFailed
@@ -35,7 +35,7 @@ _OPEN = {"PENDING", "RUNNING", "FAILED"}
 """States of a review from which it goes on by itself."""
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class DemoLoad(msgspec.Struct, frozen=True, kw_only=True):
     """How much there is to do."""
 
     users: int = 20
@@ -54,7 +54,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
 class Users:
     """Everybody who uses the five applications; `progress` and the rows say how far they are."""
 
-    def __init__(self, site: Site, load: Load, engine: Engine) -> None:
+    def __init__(self, site: Site, load: DemoLoad, engine: Engine) -> None:
         self._site, self._load, self._engine = site, load, engine
         self._chance = random.Random(7)  # noqa: S311 -- the same load each time
         self._messages: dict[tuple[str, int], str] = {}
@@ -173,7 +173,7 @@ class Users:
             raise DemoFailed(f"{method} {path} was answered {answer.status}: {answer.body[:200]!r}")
         return msgspec.json.decode(answer.body) if answer.body else None
 
-    async def _answer(self, method: str, path: str, body: Any = None) -> Answer:
+    async def _answer(self, method: str, path: str, body: Any = None) -> CallAnswer:
         sent = b"" if body is None else msgspec.json.encode(body)
         # A task that was handed out to an answer that got lost is handed out to nobody else.
         headers = {"idempotency-key": f"{self._chance.getrandbits(64):x}"}
@@ -185,7 +185,7 @@ class Users:
         """Agents wait for tasks on connections of their own."""
         return self._site.agents if "task" in path else self._site.remote
 
-    async def _persistently(self, ask: Callable[[], Awaitable[Answer]]) -> Answer:
+    async def _persistently(self, ask: Callable[[], Awaitable[CallAnswer]]) -> CallAnswer:
         end = steady() + _PATIENCE
         while True:
             try:
@@ -270,6 +270,6 @@ class Users:
         return facts.uploads(self._files, names, whole)
 
 
-async def _delivered(send: Callable[[], int]) -> Answer:
+async def _delivered(send: Callable[[], int]) -> CallAnswer:
     status = await asyncio.to_thread(send)
-    return Answer(status or 503, {}, b"")
+    return CallAnswer(status or 503, {}, b"")

@@ -17,7 +17,7 @@ import msgspec
 from towpath.clock import steady
 from towpath.console.exits import DemoFailed
 from towpath.demo import facts
-from towpath.demo.load import Load, Users
+from towpath.demo.load import DemoLoad, Users
 from towpath.demo.site import NAME, WORKERS, Site, running, waited
 from towpath.engine.engine import Engine
 from towpath.telemetry.logs import Silent
@@ -35,7 +35,9 @@ Counted = Callable[[list[facts.Row]], None]
 class Demo:
     """Runs *load*; *say* is told what happens. With *lose*, one timer is taken away on the way."""
 
-    def __init__(self, load: Load, *, say: Say, lose: bool = False, within: float = WITHIN) -> None:
+    def __init__(
+        self, load: DemoLoad, *, say: Say, lose: bool = False, within: float = WITHIN
+    ) -> None:
         self._load, self._told, self._lose, self._within = load, say, lose, within
         self._began = steady()
         self.terminated = False

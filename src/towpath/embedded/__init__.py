@@ -3,6 +3,8 @@
 The object store is in `towpath.embedded.objects`: few need it, and its imports take a while.
 """
 
+from typing import TYPE_CHECKING, NoReturn
+
 from towpath.embedded.errors import (
     CommandRefused,
     DataDirectoryInUse,
@@ -16,13 +18,13 @@ from towpath.embedded.errors import (
 )
 from towpath.embedded.groups import EmbeddedCluster, EmbeddedSentinel
 from towpath.embedded.home import Flavour, Listen, ServerBinary, find_server
-from towpath.embedded.process import Address, Connection, Reply
+from towpath.embedded.process import Address, Reply, ServerConnection
 from towpath.embedded.server import EmbeddedServer
+from towpath.renamed import refuse
 
 __all__ = [
     "Address",
     "CommandRefused",
-    "Connection",
     "DataDirectoryInUse",
     "EmbeddedCluster",
     "EmbeddedError",
@@ -34,9 +36,16 @@ __all__ = [
     "ObjectsNotFound",
     "Reply",
     "ServerBinary",
+    "ServerConnection",
     "ServerDidNotStart",
     "ServerNotFound",
     "ServerNotRunning",
     "TopologyNotFormed",
     "find_server",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Connection": "ServerConnection"})

@@ -6,7 +6,7 @@ from typing import Self
 
 from towpath.embedded.errors import CommandRefused, TopologyNotFormed
 from towpath.embedded.home import LOOPBACK, Listen, ServerBinary, find_server, rendered
-from towpath.embedded.process import Running, ask_fields, items, text, wait_until
+from towpath.embedded.process import Startable, ask_fields, items, text, wait_until
 from towpath.embedded.server import EmbeddedServer
 
 FORMED_WITHIN = 60.0
@@ -21,7 +21,7 @@ def expect(fact: str, check: Callable[[], bool], *, within: float = FORMED_WITHI
 SLOTS = 16_384
 
 
-class EmbeddedCluster(Running):
+class EmbeddedCluster(Startable):
     """*masters* nodes that share the slots evenly, each with *replicas* replicas.
 
     A node that is silent for *node_timeout* seconds is taken for dead. Without replicas a dead
@@ -158,7 +158,7 @@ _QUORUM = 2
 _REPLICATION = {"repl-diskless-sync": "yes", "repl-diskless-sync-delay": "0"}
 
 
-class EmbeddedSentinel(Running):
+class EmbeddedSentinel(Startable):
     """One primary, *replicas* replicas and three sentinels, all on this machine.
 
     *down_after* is how many seconds of silence make a sentinel suspect the primary: below 1 s,

@@ -26,7 +26,7 @@ Word: TypeAlias = str | bytes | int
 _ANSWER_WITHIN = 5.0
 
 
-class Connection:
+class ServerConnection:
     """One open connection; every send and receive gives up after *within* seconds (OSError)."""
 
     def __init__(self, address: Address, *, within: float = _ANSWER_WITHIN) -> None:
@@ -78,7 +78,7 @@ class Connection:
 
 def ask(address: Address, *words: Word) -> Reply:
     """Ask one question on a connection of its own."""
-    with Connection(address) as connection:
+    with ServerConnection(address) as connection:
         return connection.ask(*words)
 
 
@@ -142,7 +142,7 @@ def wait_until(fact: Callable[[], bool], *, within: float) -> bool:
     return True
 
 
-class Running(ABC):
+class Startable(ABC):
     """Something that runs between `start` and `stop`; both may be called twice without harm."""
 
     @abstractmethod
@@ -176,7 +176,7 @@ def answering_pid(address: Address) -> int:
     PING alone would not do: a stranger may have been faster to a port. INFO alone would not
     either: a server answers it while it still loads its data.
     """
-    with Connection(address) as connection:
+    with ServerConnection(address) as connection:
         connection.ask("PING")
         return int(fields(connection.ask("INFO", "server")).get("process_id", "0"))
 
@@ -255,7 +255,7 @@ class ServerProcess:
         return "\n".join(lines[-_TAIL_LINES:])
 
 
-class Owned(Running):
+class Owned(Startable):
     """One server of this process's own. It ends with this process at the latest."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 from towpath.clock import Clock, Duration, DurationField, duration, seconds, steady, usually
 from towpath.engine.connect import KEYS, Line, Link, Wire
 from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
-from towpath.engine.keys import PROBE, Declared, probe_key
+from towpath.engine.keys import PROBE, DeclaredKeys, probe_key
 from towpath.engine.layout import TROUBLE, Place, key_of
 from towpath.engine.model import Call
 from towpath.engine.refusals import translated
@@ -81,7 +81,7 @@ class Channels:
         self._link, self._clock, self._limits = link, clock, limits
         self._declared, self._log = declared, log
         self._answer_s = limits.answer.total_seconds()
-        self._watch = Watch(limits.answer, link.look_again)
+        self._watch = SharedTimeLimit(limits.answer, link.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         self._check_s = min(_CHECK_S, self._give_up_s)
         self._own = secrets.token_hex(8)
@@ -96,7 +96,7 @@ class Channels:
     # ── what may be asked ────────────────────────────────────────────────────────────────
 
     def plain(
-        self, script: Script, keys: Declared, args: tuple[Any, ...], call: Call | None
+        self, script: Script, keys: DeclaredKeys, args: tuple[Any, ...], call: Call | None
     ) -> Prepare[Any]:
         """A call of a writing script: safe to be interrupted anywhere but by the caller."""
         return lambda channel: partial(
@@ -106,7 +106,7 @@ class Channels:
     def confirmed(
         self,
         script: Script,
-        keys: Declared,
+        keys: DeclaredKeys,
         args: tuple[Any, ...],
         call: Call | None,
         *,
@@ -142,7 +142,7 @@ class Channels:
         return prepare
 
     def _named(
-        self, keys: Declared, args: tuple[Any, ...], call: Call | None, channel: Channel
+        self, keys: DeclaredKeys, args: tuple[Any, ...], call: Call | None, channel: Channel
     ) -> tuple[Any, ...]:
         """What a writing script is told: under the caller's name for the call, or the channel's."""
         if call is None:
@@ -161,17 +161,17 @@ class Channels:
             if wanted.replicas > facts.replicas:
                 raise DurabilityUnavailable(str(wanted), f"replica:{facts.replicas}")
 
-    async def read(self, script: Script, keys: Declared, *args: Any) -> Any:
+    async def read(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
         """The answer to a script that only reads, or that may be repeated by its nature."""
         words = (keys.first, keys.never, *args)
         return await self.ask(keys.first, lambda channel: partial(channel.line.run, script, words))
 
-    async def clocked(self, script: Script, keys: Declared, *args: Any) -> Any:
+    async def clocked(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
         """The same, for a script whose first argument is the clock."""
         return await self.read(script, keys, self._clock.stamp(), *args)
 
     async def clocked_each(
-        self, script: Script, every: Sequence[Declared], *args: Any
+        self, script: Script, every: Sequence[DeclaredKeys], *args: Any
     ) -> list[Any]:
         """The same about each, in one message to the first one's server; errors in their places."""
         stamp = self._clock.stamp()
@@ -324,7 +324,7 @@ _LOOKS_PER_LIMIT = 4
 _LOOK_EVERY = 1.0
 
 
-class Watch:
+class SharedTimeLimit:
     """One time limit for many short waits: they end after *limit*, late by a quarter at most.
 
     A timer per call costs more than all else the client does for it: each leaves a cancelled entry
@@ -383,7 +383,7 @@ class _Wait:
 
     __slots__ = ("_task", "_watch")
 
-    def __init__(self, watch: Watch, task: asyncio.Task[object]) -> None:
+    def __init__(self, watch: SharedTimeLimit, task: asyncio.Task[object]) -> None:
         self._watch, self._task = watch, task
 
     def __enter__(self) -> None:

@@ -64,7 +64,7 @@ def read_entries(queue: QueueName, entries: list[Entry]) -> list[Event]:
     return found
 
 
-class Listener(Protocol):
+class EventListener(Protocol):
     """Who is told what happens in a queue."""
 
     def tell(self, entries: list[Entry]) -> None:
@@ -86,7 +86,7 @@ class Feeds:
         self._lines: list[Line] = []
 
     @asynccontextmanager
-    async def listening(self, queue: QueueName, listener: Listener) -> AsyncGenerator[None]:
+    async def listening(self, queue: QueueName, listener: EventListener) -> AsyncGenerator[None]:
         """Tell *listener* all that happens from the moment this is entered.
 
         Raises ServerUnreachable.
@@ -104,11 +104,11 @@ class Feeds:
         finally:
             feed.leave(listener)
 
-    def enter(self, queue: QueueName, listener: Listener) -> None:
+    def enter(self, queue: QueueName, listener: EventListener) -> None:
         """Tell *listener* what happens from now on; `lost` first, once the reading has begun."""
         self._feed(queue).enter(listener)
 
-    def leave(self, queue: QueueName, listener: Listener) -> None:
+    def leave(self, queue: QueueName, listener: EventListener) -> None:
         """Tell it no more, once it has left as often as it has entered: `lost` is the last word."""
         if (feed := self._feeds.get(queue)) is not None:
             feed.leave(listener)
@@ -156,7 +156,7 @@ class _Feed:
     ) -> None:
         self._queue, self._line, self._block_s, self._over = queue, line, block_s, over
         self._key = keys_of(queue).events
-        self._listeners: Counter[Listener] = Counter()
+        self._listeners: Counter[EventListener] = Counter()
         self._left_at = 0.0
         self._place: bytes | None = None
         self._sure = True
@@ -166,10 +166,10 @@ class _Feed:
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
 
-    def enter(self, listener: Listener) -> None:
+    def enter(self, listener: EventListener) -> None:
         self._listeners[listener] += 1
 
-    def leave(self, listener: Listener) -> None:
+    def leave(self, listener: EventListener) -> None:
         self._listeners[listener] -= 1
         if not self._listeners[listener]:
             del self._listeners[listener]

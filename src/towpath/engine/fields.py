@@ -112,7 +112,7 @@ class Pairs(NamedTuple):
 Kind = Number | Span | Moment | Text | Policy | Pairs
 
 
-class Field(NamedTuple):
+class JobField(NamedTuple):
     """One field of a job, as its declaration says."""
 
     kind: Any
@@ -122,10 +122,10 @@ class Field(NamedTuple):
     may_be_none: bool
 
 
-def declared(options: type) -> dict[str, Field]:
+def declared(options: type) -> dict[str, JobField]:
     """The fields of a TypedDict whose annotations say their kind and a sentence."""
-    fields: dict[str, Field] = {}
+    fields: dict[str, JobField] = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, about = hint.__metadata__
-        fields[name] = Field(kind, about, type(None) in get_args(hint.__origin__))
+        fields[name] = JobField(kind, about, type(None) in get_args(hint.__origin__))
     return fields

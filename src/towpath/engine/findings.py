@@ -24,7 +24,7 @@ _GIB = 2**30
 # ── one function per check ───────────────────────────────────────────────────────────────
 
 
-class Verdict(IntEnum):
+class Grade(IntEnum):
     OK = 0
     WARN = 1
     BAD = 2
@@ -34,7 +34,7 @@ class Finding(NamedTuple):
     """What was found, what to make of it, and what to do."""
 
     check: str
-    verdict: Verdict
+    verdict: Grade
     found: str
     do: str = ""
     server: str = ""
@@ -59,17 +59,17 @@ def _version(server: ServerState) -> Finding:
     numbers = tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())
     if flavour == "redis" and numbers < OLDEST:
         do = "Use Redis 6.2 or newer, or Valkey."
-        return Finding("version", Verdict.BAD, f"{flavour} {version}", do)
+        return Finding("version", Grade.BAD, f"{flavour} {version}", do)
     mode = info.get("redis_mode", "standalone")
-    return Finding("version", Verdict.OK, f"{flavour} {version}, {mode}")
+    return Finding("version", Grade.OK, f"{flavour} {version}, {mode}")
 
 
 def _eviction(server: ServerState) -> Finding:
     policy = server.settings.get("maxmemory-policy") or server.info.get("maxmemory_policy", "")
     if policy != "noeviction":
         text = f"{policy or 'not known'}: when memory is full, live jobs are deleted"
-        return Finding("eviction", Verdict.BAD, text, EvictionUnsafe.remedy)
-    return Finding("eviction", Verdict.OK, policy)
+        return Finding("eviction", Grade.BAD, text, EvictionUnsafe.remedy)
+    return Finding("eviction", Grade.OK, policy)
 
 
 def _durability(server: ServerState, declared: Durability | None) -> Finding:
@@ -78,24 +78,24 @@ def _durability(server: ServerState, declared: Durability | None) -> Finding:
     settings, info = server.settings, server.info
     if info.get("aof_last_write_status", "ok") != "ok":
         do = "Check the server's log and disk: its last write to the append-only file failed."
-        return Finding("durability", Verdict.BAD, "the append-only file can't be written", do)
+        return Finding("durability", Grade.BAD, "the append-only file can't be written", do)
     if not settings and declared is None:
         text = "unknown: CONFIG GET is denied, and no class is declared"
-        return Finding("durability", Verdict.BAD, text, DurabilityUnknown.remedy)
+        return Finding("durability", Grade.BAD, text, DurabilityUnknown.remedy)
     if not settings and declared is not None:
-        return Finding("durability", Verdict.OK, f"{declared}, as declared: CONFIG GET is denied")
+        return Finding("durability", Grade.OK, f"{declared}, as declared: CONFIG GET is denied")
     syncs = {"always": Disk.DISK, "everysec": Disk.SECOND}
     on_disk = syncs.get(settings["appendfsync"], Disk.MEMORY)
     match on_disk if settings["appendonly"] == "yes" else Disk.MEMORY:
         case Disk.MEMORY:
             do = "Set `appendonly yes`; add `appendfsync always` if not even a second may be lost."
             text = "memory: all data is lost when the server ends"
-            return Finding("durability", Verdict.WARN, text, do)
+            return Finding("durability", Grade.WARN, text, do)
         case Disk.SECOND:
             text = "second: a crash may lose the last second"
         case Disk.DISK:
             text = "disk: a crash loses nothing that was acknowledged"
-    return Finding("durability", Verdict.OK, text)
+    return Finding("durability", Grade.OK, text)
 
 
 def _replicas(server: ServerState) -> Finding:
@@ -105,8 +105,8 @@ def _replicas(server: ServerState) -> Finding:
     if behind:
         do = "Check the replicas' logs and the network between them."
         text = f"{len(lines)}, {len(behind)} of them out of sync"
-        return Finding("replicas", Verdict.WARN, text, do)
-    return Finding("replicas", Verdict.OK, f"{len(lines)}" if lines else "none")
+        return Finding("replicas", Grade.WARN, text, do)
+    return Finding("replicas", Grade.OK, f"{len(lines)}" if lines else "none")
 
 
 def _clock(server: ServerState) -> Finding:
@@ -114,30 +114,30 @@ def _clock(server: ServerState) -> Finding:
     text = f"{abs(skew):.0f} ms {'ahead of' if skew > 0 else 'behind'} this machine's"
     if abs(skew) > SKEW_MS:
         do = "Run NTP on both machines. The server's clock decides when jobs are due."
-        return Finding("clock", Verdict.WARN, text, do)
-    return Finding("clock", Verdict.OK, text)
+        return Finding("clock", Grade.WARN, text, do)
+    return Finding("clock", Grade.OK, text)
 
 
 def _scripts(server: ServerState) -> Finding:
     if server.scripts_refused:
         do = "Allow EVAL, EVALSHA and SCRIPT for this user: Towpath runs Lua scripts."
-        return Finding("scripts", Verdict.BAD, server.scripts_refused, do)
+        return Finding("scripts", Grade.BAD, server.scripts_refused, do)
     text = f"{server.scripts_all} can be loaded, {server.scripts_known} were already loaded"
-    return Finding("scripts", Verdict.OK, text)
+    return Finding("scripts", Grade.OK, text)
 
 
 def _memory(server: ServerState) -> Finding:
     used, limit = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not limit:
         do = "Set `maxmemory`: submits are then refused before the machine runs out of memory."
-        return Finding("memory", Verdict.WARN, f"{_size(used)} used, no limit", do)
+        return Finding("memory", Grade.WARN, f"{_size(used)} used, no limit", do)
     share = used / limit
     text = f"{_size(used)} of {_size(limit)} used ({share:.0%})"
     if share > NEARLY_FULL:
-        verdict = Verdict.BAD if share > FULL else Verdict.WARN
+        verdict = Grade.BAD if share > FULL else Grade.WARN
         do = "Raise `maxmemory`, shorten `keep` or add workers: full memory means refused submits."
         return Finding("memory", verdict, text, do)
-    return Finding("memory", Verdict.OK, text)
+    return Finding("memory", Grade.OK, text)
 
 
 def _round_trip(server: ServerState) -> Finding:
@@ -147,8 +147,8 @@ def _round_trip(server: ServerState) -> Finding:
     text = f"{typical:.2f} ms, at worst {worst:.2f} ms in {len(server.round_trips_ms)}"
     if typical > SLOW_MS:
         do = "Run workers closer to the server: each batch of jobs takes one round trip."
-        return Finding("round trip", Verdict.WARN, text, do)
-    return Finding("round trip", Verdict.OK, text)
+        return Finding("round trip", Grade.WARN, text, do)
+    return Finding("round trip", Grade.OK, text)
 
 
 def _latency(server: ServerState) -> Finding:
@@ -158,10 +158,10 @@ def _latency(server: ServerState) -> Finding:
             f"{kind} {ms} ms" for kind, ms in slow.items()
         )
         do = "Run LATENCY DOCTOR; a slow disk or a large fork is the usual cause."
-        return Finding("latency", Verdict.WARN, text, do)
+        return Finding("latency", Grade.WARN, text, do)
     if server.settings.get("latency-monitor-threshold", "0") == "0":
-        return Finding("latency", Verdict.OK, "not measured (latency-monitor-threshold is 0)")
-    return Finding("latency", Verdict.OK, f"nothing above {VERY_SLOW_MS} ms")
+        return Finding("latency", Grade.OK, "not measured (latency-monitor-threshold is 0)")
+    return Finding("latency", Grade.OK, f"nothing above {VERY_SLOW_MS} ms")
 
 
 _CHECKS: tuple[Callable[[ServerState], Finding], ...] = (
@@ -173,19 +173,19 @@ def _tls(url: ServerUrl) -> Finding:
     from towpath.engine.tls import Verify  # noqa: PLC0415 -- slow to import
 
     if url.tls is None:
-        return Finding("tls", Verdict.OK, "not used")
+        return Finding("tls", Grade.OK, "not used")
     if url.tls.verify is Verify.NONE:
         text = "the server's certificate is not checked: another server could answer"
         do = "Set `tls.ca` to the authority that signed it, and `tls.verify` to full."
-        return Finding("tls", Verdict.WARN, text, do)
-    return Finding("tls", Verdict.OK, f"the server's certificate is checked ({url.tls.verify})")
+        return Finding("tls", Grade.WARN, text, do)
+    return Finding("tls", Grade.OK, f"the server's certificate is checked ({url.tls.verify})")
 
 
 def _write(checkup: Checkup) -> Finding:
     if checkup.write_refused:
         do = "Read the server's message: full disk or memory, a replica, or no permission."
-        return Finding("write", Verdict.BAD, checkup.write_refused, do)
-    return Finding("write", Verdict.OK, "works")
+        return Finding("write", Grade.BAD, checkup.write_refused, do)
+    return Finding("write", Grade.OK, "works")
 
 
 async def of_queues(engine: Engine) -> list[Finding]:
@@ -193,19 +193,19 @@ async def of_queues(engine: Engine) -> list[Finding]:
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
     counts = await engine.inspect.counts_of(sorted(await engine.queues.list()))
-    found = [Finding("queues", Verdict.OK, f"{len(counts)}")]
+    found = [Finding("queues", Grade.OK, f"{len(counts)}")]
     for name, queue in counts.items():
         if queue.dead:
             text = f"{name} has {queue.dead} dead"
-            found.append(Finding("queues", Verdict.WARN, text, f"towpath dead list --queue {name}"))
+            found.append(Finding("queues", Grade.WARN, text, f"towpath dead list --queue {name}"))
         declared, options = await engine.queues.declared(name), await engine.queues.options(name)
         if declared and (changed := differences(options, declared)):
             text = f"{name}, changed since they were declared: {changed}"
             do = f"To go back to the declared options: towpath queues reset {name}"
-            found.append(Finding("options", Verdict.OK, text, do))
+            found.append(Finding("options", Grade.OK, text, do))
         if queue.paused:
             text = f"{name} is paused"
-            found.append(Finding("queues", Verdict.WARN, text, f"towpath resume {name}"))
+            found.append(Finding("queues", Grade.WARN, text, f"towpath resume {name}"))
     return found
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from towpath.clock import Duration, DurationLike, duration, seconds
 from towpath.engine.check import whole
-from towpath.engine.events import Entry, Event, Feeds, Listener, read_entries
+from towpath.engine.events import Entry, Event, EventListener, Feeds, read_entries
 from towpath.engine.inspect import ended_job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobInfo, JobRef
@@ -87,7 +87,7 @@ class Events:
         return entries[0][0].decode() if entries else "0-0"
 
     @asynccontextmanager
-    async def listen(self, queue: str, listener: Listener) -> AsyncGenerator[None]:
+    async def listen(self, queue: str, listener: EventListener) -> AsyncGenerator[None]:
         """Tell *listener* what happens in *queue*, from the moment this is entered.
 
         For those who want to know that something happened to some jobs, not all that happened:

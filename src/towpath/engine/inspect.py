@@ -16,7 +16,7 @@ from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.history import History, columns, window
 from towpath.engine.model import Failure, JobInfo, JobRef, said
-from towpath.engine.record import STATES, Record, decode, readable
+from towpath.engine.record import STATES, StoredJob, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidOption, JobNotFound
@@ -48,7 +48,7 @@ class Page(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Found(msgspec.Struct, frozen=True):
+class SearchStep(msgspec.Struct, frozen=True):
     """What one step of a search found, and how far the search has come."""
 
     jobs: list[JobInfo]
@@ -219,7 +219,7 @@ class Inspector:
         found.sort(key=lambda group: (-group.count, group.error))
         return ErrorGroups(found, max(0, dead - sum(group.count for group in found)))
 
-    async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> Found:
+    async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> SearchStep:
         """Dead jobs whose reason has *text* in it, in whatever case (of ASCII letters), the newest
         first.
 
@@ -230,11 +230,11 @@ class Inspector:
         looked = whole("looked", looked, 0, SEARCHED_MOST)
         count = min(_SEARCHED_AT_ONCE, SEARCHED_MOST - looked)
         if not count:
-            return Found([], looked, is_over=True)
+            return SearchStep([], looked, is_over=True)
         rows, seen, now = await self._store.read("search", name, _small(wanted), looked, count)
         jobs = [_listed(name, row, now) for row in rows]
         over = seen == 0 or looked + seen >= SEARCHED_MOST
-        return Found([job for job in jobs if job], looked + seen, is_over=over)
+        return SearchStep([job for job in jobs if job], looked + seen, is_over=over)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs are where. O(1) but for one look per priority in use."""
@@ -262,7 +262,7 @@ class Inspector:
         )
         return {name: columns(asked, *told) for name, told in zip(names, answers, strict=True)}
 
-    async def _look(self, ref: JobRef) -> tuple[Record, bytes, bytes, dict[str, Any]]:
+    async def _look(self, ref: JobRef) -> tuple[StoredJob, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)
         if not answer:
             raise JobNotFound(ref)
@@ -294,7 +294,12 @@ def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> JobI
 
 
 def _job(
-    ref: JobRef, record: Record, facts: dict[str, Any], *, payload: bytes = b"", result: bytes = b""
+    ref: JobRef,
+    record: StoredJob,
+    facts: dict[str, Any],
+    *,
+    payload: bytes = b"",
+    result: bytes = b"",
 ) -> JobInfo:
     more = record.more
     return JobInfo(

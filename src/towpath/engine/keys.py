@@ -47,7 +47,7 @@ TYPES = {
 """The type of each key, as the scripts' headers name them."""
 
 
-class Declared:
+class DeclaredKeys:
     """What every script declares, and where calls are remembered: all in the slot of *first*."""
 
     __slots__ = ("first", "never", "tag")
@@ -60,7 +60,7 @@ class Declared:
         return f"{self.tag}:call:{channel}"
 
 
-class Keys(Declared):
+class QueueKeys(DeclaredKeys):
     """The keys of one queue."""
 
     __slots__ = (
@@ -125,15 +125,15 @@ def recall_key(name: str) -> str:
     return f"towpath:recall:{name}"
 
 
-def stream_keys(stream: StreamName) -> Declared:
+def stream_keys(stream: StreamName) -> DeclaredKeys:
     """The stream that outsiders read; it belongs to no queue, and its whole name is its tag."""
     key = f"towpath:stream:{stream}"
-    return Declared(key, f"{{{key}}}")
+    return DeclaredKeys(key, f"{{{key}}}")
 
 
-def published_keys(name: str) -> Declared:
+def published_keys(name: str) -> DeclaredKeys:
     """A record of one key, of a name that outsiders know; its whole name is its tag."""
-    return Declared(name, f"{{{name}}}")
+    return DeclaredKeys(name, f"{{{name}}}")
 
 
 # A closing brace would end the tag early: at the beginning of an id it would spread the record
@@ -141,10 +141,10 @@ def published_keys(name: str) -> Declared:
 _ESCAPED = str.maketrans({"}": "%7D", "%": "%25"})
 
 
-def record_keys(space: str, id: str) -> Declared:
+def record_keys(space: str, id: str) -> DeclaredKeys:
     """A record of an application: `upload:{<id>}:…`, one slot."""
     name = f"{space}:{{{id.translate(_ESCAPED)}}}"
-    return Declared(name, name)
+    return DeclaredKeys(name, name)
 
 
 def probe_key(key: str, channel: str) -> str:
@@ -154,5 +154,5 @@ def probe_key(key: str, channel: str) -> str:
 
 
 @lru_cache(maxsize=1024)
-def keys_of(queue: QueueName) -> Keys:
-    return Keys(queue)
+def keys_of(queue: QueueName) -> QueueKeys:
+    return QueueKeys(queue)

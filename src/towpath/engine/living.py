@@ -11,7 +11,7 @@ import msgspec
 
 from towpath.clock import Duration, duration_ms, instant, seconds
 from towpath.engine.model import JobRef
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.ids import worker_name
 
 TELL_EVERY, SILENT_AFTER = seconds(10), seconds(25)
@@ -22,7 +22,7 @@ QUEUES_SHOWN, JOBS_SHOWN = 50, 20
 """What a worker tells of itself is bounded: so many of its queues, and of the jobs it runs."""
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningJob(msgspec.Struct, frozen=True):
     """A job that a worker runs."""
 
     job: JobRef
@@ -44,7 +44,7 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
     slots: int
     running: int
     """How many jobs it runs."""
-    jobs: Sequence[Running]
+    jobs: Sequence[RunningJob]
     """The 20 that run longest."""
 
 
@@ -60,7 +60,7 @@ class LivingWorker(NamedTuple):
 class Workers:
     """The workers of a deployment, in one record: `engine.workers`."""
 
-    def __init__(self, record: Callable[[], Record]) -> None:
+    def __init__(self, record: Callable[[], SpaceRecord]) -> None:
         self._record = record
 
     async def tell(self, worker: str, doing: Doing, *, lasts: Duration = SILENT_AFTER) -> bool:

@@ -16,7 +16,7 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import QueueName
 
 
-class Source(StrEnum):
+class ScheduleSource(StrEnum):
     """Who says when recurring work falls due."""
 
     CODE = "code"
@@ -30,7 +30,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
 
     queue: QueueName
     name: str
-    source: Source
+    source: ScheduleSource
     about: str
     """In words."""
     when: Schedule | None = None
@@ -50,7 +50,7 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ""
 
 
-class Plan(
+class SchedulePlan(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
     """A schedule as it is stored, but for its name and its payload."""
@@ -68,7 +68,7 @@ class Plan(
     """Of the payload, in bytes."""
 
     @classmethod
-    def of(cls, work: Recurrence, *, paused: bool) -> Plan:
+    def of(cls, work: Recurrence, *, paused: bool) -> SchedulePlan:
         options = {
             name: _text(FIELDS[name].kind.kept(name, value))
             for name, value in work.options.items()
@@ -124,7 +124,7 @@ def stored(queue: str, name: str, value: bytes, payload: bytes = b"") -> Stored:
     """What is stored under *name*."""
     version, _, text = value.decode(errors="replace").partition(" ")
     try:
-        plan = msgspec.json.decode(text, type=Plan)
+        plan = msgspec.json.decode(text, type=SchedulePlan)
         return Stored(version, plan.work(queue, name, payload), plan.paused, plan.size)
     except (msgspec.MsgspecError, ValueError, InvalidOption, InvalidName, OverflowError):
         return Stored(version, None)  # a newer release's, or a foreign one
@@ -153,7 +153,7 @@ def schedule_info(
         info = ScheduleInfo(
             queue=queue,
             name=name,
-            source=Source.CODE,
+            source=ScheduleSource.CODE,
             about=about,
             when=when,
             readable=seen is not None,
@@ -166,7 +166,7 @@ def schedule_info(
     info = ScheduleInfo(
         queue=queue,
         name=name,
-        source=Source.STORED,
+        source=ScheduleSource.STORED,
         about=str(work.when) if work else about,
         when=work.when if work else None,
         missed=work.missed if work else None,

@@ -22,7 +22,7 @@ STATES = (
 """By code, from 1."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class StoredJob(msgspec.Struct, frozen=True):
     state: State
     submitted_ms: int
     tick: int
@@ -39,7 +39,7 @@ class Record(msgspec.Struct, frozen=True):
         return int(self.more.get("claimed", self.token // 1000))
 
 
-def decode(text: bytes) -> Record:
+def decode(text: bytes) -> StoredJob:
     """The record behind what a script wrote."""
     head = cast("tuple[int, float, float, float, float]", _HEAD.unpack_from(text))
     code, at, tick, token, attempts = head
@@ -47,7 +47,7 @@ def decode(text: bytes) -> Record:
     worker = text[_HEAD.size : end].decode()
     rest = text[end + 1 :]
     more: dict[Any, Any] = unpack_raw(rest) if rest else {}
-    return Record(
+    return StoredJob(
         STATES[code - 1],
         int(at),
         int(tick),
@@ -58,7 +58,7 @@ def decode(text: bytes) -> Record:
     )
 
 
-def readable(text: bytes | None) -> Record | None:
+def readable(text: bytes | None) -> StoredJob | None:
     """The same; None for what is not there, or what somebody has spoilt."""
     try:
         return decode(text) if text else None

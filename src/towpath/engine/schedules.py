@@ -25,16 +25,16 @@ from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, JobOptions, Submitted
 from towpath.engine.options import QueueOptions
 from towpath.engine.plans import (
-    Plan,
     ScheduleInfo,
-    Source,
+    SchedulePlan,
+    ScheduleSource,
     all_schedules,
     schedule_info,
     seen_firing,
 )
 from towpath.engine.recur import Recurring
 from towpath.engine.schedule import Missed, Recurrence, Schedule
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.engine.store import Store
 from towpath.errors import (
     ScheduleChanged,
@@ -74,7 +74,7 @@ class SchedulePage(msgspec.Struct, frozen=True):
     """Where the next page begins; None on the last one."""
 
 
-class Entry(NamedTuple):
+class IndexEntry(NamedTuple):
     """What the index says of a queue."""
 
     begun: bool
@@ -87,7 +87,7 @@ class Changes(NamedTuple):
 
     last: str
     now: datetime
-    queues: dict[QueueName, Entry] | None
+    queues: dict[QueueName, IndexEntry] | None
     """None where no other change came than was known."""
 
 
@@ -105,7 +105,7 @@ class Schedules(Recurring):
     """Schedules made at run time, and recurring work that is fired: `engine.schedules`."""
 
     def __init__(
-        self, store: Store, index: Callable[[], Record], queues: Callable[[], Awaitable[Any]]
+        self, store: Store, index: Callable[[], SpaceRecord], queues: Callable[[], Awaitable[Any]]
     ) -> None:
         super().__init__(store)
         self._index, self._queues = index, queues
@@ -191,7 +191,7 @@ class Schedules(Recurring):
             info = (await self._find(target, name)).info
             if info is None:
                 raise ScheduleNotFound(target, name)
-            if info.source is Source.CODE:
+            if info.source is ScheduleSource.CODE:
                 raise ScheduleDeclared(target, name)
             item = [name, info.version, secrets.token_hex(8)]
             if await self._change(target, "unschedule", lambda _, item=item: item) is not None:
@@ -302,7 +302,10 @@ class Schedules(Recurring):
                 _own(queue, name, found)
             work, paused = decide(found)
             before = found.info.version if found.info else ""
-            version, plan = secrets.token_hex(8), msgspec.json.encode(Plan.of(work, paused=paused))
+            version, plan = (
+                secrets.token_hex(8),
+                msgspec.json.encode(SchedulePlan.of(work, paused=paused)),
+            )
             if found.plan == f"{before} ".encode() + plan and found.payload == work.payload:
                 return SetSchedule(cast("ScheduleInfo", found.info), new=False)
             anew = int(found.info is not None and found.info.paused and not paused)
@@ -369,13 +372,15 @@ def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, Recu
     """A schedule that was made at run time. Raises why it is none."""
     if found.info is None:
         raise ScheduleNotFound(queue, name)
-    if found.info.source is Source.CODE:
+    if found.info.source is ScheduleSource.CODE:
         raise ScheduleDeclared(queue, name)
     if found.work is None:
         raise ScheduleUnreadable(queue, name)
     return found.info, found.work
 
 
-def _entry(text: str) -> Entry:
+def _entry(text: str) -> IndexEntry:
     found = _ENTRY.fullmatch(text)
-    return Entry(found[1] == "begun", found[2]) if found else Entry(begun=True, change=text)
+    return (
+        IndexEntry(found[1] == "begun", found[2]) if found else IndexEntry(begun=True, change=text)
+    )

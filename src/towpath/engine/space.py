@@ -22,7 +22,7 @@ from towpath.engine.channel import Channels
 from towpath.engine.check import whole
 from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
-from towpath.engine.keys import Declared, published_keys, record_keys, stream_keys
+from towpath.engine.keys import DeclaredKeys, published_keys, record_keys, stream_keys
 from towpath.engine.model import Call
 from towpath.engine.script import RecordScript, Scripts
 from towpath.engine.store import Store
@@ -44,7 +44,7 @@ BESIDE = files("towpath.engine") / "lua" / "beside"
 """The engine's own scripts that are about no queue."""
 
 
-class Record:
+class SpaceRecord:
     """What one application keeps about one thing: keys that share a slot, changed by its scripts.
 
     Every call is one round trip, with the time limits of the engine's own: ServerUnreachable when
@@ -55,7 +55,10 @@ class Record:
     __slots__ = ("_channels", "_keys", "_scripts")
 
     def __init__(
-        self, channels: Callable[[], Channels], scripts: Mapping[str, RecordScript], keys: Declared
+        self,
+        channels: Callable[[], Channels],
+        scripts: Mapping[str, RecordScript],
+        keys: DeclaredKeys,
     ) -> None:
         self._channels, self._scripts, self._keys = channels, scripts, keys
 
@@ -142,11 +145,11 @@ class Space:
         self.name, self.folder = name, folder
         self._scripts, self._channels = scripts, channels
 
-    def at(self, id: str) -> Record:
+    def at(self, id: str) -> SpaceRecord:
         """The record of that id, there or not. Raises InvalidName."""
-        return Record(self._channels, self._scripts, record_keys(self.name, record_id(id)))
+        return SpaceRecord(self._channels, self._scripts, record_keys(self.name, record_id(id)))
 
-    def published(self, key: str) -> Record:
+    def published(self, key: str) -> SpaceRecord:
         """The record whose only key has that very name, which outsiders know: its scripts call it
         `record`. Raises InvalidName.
         """
@@ -154,9 +157,9 @@ class Space:
             raise InvalidName("key", key, rule="must not contain braces")
         return self.record(published_keys(key))
 
-    def record(self, keys: Declared) -> Record:
+    def record(self, keys: DeclaredKeys) -> SpaceRecord:
         """A record whose keys were published under other names than the space's."""
-        return Record(self._channels, self._scripts, keys)
+        return SpaceRecord(self._channels, self._scripts, keys)
 
 
 class Spaces:
@@ -187,11 +190,11 @@ class Spaces:
             raise SpaceInvalid(f"space {name}", f"has the scripts of {space.folder} already")
         return space
 
-    def schedule_index(self) -> Record:
+    def schedule_index(self) -> SpaceRecord:
         """What says which queues have schedules that were made at run time."""
         return self._claimed(_ENGINES_OWN, BESIDE).at("schedules")
 
-    def worker_index(self) -> Record:
+    def worker_index(self) -> SpaceRecord:
         """Where workers tell that they live."""
         return self._claimed(_ENGINES_OWN, BESIDE).at("workers")
 

@@ -17,8 +17,7 @@ from towpath.engine.codec import pack
 from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.history import QUEUES_MOST
-from towpath.engine.keys import REGISTRY, keys_of
-from towpath.engine.keys import Declared as KeysDeclared
+from towpath.engine.keys import REGISTRY, DeclaredKeys, keys_of
 from towpath.engine.layout import Place
 from towpath.engine.model import Call
 from towpath.engine.options import Declared, InForce, QueueOptions, differences, version_of
@@ -42,7 +41,7 @@ from towpath.telemetry.logs import Log
 Body = Callable[[QueueOptions], Any]
 """What a script is sent, made from the queue's options of that moment."""
 
-Calling = Callable[[Script, KeysDeclared, tuple[Any, ...], Call | None], Prepare[Any]]
+Calling = Callable[[Script, DeclaredKeys, tuple[Any, ...], Call | None], Prepare[Any]]
 """How a writing script is called."""
 
 Change = Callable[[QueueOptions], QueueOptions]

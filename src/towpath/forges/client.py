@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from towpath.calls.answer import FINAL, Advice, Answer, Next, advice, require_taken
+from towpath.calls.answer import FINAL, Advice, CallAnswer, Next, advice, require_taken
 from towpath.calls.caller import Caller, request_headers
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge
 from towpath.calls.guard import parse_target
@@ -31,7 +31,7 @@ _NEXT = re.compile(r'<([^<>]*)>\s*;[^,<]*\brel="?next"?')
 _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
-class Page(msgspec.Struct, frozen=True):
+class ForgePage(msgspec.Struct, frozen=True):
     """Some entries of a list."""
 
     entries: list[dict[str, Any]]
@@ -87,17 +87,17 @@ class ForgeClient:
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
-    async def get(self, path: str) -> Answer:
+    async def get(self, path: str) -> CallAnswer:
         """What is at *path*. Raises AnswerRefused unless it is a success."""
         answer = await self._call("GET", path)
         self.require_taken(answer)
         return answer
 
-    async def look(self, path: str) -> Answer:
+    async def look(self, path: str) -> CallAnswer:
         """What is at *path*, whatever its status: see `require_taken` and `moved`."""
         return await self._call("GET", path)
 
-    def moved(self, answer: Answer) -> str | None:
+    def moved(self, answer: CallAnswer) -> str | None:
         """Where the forge says that what was asked for is now, as a path of its API."""
         if not 300 <= answer.status < 400 or answer.status == _UNCHANGED:
             return None
@@ -106,7 +106,7 @@ class ForgeClient:
         # The path alone counts: the token goes nowhere else.
         return there.path[len(here.path) :] if inside and there.path != here.path else None
 
-    async def page(self, path: str, *, etag: str = "") -> Page | None:
+    async def page(self, path: str, *, etag: str = "") -> ForgePage | None:
         """The page at *path*, or at the `next` of another one; None = as it was with *etag*.
 
         An answer that nothing has changed costs none of GitHub's limit. Raises AnswerRefused, also
@@ -117,9 +117,9 @@ class ForgeClient:
         if etag and answer.status == _UNCHANGED:
             return None
         self.require_taken(answer)
-        return Page(self._entries(answer), answer.headers.get("etag", ""), _next(path, answer))
+        return ForgePage(self._entries(answer), answer.headers.get("etag", ""), _next(path, answer))
 
-    async def pages(self, path: str, *, most: int = _PAGES) -> AsyncGenerator[Page]:
+    async def pages(self, path: str, *, most: int = _PAGES) -> AsyncGenerator[ForgePage]:
         """The pages of the list at *path*, *most* at most."""
         following: str | None = path
         for _ in range(most):
@@ -143,40 +143,40 @@ class ForgeClient:
                     if mark in str(entry.get(field, "")):
                         return entry
         except AnswerTooLarge as large:
-            self.require_taken(Answer(large.status, {}, b""))
+            self.require_taken(CallAnswer(large.status, {}, b""))
         return None
 
     # ── changes ──────────────────────────────────────────────────────────────────────────
 
-    async def send(self, method: str, path: str, content: Mapping[str, Any]) -> Answer:
+    async def send(self, method: str, path: str, content: Mapping[str, Any]) -> CallAnswer:
         """The answer to *content*, whatever its status: see `require_taken`."""
         named = {"content-type": "application/json"}
         body = msgspec.json.encode(content)
         return await self._call(method, path, headers=named, body=body)
 
-    async def remove(self, path: str) -> Answer:
+    async def remove(self, path: str) -> CallAnswer:
         """The answer to a removal of what is at *path*, whatever its status."""
         return await self._call("DELETE", path)
 
-    async def post(self, path: str, content: Mapping[str, Any]) -> Answer:
+    async def post(self, path: str, content: Mapping[str, Any]) -> CallAnswer:
         return await self.send("POST", path, content)
 
     # ── what its answers mean ────────────────────────────────────────────────────────────
 
-    def lacks(self, answer: Answer) -> bool:
+    def lacks(self, answer: CallAnswer) -> bool:
         """Whether the forge says that it has no such thing, or none for this token."""
         return answer.status in _ABSENT
 
-    def lasting(self, answer: Answer) -> bool:
+    def lasting(self, answer: CallAnswer) -> bool:
         """Whether the forge will never take the same call."""
         return _asked(answer, "").next in FINAL
 
-    def require_taken(self, answer: Answer) -> None:
+    def require_taken(self, answer: CallAnswer) -> None:
         """Raises AnswerRefused for an answer that is no success, with what the forge says."""
         why = self.said(answer)
         require_taken(answer, self.name, asked=_asked(answer, why), why=why)
 
-    def said(self, answer: Answer) -> str:
+    def said(self, answer: CallAnswer) -> str:
         """The forge's own words in one line: it is the operator's, and knows what is missing."""
         if answer.status < 300:
             return ""
@@ -188,7 +188,7 @@ class ForgeClient:
         line = " ".join(str(words or "").replace(self._token, "…").split())
         return line[:_LONGEST_REASON]
 
-    def _entries(self, answer: Answer) -> list[dict[str, Any]]:
+    def _entries(self, answer: CallAnswer) -> list[dict[str, Any]]:
         try:
             return msgspec.json.decode(answer.body, type=list[dict[str, Any]])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -198,7 +198,7 @@ class ForgeClient:
 
     async def _call(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
-    ) -> Answer:
+    ) -> CallAnswer:
         if (left := self._until - steady()) > 0:
             why = "its rate limit is reached"
             raise AnswerRefused(self.name, self._limited, why, after=seconds(left))
@@ -210,7 +210,7 @@ class ForgeClient:
         return answer
 
 
-def _next(path: str, answer: Answer) -> str | None:
+def _next(path: str, answer: CallAnswer) -> str | None:
     """The page behind the one at *path*. Both forges link it; GitLab also gives its number.
 
     Of the link only the query counts. The token goes nowhere else, and a forge behind a proxy may
@@ -226,7 +226,7 @@ def _next(path: str, answer: Answer) -> str | None:
     return f"{place}?{urlencode([*kept, ('page', number)])}"
 
 
-def _asked(answer: Answer, why: str) -> Advice:
+def _asked(answer: CallAnswer, why: str) -> Advice:
     """What a forge means by a status, where it is not what all mean by it."""
     asked = advice(answer)
     if answer.status == _HIDDEN:

@@ -19,7 +19,7 @@ _LATEST = 2**32
 """Seconds since 1970: the year 2106."""
 
 
-class Event(StrEnum):
+class ForgeEvent(StrEnum):
     """What a delivery is about."""
 
     PULL = "pull"
@@ -36,7 +36,7 @@ class Event(StrEnum):
     """A repository was renamed, transferred, deleted, …"""
 
 
-class Action(StrEnum):
+class ForgeAction(StrEnum):
     """What happened to a pull request or an issue, where it makes a difference to anybody."""
 
     OPENED = "opened"
@@ -50,7 +50,7 @@ class Action(StrEnum):
 class Acted(NamedTuple):
     """An action, and the forge's own word for it."""
 
-    action: Action | None
+    action: ForgeAction | None
     said: str
 
 
@@ -99,7 +99,7 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
         return WebhookInvalid(self.names.get(field, field), rule)
 
 
-class PullRequest(Fact, frozen=True, kw_only=True):
+class PullFact(Fact, frozen=True, kw_only=True):
     """A pull request or a merge request, as it is after what happened."""
 
     number: int
@@ -118,7 +118,7 @@ class PullRequest(Fact, frozen=True, kw_only=True):
     body: str = ""
 
 
-class Push(Fact, frozen=True, kw_only=True):
+class PushFact(Fact, frozen=True, kw_only=True):
     """Commits that were pushed."""
 
     ref: str | None
@@ -128,7 +128,7 @@ class Push(Fact, frozen=True, kw_only=True):
     before: str | None
 
 
-class Issue(Fact, frozen=True, kw_only=True):
+class IssueFact(Fact, frozen=True, kw_only=True):
     """An issue, as it is after what happened."""
 
     number: int
@@ -142,14 +142,14 @@ class Issue(Fact, frozen=True, kw_only=True):
     """Whether it is the issue behind a pull request."""
 
 
-class Label(Fact, frozen=True, kw_only=True):
+class LabelFact(Fact, frozen=True, kw_only=True):
     """A label of a repository, after what happened: its name is the title."""
 
     before: str | None
     """What it was called before, if it was renamed."""
 
 
-class Repository(Fact, frozen=True, kw_only=True):
+class RepositoryFact(Fact, frozen=True, kw_only=True):
     """A repository, after what happened."""
 
     before: str | None
@@ -159,7 +159,7 @@ class Repository(Fact, frozen=True, kw_only=True):
 class Reader(NamedTuple):
     """How the events of one kind are read."""
 
-    event: Event
+    event: ForgeEvent
     acted: Callable[[bytes], Acted] | None
     """None where there is nothing to tell apart."""
     fact: Callable[[bytes], Fact]
@@ -179,7 +179,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
 
     @property
-    def event(self) -> Event | None:
+    def event(self) -> ForgeEvent | None:
         return self.reader and self.reader.event
 
     def acted(self) -> Acted:
@@ -188,5 +188,12 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return acted(self.data) if acted else Acted(None, "")
 
     def fact(self) -> Fact | None:
-        """What it is about: a PullRequest, a Push, an Issue, … Raises WebhookInvalid."""
+        """What it is about: a PullFact, a PushFact, an IssueFact, … Raises WebhookInvalid."""
         return self.reader and self.reader.fact(self.data)
+
+
+class Ignored(msgspec.Struct, frozen=True):
+    """A genuine delivery that asks for nothing. It is answered as well received."""
+
+    reason: str
+    """One short line."""

@@ -15,15 +15,15 @@ import msgspec
 from towpath.forges.errors import WebhookInvalid
 from towpath.forges.facts import (
     Acted,
-    Action,
     Delivery,
-    Event,
-    Issue,
-    Label,
-    PullRequest,
-    Push,
+    ForgeAction,
+    ForgeEvent,
+    IssueFact,
+    LabelFact,
+    PullFact,
+    PushFact,
     Reader,
-    Repository,
+    RepositoryFact,
 )
 from towpath.forges.reading import (
     branch_of,
@@ -40,10 +40,10 @@ T = TypeVar("T")
 
 EVENT, DELIVERY = "X-GitHub-Event", "X-GitHub-Delivery"
 _ACTIONS = {
-    "opened": Action.OPENED,
-    "reopened": Action.REOPENED,
-    "synchronize": Action.UPDATED,
-    "ready_for_review": Action.READY,
+    "opened": ForgeAction.OPENED,
+    "reopened": ForgeAction.REOPENED,
+    "synchronize": ForgeAction.UPDATED,
+    "ready_for_review": ForgeAction.READY,
 }
 _FORM = "application/x-www-form-urlencoded"
 _FORM_FIELDS_MOST = 10
@@ -147,13 +147,13 @@ _PULL_NAMES = _REPOSITORY_NAMES | {
 }
 
 
-def _pull(data: bytes) -> PullRequest:
+def _pull(data: bytes) -> PullFact:
     event = decoded(_PULL_REQUEST, data, refusal=WebhookInvalid, whole="body")
     return _pull_request(event.pull_request, event.repository, event.before)
 
 
-def _pull_request(pull: _Pull, repository: _Repository, before: str | None) -> PullRequest:
-    return PullRequest(
+def _pull_request(pull: _Pull, repository: _Repository, before: str | None) -> PullFact:
+    return PullFact(
         names=_PULL_NAMES,
         **repository.told(),
         number=pull.number,
@@ -198,11 +198,11 @@ _PUSH = msgspec.json.Decoder(_Push)
 _PUSH_NAMES = _REPOSITORY_NAMES | {"head": "after", "at": "repository.pushed_at"}
 
 
-def _push(data: bytes) -> Push:
+def _push(data: bytes) -> PushFact:
     event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
     # A branch's name may make the page of the comparison none.
     page = event.compare if is_url(event.compare) else None
-    return Push(
+    return PushFact(
         names=_PUSH_NAMES,
         **event.repository.told(),
         ref=branch_of(event.ref),
@@ -250,13 +250,13 @@ _ISSUE_NAMES = _REPOSITORY_NAMES | {
 }
 
 
-def _issue(data: bytes) -> Issue:
+def _issue(data: bytes) -> IssueFact:
     event = decoded(_ISSUE, data, refusal=WebhookInvalid, whole="body")
     return _issue_of(event.issue, event.repository)
 
 
-def _issue_of(issue: _Issue, repository: _Repository) -> Issue:
-    return Issue(
+def _issue_of(issue: _Issue, repository: _Repository) -> IssueFact:
+    return IssueFact(
         names=_ISSUE_NAMES,
         **repository.told(),
         number=issue.number,
@@ -314,10 +314,10 @@ _LABEL_EVENT = msgspec.json.Decoder(_LabelEvent)
 _REPOSITORY_EVENT = msgspec.json.Decoder(_RepositoryEvent)
 
 
-def _label(data: bytes) -> Label:
+def _label(data: bytes) -> LabelFact:
     event = decoded(_LABEL_EVENT, data, refusal=WebhookInvalid, whole="body")
     named = event.changes.name if event.changes else None
-    return Label(
+    return LabelFact(
         names=_REPOSITORY_NAMES,
         **event.repository.told(),
         title=event.label.name,
@@ -328,9 +328,9 @@ def _label(data: bytes) -> Label:
     )
 
 
-def _repository(data: bytes) -> Repository:
+def _repository(data: bytes) -> RepositoryFact:
     event = decoded(_REPOSITORY_EVENT, data, refusal=WebhookInvalid, whole="body")
-    return Repository(
+    return RepositoryFact(
         names=_REPOSITORY_NAMES,
         **event.repository.told(),
         title=event.repository.full_name,
@@ -358,12 +358,12 @@ def _name_before(event: _RepositoryEvent) -> str | None:
 # ── what the API shows ───────────────────────────────────────────────────────────────────
 
 
-def shown_issue(entry: Mapping[str, Any], repository: str) -> Issue:
+def shown_issue(entry: Mapping[str, Any], repository: str) -> IssueFact:
     """An issue of *repository*, as the API shows it. Raises WebhookInvalid."""
     return _issue_of(_converted(entry, _Issue), _Repository(repository, "", ""))
 
 
-def shown_pull(entry: Mapping[str, Any], repository: str) -> PullRequest:
+def shown_pull(entry: Mapping[str, Any], repository: str) -> PullFact:
     """A pull request of *repository*, as the API shows it. Raises WebhookInvalid."""
     return _pull_request(_converted(entry, _Pull), _Repository(repository, "", ""), None)
 
@@ -376,11 +376,11 @@ def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
 
 
 _READERS = {
-    "pull_request": Reader(Event.PULL, _acted, _pull),
-    "push": Reader(Event.PUSH, None, _push),
-    "issues": Reader(Event.ISSUE, _acted, _issue),
-    "issue_comment": Reader(Event.COMMENT, _acted, _issue),
-    "pull_request_review": Reader(Event.REVIEW, _acted, _pull),
-    "label": Reader(Event.LABEL, _acted, _label),
-    "repository": Reader(Event.REPOSITORY, _acted, _repository),
+    "pull_request": Reader(ForgeEvent.PULL, _acted, _pull),
+    "push": Reader(ForgeEvent.PUSH, None, _push),
+    "issues": Reader(ForgeEvent.ISSUE, _acted, _issue),
+    "issue_comment": Reader(ForgeEvent.COMMENT, _acted, _issue),
+    "pull_request_review": Reader(ForgeEvent.REVIEW, _acted, _pull),
+    "label": Reader(ForgeEvent.LABEL, _acted, _label),
+    "repository": Reader(ForgeEvent.REPOSITORY, _acted, _repository),
 }

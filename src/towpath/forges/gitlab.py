@@ -16,12 +16,12 @@ from towpath.calls.signature import ID
 from towpath.forges.errors import WebhookInvalid
 from towpath.forges.facts import (
     Acted,
-    Action,
     Delivery,
-    Event,
-    Issue,
-    PullRequest,
-    Push,
+    ForgeAction,
+    ForgeEvent,
+    IssueFact,
+    PullFact,
+    PushFact,
     Reader,
 )
 from towpath.forges.reading import (
@@ -154,10 +154,10 @@ _MERGE_REQUEST_NAMES = _PROJECT_NAMES | {
 }
 
 
-def _merge_request(data: bytes) -> PullRequest:
+def _merge_request(data: bytes) -> PullFact:
     event = decoded(_MERGE_REQUEST, data, refusal=WebhookInvalid, whole="body")
     merge = event.object_attributes
-    return PullRequest(
+    return PullFact(
         names=_MERGE_REQUEST_NAMES,
         **event.project.told(),
         number=merge.iid,
@@ -181,13 +181,13 @@ def _acted(data: bytes) -> Acted:
     action = None
     match said.action:
         case "open":
-            action = Action.OPENED
+            action = ForgeAction.OPENED
         case "reopen":
-            action = Action.REOPENED
+            action = ForgeAction.REOPENED
         case "update" if draft and draft.previous and not draft.current:
-            action = Action.READY
+            action = ForgeAction.READY
         case "update" if said.oldrev:
-            action = Action.UPDATED
+            action = ForgeAction.UPDATED
         case _:
             pass
     return Acted(action, said.action or "without an action")
@@ -213,10 +213,10 @@ class _Push(msgspec.Struct):
 _PUSH = msgspec.json.Decoder(_Push)
 
 
-def _push(data: bytes) -> Push:
+def _push(data: bytes) -> PushFact:
     event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
     head = next((commit for commit in event.commits if commit.id == event.after), None)
-    return Push(
+    return PushFact(
         names=_PROJECT_NAMES | {"head": "after", "url": "project.web_url"},
         **event.project.told(),
         ref=branch_of(event.ref),
@@ -260,10 +260,10 @@ _ISSUE_NAMES = _PROJECT_NAMES | {
 }
 
 
-def _issue(data: bytes) -> Issue:
+def _issue(data: bytes) -> IssueFact:
     event = decoded(_ISSUE, data, refusal=WebhookInvalid, whole="body")
     issue = event.object_attributes
-    return Issue(
+    return IssueFact(
         names=_ISSUE_NAMES,
         **event.project.told(),
         number=issue.iid,
@@ -278,7 +278,7 @@ def _issue(data: bytes) -> Issue:
 
 
 _READERS = {
-    "Merge Request Hook": Reader(Event.PULL, _acted, _merge_request),
-    "Push Hook": Reader(Event.PUSH, None, _push),
-    "Issue Hook": Reader(Event.ISSUE, _acted, _issue),
+    "Merge Request Hook": Reader(ForgeEvent.PULL, _acted, _merge_request),
+    "Push Hook": Reader(ForgeEvent.PUSH, None, _push),
+    "Issue Hook": Reader(ForgeEvent.ISSUE, _acted, _issue),
 }

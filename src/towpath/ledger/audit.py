@@ -22,7 +22,7 @@ _LONGEST_PATH = 2000
 _TRIMMED_EVERY = 100
 
 
-class Action(msgspec.Struct, frozen=True):
+class AuditEntry(msgspec.Struct, frozen=True):
     """Something that somebody asked for."""
 
     seq: int
@@ -38,7 +38,7 @@ class Action(msgspec.Struct, frozen=True):
 class ActionPage(msgspec.Struct, frozen=True):
     """A page of actions; give *after* to get the next one. None = this was the last."""
 
-    actions: list[Action]
+    actions: list[AuditEntry]
     after: int | None
 
 
@@ -80,9 +80,9 @@ class Audit:
         if after is not None:
             query = query.where(audit.c.seq < after)
 
-        def read(connection: Connection) -> list[Action]:
+        def read(connection: Connection) -> list[AuditEntry]:
             return [
-                Action(
+                AuditEntry(
                     row.seq,
                     instant(row.at),
                     row.key_id,

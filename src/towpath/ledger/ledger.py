@@ -18,7 +18,7 @@ from towpath.ledger.database.store import open_store, translated
 from towpath.ledger.database.tables import Tables, lines
 from towpath.ledger.database.writing import Decide, Write
 from towpath.ledger.errors import LedgerClosed
-from towpath.ledger.keys.keys import NOTED_EVERY, Keys
+from towpath.ledger.keys.keys import NOTED_EVERY, ApiKeys
 from towpath.ledger.keys.logins import Logins
 from towpath.ledger.outbox.outbox import Outbox, was_put
 from towpath.ledger.records.jobs import Jobs, were_made
@@ -63,7 +63,7 @@ class Ledger:
         self._open = self._fits = False
         self._busy, self._idle = 0, asyncio.Event()
         self._idle.set()
-        self.keys = Keys(self, wall=wall, ticks=ticks, noted_every=noted_every)
+        self.keys = ApiKeys(self, wall=wall, ticks=ticks, noted_every=noted_every)
         self.logins = Logins(self, wall=wall, ticks=ticks)
         self.audit = Audit(self, wall=wall)
         self.jobs = Jobs(self)

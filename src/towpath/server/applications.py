@@ -14,10 +14,10 @@ from fastapi.routing import APIRoute
 
 from towpath.app.app import Towpath
 from towpath.apps.application import (
-    Answered,
     Application,
     ApplicationInvalid,
     Consumers,
+    ErrorCodes,
     Host,
     Probe,
     Tasks,
@@ -58,7 +58,7 @@ class Mounted(msgspec.Struct, frozen=True):
         load = application.load
         for named in (application.service, application.tasks, application.probe):
             load(named)
-        answers: Mapping[type[TowpathError], Answered] = load(application.errors, {})
+        answers: Mapping[type[TowpathError], ErrorCodes] = load(application.errors, {})
         for kind, answered in answers.items():
             problems.STATUSES.setdefault(kind, answered.status)
         with application.named_by_setting():

@@ -60,7 +60,7 @@ def _with(base: type[M], more: dict[str, tuple[Any, Any]]) -> type[M]:
     return create_model(base.__name__, __base__=base, **cast("Any", more))
 
 
-def _asked(name: str, field: fields.Field) -> tuple[Any, Any]:
+def _asked(name: str, field: fields.JobField) -> tuple[Any, Any]:
     """The type of a field in a body, and what it is if it is left out."""
     kind: Kind = field.kind
     about = Field(description=field.about + _UNITS.get(type(kind), ""))

@@ -29,7 +29,7 @@ from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidInput, InvalidOption
 from towpath.options import Mark, Options, Secret, fields_of
-from towpath.settings.sources import UNSAID, Leaf, Origin, Sources, find_file, leaves_of
+from towpath.settings.sources import UNSAID, Leaf, Origin, SettingSources, find_file, leaves_of
 from towpath.telemetry.options import LogOptions
 from towpath.worker.options import WorkerOptions
 
@@ -218,7 +218,7 @@ def load(
     can't be had are as if none was named; what is set for them is not looked at.
     """
     given = dict(flags or {})
-    sources = Sources(given, find_file(given.pop("config", None)))
+    sources = SettingSources(given, find_file(given.pop("config", None)))
     core = _core(sources, Core)
     refused = None
     try:
@@ -241,7 +241,7 @@ def load_core() -> Settings:
     """What the settings say of the server, for an app that names none: `Towpath()`. What is set for
     applications is not looked at. Raises InvalidOption.
     """
-    sources = Sources({}, find_file(None))
+    sources = SettingSources({}, find_file(None))
     return _settings(_core(sources, Core), _Said({}, {}, sources.origins))
 
 
@@ -253,7 +253,7 @@ def _settings(core: Core, said: _Said) -> Settings:
     return settings
 
 
-def _core(sources: Sources, kind: type[_Kind], group: str = "") -> _Kind:
+def _core(sources: SettingSources, kind: type[_Kind], group: str = "") -> _Kind:
     """What was said for *kind*, one of the core's own classes."""
     values: dict[str, Any] = {}
     for field in fields_of(kind):

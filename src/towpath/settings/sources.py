@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from towpath.errors import InvalidOption
-from towpath.options import Field, Options, fields_of, sentences_of
+from towpath.options import OptionField, Options, fields_of, sentences_of
 from towpath.renamed import SETTINGS
 
 PREFIX = "TOWPATH_"
@@ -35,7 +35,7 @@ class Leaf(NamedTuple):
     """A setting: its dotted name, and the option behind it with the class that has it."""
 
     name: str
-    field: Field
+    field: OptionField
     owner: type[Options]
 
     @property
@@ -103,7 +103,7 @@ def _toml(path: Path) -> dict[str, Any]:
         raise InvalidOption("config", str(path), rule=f"is not valid TOML: {error}") from error
 
 
-class Sources:
+class SettingSources:
     """Flags, variables and a file; `origins` notes who decided about what was asked for."""
 
     def __init__(self, flags: dict[str, Any], file: _File | None) -> None:

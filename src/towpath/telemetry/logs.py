@@ -21,7 +21,7 @@ import msgspec
 from towpath.errors import InvalidOption
 from towpath.telemetry import traces
 from towpath.telemetry.events import COMMON, WARNING, LogEvent
-from towpath.telemetry.options import DEFAULTS, Form, Level, LogOptions
+from towpath.telemetry.options import DEFAULTS, Level, LogForm, LogOptions
 
 LONGEST = 1_000
 """Characters of one text in a line; what is cut off is replaced by '…'."""
@@ -108,7 +108,7 @@ def one_line(text: str) -> str:
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
-class Line(dict[str, Any]):
+class LogLine(dict[str, Any]):
     """The fields of one event. As text, it is one line for whoever formats it without us."""
 
     def __str__(self) -> str:
@@ -133,7 +133,7 @@ class Formatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": _time(record), "level": record.levelname.lower()}
         said = record.msg
-        line |= said if isinstance(said, Line) else _foreign(record)
+        line |= said if isinstance(said, LogLine) else _foreign(record)
         if record.exc_info is not None and record.exc_info[1] is not None:
             line["exception"] = _block("".join(traceback.format_exception(record.exc_info[1])))
         if record.stack_info is not None:
@@ -141,12 +141,12 @@ class Formatter(logging.Formatter):
         return self._render(line)
 
 
-def formatter(form: Form, stream: TextIO) -> Formatter:
+def formatter(form: LogForm, stream: TextIO) -> Formatter:
     """The formatter for lines that go to *stream*."""
     in_terminal = stream.isatty()
-    if form is Form.JSON or (form is Form.AUTO and not in_terminal):
+    if form is LogForm.JSON or (form is LogForm.AUTO and not in_terminal):
         return Formatter(_as_json)
-    return Formatter(_human(colours=in_terminal and form is not Form.PLAIN))
+    return Formatter(_human(colours=in_terminal and form is not LogForm.PLAIN))
 
 
 _encode = msgspec.json.Encoder().encode
@@ -247,7 +247,7 @@ class Log:
     ) -> None:
         if fields.keys() != set(event.fields):
             warnings.warn(_mismatch(event, fields), CatalogueMismatch, stacklevel=3)
-        line = Line(event=event.name)
+        line = LogLine(event=event.name)
         if event.level >= WARNING:
             line["sentence"] = event.sentence  # read at night, by somebody without the catalogue
         for field in event.fields:
@@ -300,9 +300,9 @@ def configure(
     Called again, it replaces what it did before. Python's warnings become lines as well, so that
     a stream of JSON stays one. Raises InvalidOption for an unknown form or level.
     """
-    LogOptions(format=cast("Form", form), level=cast("Level", level.lower()))
+    LogOptions(format=cast("LogForm", form), level=cast("Level", level.lower()))
     handler = _OurHandler(sys.stderr if stream is None else stream)
-    handler.setFormatter(formatter(Form(form), handler.stream))
+    handler.setFormatter(formatter(LogForm(form), handler.stream))
     reset()
     logging.getLogger().addHandler(handler)
     logging.getLogger().setLevel(level.upper())

@@ -7,11 +7,14 @@ several: never a job, a lane or a user, whose number has no bound.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from towpath.renamed import refuse
 
-class Kind(StrEnum):
+
+class MetricKind(StrEnum):
     COUNTER = "counter"
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
@@ -21,7 +24,7 @@ class MetricSpec(msgspec.Struct, frozen=True):
     """One metric: what it counts, and the question that it answers."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     labels: tuple[str, ...]
     sentence: str
     question: str
@@ -32,15 +35,17 @@ _PER_SINK = ("sink",)
 
 
 def _counter(name: str, sentence: str, question: str) -> MetricSpec:
-    return MetricSpec(f"towpath_{name}_total", Kind.COUNTER, PER_HANDLER, sentence, question)
+    return MetricSpec(f"towpath_{name}_total", MetricKind.COUNTER, PER_HANDLER, sentence, question)
 
 
 def _histogram(name: str, sentence: str, question: str) -> MetricSpec:
-    return MetricSpec(f"towpath_{name}_seconds", Kind.HISTOGRAM, PER_HANDLER, sentence, question)
+    return MetricSpec(
+        f"towpath_{name}_seconds", MetricKind.HISTOGRAM, PER_HANDLER, sentence, question
+    )
 
 
 def _gauge(name: str, labels: tuple[str, ...], sentence: str, question: str) -> MetricSpec:
-    return MetricSpec(f"towpath_{name}", Kind.GAUGE, labels, sentence, question)
+    return MetricSpec(f"towpath_{name}", MetricKind.GAUGE, labels, sentence, question)
 
 
 SUBMITTED = _counter(
@@ -149,28 +154,28 @@ SLOTS = _gauge(
 )
 SCHEDULES_FIRED = MetricSpec(
     "towpath_schedules_fired_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("queue",),
     "Firings of schedules by this process, also of schedules declared in code.",
     "Are schedules fired, and by which process?",
 )
 SCHEDULES_MISSED = MetricSpec(
     "towpath_schedules_missed_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("queue",),
     "Firings that no process made in time.",
     "Was no worker or server running? Alert on any increase.",
 )
 OUTBOX_SENT = MetricSpec(
     "towpath_outbox_sent_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     _PER_SINK,
     "Events that this process sent and the sink took.",
     "Do events leave?",
 )
 OUTBOX_REFUSED = MetricSpec(
     "towpath_outbox_refused_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     _PER_SINK,
     "Events that the sink refused for good; they were set aside.",
     "Does somebody have to look at it? Alert on any increase.",
@@ -198,3 +203,9 @@ CATALOGUE: tuple[MetricSpec, ...] = tuple(
     spec for spec in list(globals().values()) if isinstance(spec, MetricSpec)
 )
 """Every metric, in the order of this file."""
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Kind": "MetricKind"})

@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 
 from towpath.errors import TowpathError
 from towpath.telemetry import measures
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 
 BUCKETS = (
     *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
@@ -170,10 +170,10 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 Read = Callable[[], Reading]
-_KINDS: Mapping[Kind, Callable[..., Any]] = {
-    Kind.COUNTER: Counter,
-    Kind.GAUGE: Gauge,
-    Kind.HISTOGRAM: Histogram,
+_KINDS: Mapping[MetricKind, Callable[..., Any]] = {
+    MetricKind.COUNTER: Counter,
+    MetricKind.GAUGE: Gauge,
+    MetricKind.HISTOGRAM: Histogram,
 }
 WORKER = "worker"
 """The place of whoever runs handlers."""
@@ -194,7 +194,7 @@ class Metrics(Collector):
         self._counters = {
             spec.name: Counter(spec.name, spec.sentence, spec.labels, registry=registry)
             for spec in measures.CATALOGUE
-            if spec.kind is Kind.COUNTER
+            if spec.kind is MetricKind.COUNTER
         }
         registry.register(self)
 
@@ -221,7 +221,7 @@ class Metrics(Collector):
         with self._adding:
             if self._of.pop((queue, handler), None) is not None:
                 for spec in measures.CATALOGUE:
-                    if spec.kind is Kind.COUNTER and spec.labels == measures.PER_HANDLER:
+                    if spec.kind is MetricKind.COUNTER and spec.labels == measures.PER_HANDLER:
                         self._counters[spec.name].remove(queue, handler)
 
     def sink(self, name: str) -> SinkMetrics:
@@ -237,7 +237,7 @@ class Metrics(Collector):
         with self._adding:
             if spec.name not in self._own:
                 kind = _KINDS[spec.kind]
-                bounds = {"buckets": BUCKETS} if spec.kind is Kind.HISTOGRAM else {}
+                bounds = {"buckets": BUCKETS} if spec.kind is MetricKind.HISTOGRAM else {}
                 made = kind(spec.name, spec.sentence, spec.labels, registry=self.registry, **bounds)
                 self._own[spec.name] = made
             return self._own[spec.name]
@@ -252,9 +252,9 @@ class Metrics(Collector):
         """
         self._reads[place] = read
 
-    def serve(self, *, port: int = 0, addr: str = LOCAL) -> Endpoint:
+    def serve(self, *, port: int = 0, addr: str = LOCAL) -> MetricsEndpoint:
         """Open `/metrics` for Prometheus, to this machine only unless told otherwise."""
-        return Endpoint(self.registry, port=port, addr=addr)
+        return MetricsEndpoint(self.registry, port=port, addr=addr)
 
     def collect(self) -> Iterator[Metric]:
         """What Prometheus's registry asks for: the histograms and the gauges."""
@@ -328,7 +328,7 @@ def _family(spec: MetricSpec) -> GaugeMetricFamily:
     return GaugeMetricFamily(spec.name, spec.sentence, labels=spec.labels)
 
 
-class Endpoint:
+class MetricsEndpoint:
     """`/metrics` over HTTP in a thread of its own, from now until it is closed.
 
     Whoever reaches it learns the names of queues and handlers; there is no password. Port 0 takes

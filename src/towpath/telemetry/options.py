@@ -7,7 +7,7 @@ from enum import StrEnum
 from towpath.options import Options
 
 
-class Form(StrEnum):
+class LogForm(StrEnum):
     """How lines are written."""
 
     AUTO = "auto"
@@ -33,7 +33,7 @@ class Level(StrEnum):
 class LogOptions(Options, frozen=True, kw_only=True):
     """What a worker says about its work, on stderr."""
 
-    format: Form = Form.AUTO
+    format: LogForm = LogForm.AUTO
     """human, plain (without colours), json, or auto: human in a terminal, JSON otherwise."""
     level: Level = Level.INFO
     """The lowest level that is logged: debug, info, warning, error, critical."""

@@ -80,7 +80,7 @@ async def running(
     async with AsyncExitStack() as stack:
         if url is None:
             url = (await stack.enter_async_context(EmbeddedServer())).url
-        clock, notes = clock or ManualClock(), Notes()
+        clock, notes = clock or ManualClock(), _Traffic()
         ledger = await stack.enter_async_context(_new_ledger()) if app.keeps_records else None
         watched = partial(WatchedEngine, notes)
         stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
@@ -119,7 +119,7 @@ class Bench:
     """What a test does with an app: let time pass, run what can run, look at jobs."""
 
     def __init__(
-        self, app: Towpath, *, clock: ManualClock, notes: Notes, middleware: Sequence[Middleware]
+        self, app: Towpath, *, clock: ManualClock, notes: _Traffic, middleware: Sequence[Middleware]
     ) -> None:
         self.app, self.clock = app, clock
         self._notes, self._middleware = notes, tuple(middleware)
@@ -260,7 +260,7 @@ class TakenIn(NamedTuple):
     payload: bytes
 
 
-class Notes:
+class _Traffic:
     """What went through the engines of one app, in order; written in any thread."""
 
     def __init__(self) -> None:
@@ -283,7 +283,7 @@ class Notes:
 class _WatchedSchedules(Schedules):
     """What is fired is noted, too."""
 
-    notes: Notes
+    notes: _Traffic
 
     async def fire_due(
         self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
@@ -296,7 +296,7 @@ class _WatchedSchedules(Schedules):
 class WatchedEngine(Engine):
     """Made by an app that stands on a bench."""
 
-    def __init__(self, notes: Notes, url: str, **options: Any) -> None:
+    def __init__(self, notes: _Traffic, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._notes = notes
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 
 from towpath.clock import DurationLike, ManualClock, duration, duration_ms, seconds, steady
-from towpath.embedded.process import Running, ServerProcess, wait_until
+from towpath.embedded.process import ServerProcess, Startable, wait_until
 from towpath.telemetry.events import WORKER_STARTED
 from towpath.testing.errors import NeverHappened, WorkerEnded
 from towpath.worker.options import DEFAULTS
@@ -27,7 +27,7 @@ _PATIENCE = seconds(10)
 _PROGRAM = "towpath.testing.following"
 
 
-class WorkerProcess(Running):
+class WorkerProcess(Startable):
     """A worker of the app at `module:name`, on the server at *url*, in a process of its own.
 
     It finds what this process finds: the same directory, the same `sys.path`. With *clock* it

@@ -221,19 +221,19 @@ so whoever's key was revoked is shown out within five.
 _AGAIN = {"Retry-After": "5"}
 
 
-class Kind(StrEnum):
+class OpenKind(StrEnum):
     """What stays open."""
 
     STREAM = "event streams"
     WAIT = "waiting claims"
 
 
-class Session:
+class OpenRequest:
     """One request that stays open, from `Sessions.open` to `close`."""
 
     __slots__ = ("_close", "_ended", "_on_end")
 
-    def __init__(self, close: Callable[[Session], None]) -> None:
+    def __init__(self, close: Callable[[OpenRequest], None]) -> None:
         self._close = close
         self._ended = False
         self._on_end: Callable[[], object] | None = None
@@ -260,9 +260,9 @@ class _Holder:
 
     def __init__(self, recheck: Callable[[], Awaitable[KeyInfo | None]]) -> None:
         self.recheck = recheck
-        self.sessions: dict[Session, Kind] = {}
+        self.sessions: dict[OpenRequest, OpenKind] = {}
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: OpenKind) -> int:
         return sum(session is kind for session in self.sessions.values())
 
 
@@ -272,17 +272,17 @@ class Sessions:
     """
 
     def __init__(self, limits: ServerLimits) -> None:
-        self._together = {Kind.STREAM: limits.streams, Kind.WAIT: limits.waits}
-        self._each = {Kind.STREAM: limits.streams_per_key, Kind.WAIT: limits.waits}
-        self._open = dict.fromkeys(Kind, 0)
+        self._together = {OpenKind.STREAM: limits.streams, OpenKind.WAIT: limits.waits}
+        self._each = {OpenKind.STREAM: limits.streams_per_key, OpenKind.WAIT: limits.waits}
+        self._open = dict.fromkeys(OpenKind, 0)
         self._holders: dict[str, _Holder] = {}
         self._watching = Background("watcher of open sessions", self._watch)
 
-    def count(self, kind: Kind) -> int:
+    def count(self, kind: OpenKind) -> int:
         """How many of *kind* are open."""
         return self._open[kind]
 
-    def refuse_if_full(self, request: Request, kind: Kind) -> None:
+    def refuse_if_full(self, request: Request, kind: OpenKind) -> None:
         """429 if the key has too many of *kind* open, 503 if all together have."""
         holder = self._holders.get(key_of(request).id)
         if holder is not None and holder.count(kind) >= self._each[kind]:
@@ -302,7 +302,7 @@ class Sessions:
                 headers=_AGAIN,
             )
 
-    def open(self, request: Request, kind: Kind) -> Session:
+    def open(self, request: Request, kind: OpenKind) -> OpenRequest:
         """Count a request as open until it is closed. 429, 503."""
         self.refuse_if_full(request, kind)
         key = key_of(request).id
@@ -310,13 +310,13 @@ class Sessions:
         if holder is None:
             holder = self._holders[key] = _Holder(recheck_of(request))
 
-        def close(session: Session) -> None:
+        def close(session: OpenRequest) -> None:
             if holder.sessions.pop(session, None) is not None:
                 self._open[kind] -= 1
                 if not holder.sessions and self._holders.get(key) is holder:
                     del self._holders[key]
 
-        session = Session(close)
+        session = OpenRequest(close)
         holder.sessions[session] = kind
         self._open[kind] += 1
         self._watching.start()

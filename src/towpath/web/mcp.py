@@ -34,14 +34,14 @@ NAME = "towpath"
 _FIELDS_OF_PROBLEMS = {"type", "title", "status", "detail", "remedy", "retry"}
 
 
-class Answered(NamedTuple):
+class ToolAnswer(NamedTuple):
     """What the path of a tool answered."""
 
     status: int
     body: bytes
 
 
-Ask = Callable[[ToolRequest, Any], Awaitable[Answered]]
+Ask = Callable[[ToolRequest, Any], Awaitable[ToolAnswer]]
 """`(request, the MCP request's context)`: ask the path of a tool. Raises TowpathError."""
 
 
@@ -92,7 +92,7 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
     )
 
 
-def _result(tool: Tool, answered: Answered) -> CallToolResult:
+def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     """What a model is told. Texts of strangers are values of JSON, never words of ours."""
     if answered.status == 204:
         return CallToolResult(content=[TextContent(text=tool.nothing)])
@@ -117,7 +117,7 @@ def _refused(what: str, remedy: str) -> CallToolResult:
 # ── in a server ──────────────────────────────────────────────────────────────────────────
 
 
-class Endpoint:
+class ToolsEndpoint:
     """Tools over streamable HTTP, without sessions: each request stands for itself."""
 
     def __init__(self, server: Server[Any]) -> None:
@@ -127,10 +127,10 @@ class Endpoint:
         self._running = Background("tools over MCP", self._run)
 
     @classmethod
-    async def started(cls, app: ASGIApp, found: Sequence[Tools], version: str) -> Endpoint:
+    async def started(cls, app: ASGIApp, found: Sequence[Tools], version: str) -> ToolsEndpoint:
         """One that answers; it asks the paths of *app* itself."""
 
-        async def ask(request: ToolRequest, context: Any) -> Answered:
+        async def ask(request: ToolRequest, context: Any) -> ToolAnswer:
             return await _asked(app, request, context.request)
 
         endpoint = cls(server_of(found, version=version, ask=ask))
@@ -182,7 +182,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
     return again
 
 
-async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> Answered:
+async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
     """Ask a path of *app* in the name of whoever sent *outer*. Cancelled with it."""
     scope: Scope = {
         **within(outer.scope),
@@ -213,7 +213,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> Answered
         await app(scope, receive, send)
     except Exception:  # a defect: it was answered, and is told as any other
         logging.getLogger("uvicorn.error").exception("a tool's path failed")
-    return Answered(status, b"".join(parts))
+    return ToolAnswer(status, b"".join(parts))
 
 
 # ── over stdio ───────────────────────────────────────────────────────────────────────────

@@ -7,7 +7,7 @@ signature gets the delivery once. It is saved, and the work comes later.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
+from towpath.renamed import refuse
 from towpath.web.bodies import Deliveries
 from towpath.web.fields import WEBHOOKS, Answer
 from towpath.web.problems import Refused, documented
@@ -25,7 +26,7 @@ SHARED = ("github", "gitlab")
 """The webhooks that all applications may listen to."""
 
 
-class Listener(msgspec.Struct, frozen=True, kw_only=True):
+class WebhookListener(msgspec.Struct, frozen=True, kw_only=True):
     """What an application does with the deliveries at a path."""
 
     path: str
@@ -61,7 +62,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """What the description says about each of its tags."""
     open: tuple[str, ...] = ()
     """Which of its own paths answer to everybody."""
-    listeners: tuple[Listener, ...] = ()
+    listeners: tuple[WebhookListener, ...] = ()
     schemas: Mapping[str, Any] = {}
     """What its description has beside the types of its routes, by name: raw bodies."""
     origins: Mapping[str, str] = {}
@@ -110,16 +111,16 @@ class Listening(NamedTuple):
     """A listener of an application that is mounted."""
 
     application: str
-    listener: Listener
+    listener: WebhookListener
     secrets: Sequence[str]
 
 
-def path_of(listener: Listener) -> str:
+def path_of(listener: WebhookListener) -> str:
     """Where its deliveries are posted to."""
     return f"{WEBHOOKS}{listener.path}"
 
 
-def scheme_of(listener: Listener) -> str:
+def scheme_of(listener: WebhookListener) -> str:
     """What the description calls its signature."""
     return listener.path.replace("/", "-")
 
@@ -228,7 +229,7 @@ class _Webhook:
         )
 
 
-def _described(listeners: Sequence[Listener]) -> dict[str, Any]:
+def _described(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
     """The body and the headers of a delivery, which are read only once the signature is good."""
     content = {"schema": {"$ref": "#/components/schemas/Delivery"}}
     headers: dict[str, str] = {}
@@ -241,3 +242,9 @@ def _described(listeners: Sequence[Listener]) -> dict[str, Any]:
             for name, about in headers.items()
         ],
     }
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Listener": "WebhookListener"})

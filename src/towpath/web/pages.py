@@ -110,7 +110,7 @@ def _read(folder: Path) -> dict[str, StaticFile]:
     }
 
 
-class Page:
+class DashboardPage:
     """A page for one request."""
 
     def __init__(self, request: Request, frame: Frame) -> None:
@@ -145,11 +145,11 @@ def _here(request: Request) -> str:
     return request.scope["path"] + (f"?{question}" if question else "")
 
 
-async def _page(request: Request) -> Page:
-    return Page(request, request.app.state.frame)
+async def _page(request: Request) -> DashboardPage:
+    return DashboardPage(request, request.app.state.frame)
 
 
-ThePage = Annotated[Page, Depends(_page)]
+ThePage = Annotated[DashboardPage, Depends(_page)]
 
 
 class PageRoute(APIRoute):
@@ -169,7 +169,7 @@ class PageRoute(APIRoute):
             except RequestValidationError as error:
                 unfit = cast("list[dict[str, Any]]", error.errors())
                 told = {"status": 422, "title": "Invalid input", "detail": misfits(unfit).detail}
-            page = Page(request, request.app.state.frame)
+            page = DashboardPage(request, request.app.state.frame)
             return page.show("error.html", status=told["status"], problem=told)
 
         return shown

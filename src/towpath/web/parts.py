@@ -19,7 +19,7 @@ from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
 from towpath.errors import TowpathError
-from towpath.web.auth import Key, Kind, Sessions
+from towpath.web.auth import Key, OpenKind, Sessions
 from towpath.web.fields import Answer
 from towpath.web.streams import Followed
 
@@ -31,7 +31,7 @@ _AT_LEAST = milliseconds(10)
 """Between two looks, whatever a due time says: so that no queue is looked at without pause."""
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker asks for."""
 
     queue: str
@@ -56,7 +56,7 @@ class Poll:
         self._engine, self._request, self._stopping = engine, request, stopping
         self._sessions = sessions
 
-    async def claim(self, wish: Wish, call: Call | None) -> list[Lease]:
+    async def claim(self, wish: ClaimRequest, call: Call | None) -> list[Lease]:
         """Up to `count` leases; none when the time is over. Of what has a *call*, nothing is given
         back: who left may ask again under its name.
         """
@@ -92,7 +92,11 @@ class Poll:
                 await _end(task)
 
     async def _waiting(
-        self, wish: Wish, call: Call | None, left: asyncio.Future[None], stops: asyncio.Future[Any]
+        self,
+        wish: ClaimRequest,
+        call: Call | None,
+        left: asyncio.Future[None],
+        stops: asyncio.Future[Any],
     ) -> list[Lease]:
         """By a claim of the engine that waits; one that has no name gives back what it got."""
         claiming = asyncio.ensure_future(self._ask(wish, call, wish.wait))
@@ -105,7 +109,7 @@ class Poll:
         # It may have claimed just then: the same name tells.
         return await self._ask(wish, call, milliseconds(1))
 
-    async def _ask(self, wish: Wish, call: Call | None, wait: Duration) -> list[Lease]:
+    async def _ask(self, wish: ClaimRequest, call: Call | None, wait: Duration) -> list[Lease]:
         return await self._engine.claim(
             wish.queue,
             worker=wish.worker,
@@ -119,7 +123,7 @@ class Poll:
         )
 
     async def _look_until(
-        self, wish: Wish, left: asyncio.Future[None], stops: asyncio.Future[Any]
+        self, wish: ClaimRequest, left: asyncio.Future[None], stops: asyncio.Future[Any]
     ) -> list[Lease]:
         until = steady() + wish.wait.total_seconds()
         while True:
@@ -143,7 +147,7 @@ class Poll:
 
         Whose key has ended is shown out, and counts as one that left. 429, 503.
         """
-        session = self._sessions.open(self._request, Kind.WAIT)
+        session = self._sessions.open(self._request, OpenKind.WAIT)
         left = asyncio.ensure_future(self._client_left())
         session.on_end(left.cancel)
         stops = asyncio.ensure_future(self._stopping.wait())

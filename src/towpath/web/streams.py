@@ -22,7 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
-from towpath.web.auth import Kind, Session, Sessions
+from towpath.web.auth import OpenKind, OpenRequest, Sessions
 from towpath.web.problems import Refused
 
 PING_S = 15
@@ -42,7 +42,7 @@ async def stream(
 ) -> EventSourceResponse:
     """An answer that goes on until its key ends. 429, 503 if too many are open."""
     try:
-        return _Counted(events, sessions.open(request, Kind.STREAM))
+        return _Counted(events, sessions.open(request, OpenKind.STREAM))
     except Refused:
         await events.aclose()
         raise
@@ -51,7 +51,7 @@ async def stream(
 class _Counted(EventSourceResponse):
     """Counted from the first byte to the last, whoever ends it; ended in good form."""
 
-    def __init__(self, events: AsyncGenerator[Chunk], session: Session) -> None:
+    def __init__(self, events: AsyncGenerator[Chunk], session: OpenRequest) -> None:
         super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- as the library has it
         self._session = session
 

@@ -24,7 +24,7 @@ from towpath.web.limits import ServerLimits
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from towpath.web.mcp import Endpoint
+    from towpath.web.mcp import ToolsEndpoint
 
 PATH = "/mcp"
 
@@ -122,7 +122,7 @@ class ToolsPath:
         self._hosts = {host.lower() for host in limits.mcp_hosts}
         self._origins = {origin.lower().rstrip("/") for origin in limits.mcp_origins}
         self._starting = asyncio.Lock()
-        self._endpoint: Endpoint | None = None
+        self._endpoint: ToolsEndpoint | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         from towpath.web.problems import Refused, of_error  # noqa: PLC0415 -- needs an extra
@@ -143,10 +143,10 @@ class ToolsPath:
             await self._endpoint.close()
             self._endpoint = None
 
-    async def _started(self, app: ASGIApp) -> Endpoint:
+    async def _started(self, app: ASGIApp) -> ToolsEndpoint:
         async with self._starting:
             if (endpoint := self._endpoint) is None:
-                kind = (await asyncio.to_thread(_loaded)).Endpoint
+                kind = (await asyncio.to_thread(_loaded)).ToolsEndpoint
                 endpoint = await kind.started(app, self._found, self._version)
                 self._endpoint = endpoint
             return endpoint

@@ -20,7 +20,7 @@ LONGEST_BEAT = 5.0
 """A cancelled job hears of it with a renewal, however long its lease is."""
 
 
-class Stop(StrEnum):
+class StopReason(StrEnum):
     """Why an attempt has to end before its handler does."""
 
     CANCELLED = "cancelled"
@@ -72,7 +72,7 @@ class Attempt:
         self.note: bytes | None = None
         """The latest progress note, until it is on its way."""
         self.noting: asyncio.Task[None] | None = None
-        self.stop: Stop | None = None
+        self.stop: StopReason | None = None
         self.stopped_at = 0.0
         self.ended = 0.0
         self.over = False
@@ -81,7 +81,7 @@ class Attempt:
         """The class of what the handler raised."""
         self.raised: BaseException | None = None
         """That itself, if its words may be shown."""
-        self.told: Stop | None = None
+        self.told: StopReason | None = None
         """What the log says of its stop already."""
 
     def begin(self) -> None:
@@ -125,7 +125,7 @@ class Attempt:
         return (self.taken_ms - self.lease.claimed_ms) / 1000 + self.started - self.taken
 
 
-class Notes:
+class ProgressNotes:
     """Sends what handlers say meanwhile; one note per attempt on its way, the last one wins."""
 
     def __init__(self, engine: Engine) -> None:

@@ -30,7 +30,7 @@ from towpath.ids import JobId, LaneKey, QueueName, Token, queue_name
 if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
-    from towpath.worker.attempt import Stop
+    from towpath.worker.attempt import StopReason
 
     S = TypeVar("S", default=Any)
 else:
@@ -66,7 +66,7 @@ class Context(Generic[S]):
     ) -> None:
         self._lease, self._time_limit, self._tell = lease, time_limit, tell
         self._waited, self._state = waited, state
-        self.stopped: Stop | None = None
+        self.stopped: StopReason | None = None
         """Why it has to end before its handler does, once it has to."""
         self.handler = handler
         self.cancelled = False
@@ -172,11 +172,11 @@ class Context(Generic[S]):
         self._tell(check_size("progress", note, LARGEST_NOTE))
 
 
-class Verdict(Exception):
+class AttemptEnd(Exception):
     """How the attempt ends, in the handler's own words."""
 
 
-class Retry(Verdict):
+class Retry(AttemptEnd):
     """Try again after *after*; without it the retry policy decides. The attempt counts.
 
     `raise Retry("the printer is out of paper", after=minutes(5))`
@@ -193,7 +193,7 @@ class Retry(Verdict):
         self.after = None if after is None else duration("after", after)
 
 
-class Discard(Verdict):
+class Discard(AttemptEnd):
     """No other attempt can help: the job is dead, with this reason."""
 
     def __init__(self, reason: str) -> None:
@@ -201,7 +201,7 @@ class Discard(Verdict):
         self.reason = str(reason or "")
 
 
-class Snooze(Verdict):
+class Snooze(AttemptEnd):
     """Not now: come back at this time, or after this long. The attempt does not count."""
 
     def __init__(self, until: datetime | DurationLike) -> None:
@@ -213,7 +213,7 @@ class Snooze(Verdict):
             self.until = duration("until", until)
 
 
-class HandOver(Verdict):
+class HandOver(AttemptEnd):
     """Somebody else ends this attempt: whoever has `ctx.token`, within *lease*.
 
     The lease is renewed for that long and the slot is free; nothing is settled, and nothing renews
@@ -231,6 +231,6 @@ class AttemptStopped(Exception):
     the job, a lost lease, or the worker's end.
     """
 
-    def __init__(self, why: Stop) -> None:
+    def __init__(self, why: StopReason) -> None:
         super().__init__(f"the attempt was stopped: {why}")
         self.why = why

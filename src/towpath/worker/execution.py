@@ -17,7 +17,7 @@ from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.attempt import Attempt, Notes, Stop
+from towpath.worker.attempt import Attempt, ProgressNotes, StopReason
 from towpath.worker.context import NO_STATE
 from towpath.worker.feeding import Feeding
 from towpath.worker.fetch import Feeder, Readings
@@ -79,7 +79,7 @@ class Execution:
 
     async def __aenter__(self) -> Self:
         terms, engine = self._terms, self._app.engine
-        self._notes = Notes(engine)
+        self._notes = ProgressNotes(engine)
         self._threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
         self._processes = Processes(note=self._notes.send, log=self._log)
         self._runner = Runner(
@@ -189,7 +189,7 @@ class Execution:
     async def release_all(self) -> None:
         """Give back what still runs, whether or not it can be ended."""
         for attempt in list(self._held):
-            self.stop(attempt, Stop.STOPPING)
+            self.stop(attempt, StopReason.STOPPING)
         await self._have_ended(self._held)
         left = [
             attempt
@@ -216,7 +216,7 @@ class Execution:
         attempt = Attempt(lease, handler, since=feeder.asked_at, now_ms=now_ms)
         self._held[attempt] = feeder
         if feeder.stopping:
-            attempt.stop = None if self.queues.ending else Stop.REMOVED
+            attempt.stop = None if self.queues.ending else StopReason.REMOVED
             self._finish(attempt, Release(lease))
         elif handler is None:
             self._finish(attempt, handler_missing(lease, handlers.values()))
@@ -268,7 +268,7 @@ class Execution:
         if self._gone:
             self._forget()
 
-    def stop(self, attempt: Attempt, why: Stop) -> None:
+    def stop(self, attempt: Attempt, why: StopReason) -> None:
         """End an attempt before its handler does, as far as its place allows."""
         if attempt.stop is why or attempt not in self._held:
             return
@@ -277,13 +277,13 @@ class Execution:
             attempt.ctx.cancelled, attempt.ctx.stopped = True, why
         self.report.stopped(attempt, why)
         place = attempt.handler.place if attempt.handler else Place.LOOP
-        if place is Place.PROCESS and why is Stop.CANCELLED:
+        if place is Place.PROCESS and why is StopReason.CANCELLED:
             self._processes.cancel(attempt)
             asyncio.get_running_loop().call_later(_TO_NOTICE, self._end_process, attempt)
-        elif place is Place.THREAD and why is not Stop.TIMED_OUT and attempt.ctx is not None:
+        elif place is Place.THREAD and why is not StopReason.TIMED_OUT and attempt.ctx is not None:
             pass  # it can't be ended: it sees its Context, and its slot stays taken
         elif attempt.task is not None and attempt.entered:  # else it sees it when it begins
-            if place is Place.THREAD and why is Stop.TIMED_OUT:
+            if place is Place.THREAD and why is StopReason.TIMED_OUT:
                 self._say_lost(attempt)
             attempt.task.cancel()
 

@@ -36,7 +36,7 @@ from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnr
 from towpath.ids import QueueName
 from towpath.supervise import detached
 from towpath.telemetry.metrics import QueueReading, Reading
-from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended
 from towpath.worker.slots import Share, Slots
 
@@ -221,7 +221,7 @@ class Feeder:
     def _decline(self, lease: Lease, now_ms: int) -> None:
         """Its slot was lent to another queue: somebody else may have one."""
         attempt = Attempt(lease, None, since=self.asked_at, now_ms=now_ms)
-        attempt.stop, attempt.over = Stop.CROWDED, True
+        attempt.stop, attempt.over = StopReason.CROWDED, True
         self._outbox.append((attempt, Release(lease)))
 
     def _lend(self) -> None:

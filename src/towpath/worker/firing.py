@@ -84,7 +84,7 @@ class Teller:
         self._log.emit(DUTY_FAILED, duty=duty, queue=queue, error=error, reason=reason)
 
 
-class Firing:
+class QueueFiring:
     """The recurring work of one queue."""
 
     def __init__(

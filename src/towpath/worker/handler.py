@@ -16,7 +16,7 @@ from towpath.errors import HandlerInvalid
 from towpath.ids import QueueName, queue_name
 from towpath.worker.context import Context, Discard
 from towpath.worker.lifespan import Lifespan
-from towpath.worker.payload import Form, WithDefault, form
+from towpath.worker.payload import PayloadForm, WithDefault, form
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -106,10 +106,12 @@ class Handler(Generic[T, R, C]):
         self.takes_payload, self.context_name = signature.takes_payload, signature.context
         self.context_first = signature.context_first
         self.needs_context = signature.needs_context
-        self.payload: Form[Any] = _form(self.name, signature.payload, f"payload of {self.name}")
+        self.payload: PayloadForm[Any] = _form(
+            self.name, signature.payload, f"payload of {self.name}"
+        )
         if signature.default is not inspect.Parameter.empty:
             self.payload = WithDefault(self.payload, signature.default)
-        self.result: Form[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.result: PayloadForm[Any] = _form(self.name, signature.result, f"result of {self.name}")
         self.lifespan: Lifespan | None = None
         """What makes the things that it shares with others of its app, in each process."""
         self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
@@ -225,7 +227,7 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
     return Place.THREAD
 
 
-def _form(name: str, kind: Any, what: str) -> Form[Any]:
+def _form(name: str, kind: Any, what: str) -> PayloadForm[Any]:
     try:
         return form(kind, what)
     except TypeError as error:

@@ -19,7 +19,7 @@ from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
-from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended, Report
 from towpath.worker.settlements import failed, time_limit_reason
 
@@ -29,7 +29,7 @@ PATIENCE = 2.0
 """Seconds for an attempt to end after it was told to."""
 
 T = TypeVar("T")
-Tell = Callable[[Attempt, Stop], None]
+Tell = Callable[[Attempt, StopReason], None]
 
 
 class Heartbeat:
@@ -147,7 +147,7 @@ class Heartbeat:
         due = [
             attempt
             for attempt in held
-            if attempt.renew_at <= now < attempt.deadline and attempt.stop is not Stop.LOST
+            if attempt.renew_at <= now < attempt.deadline and attempt.stop is not StopReason.LOST
         ]
         # What is done must not be done again because a blocked loop can't say so.
         due += [attempt for attempt, _ in self._unsettled() if attempt.renew_at <= now]
@@ -179,22 +179,22 @@ class Heartbeat:
         if isinstance(outcome, Lease):
             attempt.renew_at = now + attempt.beat
             if outcome.cancel_requested:
-                self._tell(attempt, Stop.CANCELLED)
+                self._tell(attempt, StopReason.CANCELLED)
         elif not attempt.over:
             # Settled meanwhile is no news; anything else means that the job is another's.
-            self._tell(attempt, Stop.LOST)
+            self._tell(attempt, StopReason.LOST)
 
     def _out_of_time(self, attempt: Attempt, now: float) -> None:
         """Told once; one that does not end is given up here, whatever the worker's loop does."""
         told = self._told.setdefault(attempt, now)
         if told == now:
-            self._tell(attempt, Stop.TIMED_OUT)
+            self._tell(attempt, StopReason.TIMED_OUT)
         elif now - told >= PATIENCE and not attempt.over:
             attempt.over = True
             attempt.error = "TimeLimit"
             settlement = failed(attempt, time_limit_reason(attempt))
             # Said here and not by the worker's loop: that may be what the attempt blocks.
-            self._report.stopped(attempt, Stop.TIMED_OUT)
+            self._report.stopped(attempt, StopReason.TIMED_OUT)
             self._calls.create_task(self._fail(attempt, settlement))
 
     async def _fail(self, attempt: Attempt, settlement: Settlement) -> None:
@@ -219,7 +219,7 @@ class Heartbeat:
         else:
             self._report.settled(batch, outcomes)
 
-    def _tell(self, attempt: Attempt, why: Stop) -> None:
+    def _tell(self, attempt: Attempt, why: StopReason) -> None:
         self._in_loop(lambda: self._stop(attempt, why))
 
     async def _watch_loop(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from towpath.errors import MiddlewareInvalid
 from towpath.worker.attempt import Attempt
-from towpath.worker.context import AttemptStopped, Context, Verdict
+from towpath.worker.context import AttemptEnd, AttemptStopped, Context
 from towpath.worker.settlements import reason_of
 
 _LAST_WORDS = 1.0
@@ -60,7 +60,7 @@ def named(middleware: object) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
 
-class Next:
+class InnerCall:
     """What is inside of one middleware. It is called exactly once."""
 
     __slots__ = ("_call", "_name", "called", "raised", "value")
@@ -83,7 +83,7 @@ class Next:
         return self.value
 
 
-def _require_called(middleware: object, inner: Next) -> None:
+def _require_called(middleware: object, inner: InnerCall) -> None:
     if not inner.called:
         rule = "returned without calling call_next: the handler did not run"
         raise MiddlewareInvalid(named(middleware), rule=rule)
@@ -140,12 +140,12 @@ class Around:
         if at == len(self._middleware):
             return await self._handled()
         middleware = self._middleware[at]
-        inner = Next(middleware, lambda: self._shown(self._from(at + 1)))
+        inner = InnerCall(middleware, lambda: self._shown(self._from(at + 1)))
         try:
             value = await middleware(self._ctx, inner)
             _require_called(middleware, inner)
         except Exception as error:
-            if error is not inner.raised and not isinstance(error, Verdict):
+            if error is not inner.raised and not isinstance(error, AttemptEnd):
                 self._failed(middleware, error)
             raise
         return inner.value if value is None else value

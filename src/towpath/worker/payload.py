@@ -17,7 +17,7 @@ from towpath.errors import PayloadInvalid
 T = TypeVar("T")
 
 
-class Form(Protocol[T]):
+class PayloadForm(Protocol[T]):
     """How values of one type are written down."""
 
     def encode(self, value: T) -> bytes:
@@ -81,7 +81,7 @@ def _refuse_no_numbers(named: str, value: Any) -> None:
 class WithDefault:
     """Values that need not be given: no bytes at all are the default."""
 
-    def __init__(self, form: Form[Any], default: Any) -> None:
+    def __init__(self, form: PayloadForm[Any], default: Any) -> None:
         self._form, self._default = form, default
 
     def encode(self, value: Any) -> bytes:
@@ -96,7 +96,7 @@ class WithDefault:
         return self._form.encode(self._default) if isinstance(self._form, Raw) else b""
 
 
-def form(kind: Any, named: str) -> Form[Any]:
+def form(kind: Any, named: str) -> PayloadForm[Any]:
     """The form for values of *kind*, e.g. a handler's annotation; *named* is for messages.
 
     Raises TypeError for what can be neither.

@@ -42,7 +42,7 @@ from towpath.worker.child import (
     Said,
     framed,
 )
-from towpath.worker.context import HandOver, Retry, Snooze, Verdict
+from towpath.worker.context import AttemptEnd, HandOver, Retry, Snooze
 from towpath.worker.handler import Handler
 from towpath.worker.settlements import ChildDiscarded, ChildFailed
 
@@ -206,7 +206,7 @@ class Processes:
                 code=died.code,
             )
             raise
-        except (ChildFailed, Verdict):
+        except (ChildFailed, AttemptEnd):
             idle.append(process)
             raise
         finally:

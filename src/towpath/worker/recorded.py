@@ -25,7 +25,7 @@ from towpath.ids import QueueName
 from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.settlements import reason_of, stopped
@@ -82,7 +82,7 @@ class RecordedRuns:
             return await self._written(attempt, await self._explicit(attempt, settlement))
         except asyncio.CancelledError:
             # The row may know or not. Whoever gets the job next asks it.
-            return None if attempt.stop is Stop.LOST else Release(attempt.lease)
+            return None if attempt.stop is StopReason.LOST else Release(attempt.lease)
 
     async def _limited(self, attempt: Attempt, lease: Lease) -> Lease:
         """The lease with its limit of attempts: the row counts those, not the server."""
@@ -108,7 +108,7 @@ class RecordedRuns:
 
     async def _written(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
         """Tell the record, until it answers or somebody ends the attempt."""
-        cancelled, tries = attempt.stop is Stop.CANCELLED, 0
+        cancelled, tries = attempt.stop is StopReason.CANCELLED, 0
         while True:
             try:
                 return await self._recorder.end(attempt.lease, settlement, cancelled=cancelled)

@@ -15,12 +15,12 @@ from datetime import datetime
 from towpath.clock import Clock, ServerClock, instant, steady
 from towpath.engine.engine import Engine
 from towpath.engine.schedule import Recurrence
-from towpath.engine.schedules import Entry
+from towpath.engine.schedules import IndexEntry
 from towpath.errors import EngineClosed, InvalidOption, ServerError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.firing import Firing, Teller
+from towpath.worker.firing import QueueFiring, Teller
 
 HEAR_EVERY = 0.9
 """Seconds until it is asked again whether a schedule was changed: one question for all queues."""
@@ -132,7 +132,7 @@ async def fire_due(
     kept = (await engine.schedules.changes()).queues or {}
     names = declared.keys() | {queue for queue in kept if queue in queues}
     teller = Teller(log or Log(), Metrics())
-    firing = [Firing(engine, queue, declared.get(queue, ()), teller) for queue in names]
+    firing = [QueueFiring(engine, queue, declared.get(queue, ()), teller) for queue in names]
     outcomes = await asyncio.gather(
         *(of_queue.fire_due() for of_queue in firing), return_exceptions=True
     )
@@ -156,8 +156,8 @@ class _Watch:
     ) -> None:
         self._engine, self._recurrences, self._queues = engine, recurrences, queues
         self._group, self._clock, self._teller = group, clock, teller
-        self._firing: dict[QueueName, tuple[Firing, asyncio.Task[None]]] = {}
-        self._last, self._kept = "", dict[QueueName, Entry]()
+        self._firing: dict[QueueName, tuple[QueueFiring, asyncio.Task[None]]] = {}
+        self._last, self._kept = "", dict[QueueName, IndexEntry]()
         self._unfinished: dict[QueueName, tuple[str, int]] = {}
         """Queues with a change that has begun: which one, and for how many looks."""
         self._ahead: float | None = None
@@ -201,7 +201,7 @@ class _Watch:
             self._firing.pop(queue)[1].cancel()
         for queue in wanted:
             if queue not in self._firing:
-                firing = Firing(self._engine, queue, (), self._teller)
+                firing = QueueFiring(self._engine, queue, (), self._teller)
                 task = self._group.create_task(firing.keep(self._clock))
                 self._firing[queue] = (firing, task)
             self._firing[queue][0].declare(declared.get(queue, ()))

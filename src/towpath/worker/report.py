@@ -11,7 +11,7 @@ from towpath.errors import JobError, LeaseLost, TowpathError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import HandlerMetrics, Metrics
-from towpath.worker.attempt import Attempt, Stop
+from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.recorded import SKIPPED
 from towpath.worker.settlements import server_now
 
@@ -64,17 +64,17 @@ class Report:
         for metrics, attempts in done.items():
             self._completed(metrics, attempts)
 
-    def stopped(self, attempt: Attempt, why: Stop) -> None:
+    def stopped(self, attempt: Attempt, why: StopReason) -> None:
         """The attempt has to end before its handler: said once, by whoever comes first."""
         if attempt.told is why:
             return
         attempt.told = why
         metrics = self._of(attempt)
         match why:
-            case Stop.LOST:
+            case StopReason.LOST:
                 metrics.lost.inc()
                 self.log.emit(events.JOB_LOST, **_named(attempt), ran=attempt.ran)
-            case Stop.TIMED_OUT:
+            case StopReason.TIMED_OUT:
                 metrics.timed_out.inc()
                 handler = attempt.handler
                 self.log.emit(
@@ -84,7 +84,9 @@ class Report:
                     limit=handler.options.time_limit if handler else 0.0,
                     ended=_ENDED[handler.place] if handler else "",
                 )
-            case Stop.CANCELLED | Stop.STOPPING | Stop.REMOVED | Stop.CROWDED:
+            case (
+                StopReason.CANCELLED | StopReason.STOPPING | StopReason.REMOVED | StopReason.CROWDED
+            ):
                 pass
 
     # ── one kind of end each ─────────────────────────────────────────────────────────────
@@ -173,9 +175,9 @@ class Report:
         return self.metrics.of(attempt.lease.queue, handler.name if handler else UNKNOWN_HANDLER)
 
 
-_RELEASED: dict[Stop | None, str] = {
-    Stop.CROWDED: "its claim was answered too late",
-    Stop.REMOVED: "its handler was removed",
+_RELEASED: dict[StopReason | None, str] = {
+    StopReason.CROWDED: "its claim was answered too late",
+    StopReason.REMOVED: "its handler was removed",
 }
 _UNFIT = {
     "PayloadInvalid": events.PAYLOAD_INVALID,

@@ -14,8 +14,8 @@ from towpath.errors import TowpathError
 from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
 from towpath.telemetry.logs import JobLine, Log, current_job
-from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import NO_STATE, Context, HandOver, Snooze, Verdict
+from towpath.worker.attempt import Attempt, StopReason
+from towpath.worker.context import NO_STATE, AttemptEnd, Context, HandOver, Snooze
 from towpath.worker.handler import Handler, Place
 from towpath.worker.middleware import Around, AttemptMiddleware, named
 from towpath.worker.places import Processes, Threads
@@ -79,7 +79,7 @@ class Runner:
                     return _ending(attempt, error)
                 raise
             except asyncio.CancelledError:
-                if attempt.stop in (None, Stop.TIMED_OUT):
+                if attempt.stop in (None, StopReason.TIMED_OUT):
                     raise
                 return stopped(attempt)
 
@@ -185,9 +185,9 @@ class Runner:
 
 
 def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
-    if attempt.stop is Stop.LOST:
+    if attempt.stop is StopReason.LOST:
         return None
-    if attempt.stop is Stop.STOPPING and not isinstance(only_leaf(error), Verdict):
+    if attempt.stop is StopReason.STOPPING and not isinstance(only_leaf(error), AttemptEnd):
         return stopped(attempt)  # it broke off because it was asked to
     try:
         return ending(attempt, error)

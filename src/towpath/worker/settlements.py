@@ -15,8 +15,8 @@ from towpath.engine.codec import settlement_item
 from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
-from towpath.worker.attempt import Attempt, Stop
-from towpath.worker.context import Discard, HandOver, Retry, Snooze, Verdict
+from towpath.worker.attempt import Attempt, StopReason
+from towpath.worker.context import AttemptEnd, Discard, HandOver, Retry, Snooze
 from towpath.worker.handler import Handler
 
 LONGEST_MESSAGE = 1000
@@ -83,7 +83,7 @@ def _error(raised: BaseException) -> str:
 def _tellable(raised: BaseException) -> BaseException | None:
     """What belongs in a log line with its traceback: neither verdicts nor what quotes a payload."""
     match raised:
-        case Verdict() | PayloadInvalid() | PayloadTooLarge() | ChildFailed(trace=""):
+        case AttemptEnd() | PayloadInvalid() | PayloadTooLarge() | ChildFailed(trace=""):
             return None
         case _:
             return raised
@@ -92,11 +92,11 @@ def _tellable(raised: BaseException) -> BaseException | None:
 def stopped(attempt: Attempt) -> Settlement | None:
     """The settlement for an attempt that had to end before its handler; None = nothing to say."""
     match attempt.stop:
-        case Stop.LOST:
+        case StopReason.LOST:
             return None
-        case Stop.CANCELLED | Stop.STOPPING | Stop.REMOVED | Stop.CROWDED:
+        case StopReason.CANCELLED | StopReason.STOPPING | StopReason.REMOVED | StopReason.CROWDED:
             return Release(attempt.lease)
-        case Stop.TIMED_OUT:
+        case StopReason.TIMED_OUT:
             attempt.error = "TimeLimit"
             return failed(attempt, time_limit_reason(attempt))
         case None:
@@ -199,7 +199,7 @@ def _leaves(error: BaseException) -> int:
 def only_leaf(error: BaseException) -> BaseException:
     """What a handler has raised: a verdict that is alone in a group of tasks is a verdict."""
     leaf, more = first_leaf(error)
-    return leaf if isinstance(leaf, Verdict) and not more else error
+    return leaf if isinstance(leaf, AttemptEnd) and not more else error
 
 
 def writable(text: str) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
-from towpath.engine.living import TELL_EVERY, Doing, Running
+from towpath.engine.living import TELL_EVERY, Doing, RunningJob
 from towpath.errors import ServerError
 from towpath.ids import QueueName, worker_name
 from towpath.renamed import methods
@@ -206,7 +206,7 @@ class Worker:
                 doing = Doing(
                     host=host, pid=pid, queues=queues, serving=len(queues), slots=self.concurrency,
                     running=execution.running,
-                    jobs=[Running(held.lease.job, held.taken_ms) for held in execution.held],
+                    jobs=[RunningJob(held.lease.job, held.taken_ms) for held in execution.held],
                 )  # fmt: skip
                 with suppress(ServerError):  # what claims says what is wrong
                     await living.tell(self.name, doing)

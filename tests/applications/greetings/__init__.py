@@ -4,7 +4,7 @@ the command line and by webhooks.
 
 from towpath.apps.application import Application
 from towpath.options import Options, Secret
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 
 
 class GreetingsOptions(Options, frozen=True, kw_only=True):
@@ -19,7 +19,7 @@ class GreetingsOptions(Options, frozen=True, kw_only=True):
 
 
 GREETED = MetricSpec(
-    "towpath_greetings_greeted_total", Kind.COUNTER, (), "Greetings asked for.", "Is it used?"
+    "towpath_greetings_greeted_total", MetricKind.COUNTER, (), "Greetings asked for.", "Is it used?"
 )
 HERE = "tests.applications.greetings"
 APPLICATION = Application(

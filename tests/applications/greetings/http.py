@@ -12,7 +12,7 @@ from towpath.calls.errors import SignatureRefused
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.fields import Answer
-from towpath.web.mount import Listener, Mount
+from towpath.web.mount import Mount, WebhookListener
 from towpath.web.parts import service
 from towpath.web.problems import documented
 
@@ -52,8 +52,8 @@ async def take(greetings: Greetings, name: str) -> GreetedOut:
     return GreetedOut(job=await greetings.greet(name))
 
 
-def listener(path: str) -> Listener:
-    return Listener(
+def listener(path: str) -> WebhookListener:
+    return WebhookListener(
         path=path,
         secrets="github_secrets",
         read=read,

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 
 from tests.applications.greetings import GREETED, GreetingsOptions
 from towpath import QueueOptions, Towpath, TowpathError
-from towpath.apps.application import Answered, Host
+from towpath.apps.application import ErrorCodes, Host
 
 QUEUE = "greetings"
 QUEUES = {QUEUE: QueueOptions(max_attempts=3)}
@@ -19,7 +19,7 @@ class NobodyThere(TowpathError):
     remedy = "Greet somebody else."
 
 
-ERRORS = {NobodyThere: Answered(status=404, exit=5)}
+ERRORS = {NobodyThere: ErrorCodes(status=404, exit=5)}
 
 
 class Greetings:

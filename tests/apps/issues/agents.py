@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.waiting import eventually_async
 from towpath.apps.issues.board import Board
-from towpath.apps.issues.handing import Wish
-from towpath.apps.issues.model import Facts, Issue, IssueState, Source, Task
+from towpath.apps.issues.handing import TaskRequest
+from towpath.apps.issues.model import Facts, Issue, IssueSource, IssueState, Task
 from towpath.apps.issues.options import IssuesOptions
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.service import Issues
 from towpath.clock import Duration
 from towpath.engine.engine import Engine
@@ -22,7 +22,7 @@ class Desk:
     """The service, and what is behind it."""
 
     def __init__(
-        self, engine: Engine, ledger: Ledger, options: IssuesOptions, policy: Policy
+        self, engine: Engine, ledger: Ledger, options: IssuesOptions, policy: IssuePolicy
     ) -> None:
         self.engine, self.ledger, self.metrics = engine, ledger, Metrics()
         self.board = Board(
@@ -35,7 +35,7 @@ class Desk:
         )
         self.service = Issues(self.board)
 
-    def under(self, policy: Policy) -> "Desk":
+    def under(self, policy: IssuePolicy) -> "Desk":
         """Another process, with another policy."""
         return Desk(self.engine, self.ledger, self.board.options, policy)
 
@@ -50,12 +50,12 @@ class Desk:
 
     async def tell(self, facts: Facts, version: int, *, read: bool = False) -> Issue:
         """As a webhook does; *read*: as reconciliation does."""
-        return await self.service.tell(facts, source=Source.GITHUB, version=version, read=read)
+        return await self.service.tell(facts, source=IssueSource.GITHUB, version=version, read=read)
 
     async def ask(
         self, agent: str = "ann", *, wait: Duration | None = None, **wish: Any
     ) -> Task | None:
-        return await self.service.request(Wish(agent=agent, **wish), wait=wait)
+        return await self.service.request(TaskRequest(agent=agent, **wish), wait=wait)
 
     async def take(self, agent: str = "ann", **wish: Any) -> Task:
         task = await self.ask(agent, **wish)

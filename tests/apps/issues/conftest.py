@@ -9,7 +9,7 @@ from tests.apps.issues.agents import Desk
 from tests.apps.issues.sites import SECRET, Site, options_for
 from tests.forges.github_description import github_description
 from towpath.apps.issues.options import IssuesOptions
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.tables import TABLES
 from towpath.calls.caller import Caller
 from towpath.engine.engine import Engine
@@ -33,13 +33,13 @@ def options() -> IssuesOptions:
 
 
 @pytest.fixture
-def policy() -> Policy:
-    return Policy()
+def policy() -> IssuePolicy:
+    return IssuePolicy()
 
 
 @pytest.fixture
 async def desk(
-    engine_url: str, ledger: Ledger, options: IssuesOptions, policy: Policy
+    engine_url: str, ledger: Ledger, options: IssuesOptions, policy: IssuePolicy
 ) -> AsyncIterator[Desk]:
     async with Engine(engine_url) as engine:
         yield Desk(engine, ledger, options, policy)
@@ -47,7 +47,7 @@ async def desk(
 
 @pytest.fixture
 async def site(
-    engine_url: str, ledger: Ledger, github: GitHubDouble, policy: Policy, caller: Caller
+    engine_url: str, ledger: Ledger, github: GitHubDouble, policy: IssuePolicy, caller: Caller
 ) -> AsyncIterator[Site]:
     github.listen("http://127.0.0.1:1/", secret=SECRET)
     async with Engine(engine_url) as engine:

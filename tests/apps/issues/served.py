@@ -19,7 +19,7 @@ from towpath.ledger.ledger import Ledger
 from towpath.server.build import Parts, build
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.web.auth import Kind
+from towpath.web.auth import OpenKind
 from towpath.web.limits import ServerLimits
 
 REPOSITORY = "octo/repo"
@@ -61,7 +61,7 @@ class Served:
     @property
     def waiting(self) -> int:
         """How many agents wait for a task."""
-        return self.app.state.sessions.count(Kind.WAIT)
+        return self.app.state.sessions.count(OpenKind.WAIT)
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from towpath.apps.issues.github import github_of
 from towpath.apps.issues.hooks import read_github
 from towpath.apps.issues.model import PROJECTIONS, Issue
 from towpath.apps.issues.options import IssuesOptions
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.projection import Projector
 from towpath.apps.issues.sync import Reconciler, Synced
 from towpath.calls.caller import Caller
@@ -15,7 +15,7 @@ from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
 from towpath.testing.github.double import GitHubDouble
-from towpath.testing.github.hooks import Delivery
+from towpath.testing.github.hooks import GitHubDelivery
 from towpath.testing.github.people import People
 from towpath.worker.context import Context, Retry
 
@@ -40,7 +40,7 @@ class Site(Desk):
         engine: Engine,
         ledger: Ledger,
         options: IssuesOptions,
-        policy: Policy,
+        policy: IssuePolicy,
         *,
         github: GitHubDouble,
         caller: Caller,
@@ -64,7 +64,7 @@ class Site(Desk):
     async def sync(self, repository: str = REPOSITORY) -> Synced:
         return await self.reconciler.compare(repository)
 
-    async def deliver(self, *deliveries: Delivery) -> None:
+    async def deliver(self, *deliveries: GitHubDelivery) -> None:
         """Take these webhooks, or all that came since the last time."""
         some = deliveries or self.github.deliveries[self.taken :]
         if not deliveries:

@@ -9,9 +9,9 @@ import pytest
 
 from tests.apps.issues.sites import Site
 from towpath.apps.issues.life import judged
-from towpath.apps.issues.model import Issue, IssueState, Source
-from towpath.apps.issues.policy import Policy
-from towpath.testing.github.hooks import Delivery
+from towpath.apps.issues.model import Issue, IssueSource, IssueState
+from towpath.apps.issues.policy import IssuePolicy
+from towpath.testing.github.hooks import GitHubDelivery
 from towpath.testing.github.people import People
 
 PROGRAMS = int(os.environ.get("TOWPATH_ISSUE_PROGRAMS", "12"))
@@ -22,8 +22,8 @@ SAID = ("state", "title", "body", "labels", "assignees")
 
 
 @pytest.fixture
-def policy() -> Policy:
-    return Policy(blocked_by=True)
+def policy() -> IssuePolicy:
+    return IssuePolicy(blocked_by=True)
 
 
 def happenings(people: People, chance: random.Random) -> None:
@@ -49,7 +49,7 @@ def happenings(people: People, chance: random.Random) -> None:
         chance.choice(doings)(chance.choice(numbers))
 
 
-def muddled(sent: list[Delivery], chance: random.Random) -> list[Delivery]:
+def muddled(sent: list[GitHubDelivery], chance: random.Random) -> list[GitHubDelivery]:
     """Some are lost, some come twice, all in any order."""
     kept = [it for it in sent if chance.random() < 0.7]
     twice = [it for it in kept if chance.random() < 0.3]
@@ -75,7 +75,7 @@ async def expected(site: Site, repository: str) -> dict[str, Issue]:
             id=found.facts.id,
             repository=repository,
             number=number,
-            source=Source.GITHUB,
+            source=IssueSource.GITHUB,
             **{name: getattr(found.facts, name) for name in SAID},
         )
     for id, row in rows.items():

@@ -6,7 +6,7 @@ import pytest
 
 from tests.apps.issues.sites import Site
 from towpath.apps.issues.errors import TaskStale
-from towpath.apps.issues.policy import Policy, WorkLimits
+from towpath.apps.issues.policy import IssuePolicy, WorkLimits
 from towpath.apps.issues.tables import TABLES
 from towpath.testing import drift
 
@@ -80,8 +80,8 @@ async def test_a_comparison_with_github(site: Site) -> None:
 
 class TestAmongMany:
     @pytest.fixture
-    def policy(self) -> Policy:
-        return Policy(limits=WorkLimits(agent=1, repository=4), blocked_by=True)
+    def policy(self) -> IssuePolicy:
+        return IssuePolicy(limits=WorkLimits(agent=1, repository=4), blocked_by=True)
 
     async def test_each_issue_has_one_holder_and_limits_hold(self, site: Site) -> None:
         """Told of and asked for at the same time."""

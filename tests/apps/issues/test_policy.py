@@ -9,7 +9,7 @@ import pytest
 from tests.apps.issues.agents import Desk
 from towpath.apps.issues.mirrors import SCRIPTS
 from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
-from towpath.apps.issues.policy import Policy, Reviews, Roles, WorkLimits, read_policy
+from towpath.apps.issues.policy import IssuePolicy, ReviewTasks, Roles, WorkLimits, read_policy
 from towpath.clock import instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.errors import InvalidName
@@ -32,7 +32,7 @@ class TestTheBuiltInPolicy:
         [((), 40), (("P0",), 100), (("p2",), 60), (("P4", "P1"), 80), (("other",), 40)],
     )
     def test_goes_by_labels_of_priority(self, labels: tuple[str, ...], priority: int) -> None:
-        assert Policy().urgency(an_issue(*labels)) == priority
+        assert IssuePolicy().urgency(an_issue(*labels)) == priority
 
     @pytest.mark.parametrize(
         ("labels", "kind", "role"),
@@ -47,7 +47,7 @@ class TestTheBuiltInPolicy:
     def test_goes_by_labels_of_roles(
         self, labels: tuple[str, ...], kind: TaskType, role: str
     ) -> None:
-        policy, issue = Policy(), an_issue(*labels)
+        policy, issue = IssuePolicy(), an_issue(*labels)
         assert policy.task_type(issue.labels) is kind
         assert policy.role(issue, kind) == role
 
@@ -65,12 +65,12 @@ class TestTheBuiltInPolicy:
         ],
     )
     def test_withholds(self, issue: Issue, word: str | None) -> None:
-        found = Policy().withheld(issue, TaskType.DEVELOPMENT, [])
+        found = IssuePolicy().withheld(issue, TaskType.DEVELOPMENT, [])
         assert (found and found.word) == word
 
 
 def test_blocked_by_is_read_from_the_text() -> None:
-    policy = Policy(blocked_by=True)
+    policy = IssuePolicy(blocked_by=True)
     body = "Blocked by: #2, #3 and Octo/Lib#9.\nblocked by #1\nunblocked by #4"
     found = policy.blockers(an_issue(body=body))
     assert found == ["o/r#2", "o/r#3", "octo/lib#9"]
@@ -81,7 +81,7 @@ def test_the_example_of_a_policy_has_every_setting() -> None:
     policy, said = read_policy(text), tomllib.loads(text.decode())
     assert policy.role(an_issue("Area: API"), TaskType.DEVELOPMENT) == "backend"
     assert (policy.delay, policy.limits.agent) == (seconds(300), 2)
-    assert said.keys() == set(Policy.__struct_fields__)
+    assert said.keys() == set(IssuePolicy.__struct_fields__)
     for name in ("roles", "review", "fix", "limits", "show"):
         assert said[name].keys() == set(getattr(policy, name).__struct_fields__)
 
@@ -141,7 +141,7 @@ class TestAChangeOfAnIssue:
         assert (await desk.look(1)).withheld == "completed"
 
     async def test_that_closes_a_blocker_sets_others_free(self, desk: Desk) -> None:
-        desk = desk.under(Policy(blocked_by=True))
+        desk = desk.under(IssuePolicy(blocked_by=True))
         await desk.put(1)
         await desk.put(2, "P0", body="Blocked by #1")
         assert (await desk.look(2)).withheld == "blocked"
@@ -150,7 +150,7 @@ class TestAChangeOfAnIssue:
 
     async def test_of_the_policy_counts_for_issues_that_are_known(self, desk: Desk) -> None:
         await desk.put(1, "wontfix")
-        other = desk.under(Policy(never=("wontfix",)))
+        other = desk.under(IssuePolicy(never=("wontfix",)))
         await other.board.tend_once()
         assert (await other.look(1)).withheld == "never"
         assert await other.ask() is None
@@ -177,7 +177,7 @@ class TestAReviewTask:
         assert again.found == first.found
 
     async def test_is_offered_when_it_is_over(self, desk: Desk, server: EmbeddedServer) -> None:
-        desk = desk.under(Policy(review=Reviews(delay="0s")))
+        desk = desk.under(IssuePolicy(review=ReviewTasks(delay="0s")))
         await desk.put(1, "needs-review")
         task = await desk.take()
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
@@ -186,7 +186,7 @@ class TestAReviewTask:
         assert b"READY_FOR_ASSIGNMENT" in asked(server, "HGETALL", "review_delay_octo/repo#1")
 
     async def test_keeps_its_time_for_a_day_after_it_was_done(self, desk: Desk) -> None:
-        desk = desk.under(Policy(review=Reviews(delay="0s")))
+        desk = desk.under(IssuePolicy(review=ReviewTasks(delay="0s")))
         first = await desk.put(1, "needs-review")
         task = await desk.take()
         await desk.service.complete(task.task_id, task.token)
@@ -226,7 +226,7 @@ class TestTheLockForOutsiders:
 
 class TestALimit:
     async def test_of_an_agent_holds(self, desk: Desk) -> None:
-        desk = desk.under(Policy(limits=WorkLimits(agent=2)))
+        desk = desk.under(IssuePolicy(limits=WorkLimits(agent=2)))
         for number in range(1, 5):
             await desk.put(number)
         first = await desk.take("ann")
@@ -237,7 +237,7 @@ class TestALimit:
         await desk.take("ann")
 
     async def test_of_a_repository_holds(self, desk: Desk) -> None:
-        desk = desk.under(Policy(limits=WorkLimits(repository=1)))
+        desk = desk.under(IssuePolicy(limits=WorkLimits(repository=1)))
         await desk.put(1, "P0")
         await desk.put(2, "P0")
         await desk.put(9, "P4", repository="octo/other")
@@ -250,7 +250,7 @@ class TestALimit:
 
 class TestOnlyTheHighestPriority:
     async def test_is_handed_out(self, desk: Desk) -> None:
-        desk = desk.under(Policy(only_highest=True))
+        desk = desk.under(IssuePolicy(only_highest=True))
         await desk.put(1, "P0")
         await desk.put(2, "P1")
         first = await desk.take("ann")
@@ -262,7 +262,7 @@ class TestOnlyTheHighestPriority:
 
 class TestRolesAndRepositories:
     async def test_decide_who_gets_what(self, desk: Desk) -> None:
-        desk = desk.under(Policy(roles=Roles(labels={"db": "ops"})))
+        desk = desk.under(IssuePolicy(roles=Roles(labels={"db": "ops"})))
         await desk.put(1, "P0", "db")
         await desk.put(2, "P4")
         await desk.put(3, repository="octo/other")

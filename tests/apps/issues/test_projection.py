@@ -3,7 +3,7 @@
 import pytest
 
 from tests.apps.issues.sites import Site
-from towpath.apps.issues.policy import Policy, Showing
+from towpath.apps.issues.policy import IssuePolicy, Showing
 from towpath.testing.github.trouble import answers, hangs_up, rate_limit, too_many
 
 
@@ -68,8 +68,8 @@ class TestAnIssueThatIsHeld:
 
 class TestAComment:
     @pytest.fixture
-    def policy(self) -> Policy:
-        return Policy(show=Showing(comment=True))
+    def policy(self) -> IssuePolicy:
+        return IssuePolicy(show=Showing(comment=True))
 
     async def test_is_made_once_per_hold(self, site: Site) -> None:
         site.people.open("It breaks")

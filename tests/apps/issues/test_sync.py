@@ -7,8 +7,8 @@ import pytest
 from tests.apps.issues.counting import scripts_run, statements
 from tests.apps.issues.sites import Site
 from towpath.apps.issues import life, tables
-from towpath.apps.issues.model import Facts, Issue, Source
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.model import Facts, Issue, IssueSource
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.calls.errors import AnswerRefused, CallFailed
 from towpath.clock import wall_ms
 from towpath.embedded import EmbeddedServer
@@ -104,7 +104,9 @@ async def test_what_is_being_told_is_left_to_who_tells_it(site: Site) -> None:
     facts = Facts(repository="octo/repo", number=1)
 
     def told(before: Issue | None) -> Issue:
-        return life.told(before, facts, source=Source.GITHUB, version=1, read=True, now=wall_ms())
+        return life.told(
+            before, facts, source=IssueSource.GITHUB, version=1, read=True, now=wall_ms()
+        )
 
     await site.board.revise(facts.id, told, settle=False)
     await site.board.tend_once()
@@ -112,7 +114,7 @@ async def test_what_is_being_told_is_left_to_who_tells_it(site: Site) -> None:
 
 
 async def test_an_issue_that_others_block_waits_whichever_is_found_first(site: Site) -> None:
-    site.board.policy = Policy(blocked_by=True)
+    site.board.policy = IssuePolicy(blocked_by=True)
     for number in range(1, 105):
         blocker = {1: 2, 3: 104, 104: 103}.get(number)
         site.people.open("It breaks", body=f"Blocked by #{blocker}" if blocker else "")

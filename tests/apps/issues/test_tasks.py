@@ -9,7 +9,7 @@ from tests.apps.issues.counting import read_whole, statements
 from tests.waiting import eventually_async
 from towpath.apps.issues import life
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
-from towpath.apps.issues.model import ISSUES, Facts, Issue, Source, TaskType
+from towpath.apps.issues.model import ISSUES, Facts, Issue, IssueSource, TaskType
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import instant, seconds, wall_ms
 from towpath.engine.leases import lease_by_token
@@ -184,7 +184,7 @@ class TestAServerThatDiesWithALock:
         facts = Facts(repository="octo/repo", number=1)
 
         def told(before: Issue | None) -> Issue:
-            source = Source.GITHUB
+            source = IssueSource.GITHUB
             return life.told(before, facts, source=source, version=1, read=False, now=wall_ms())
 
         await desk.board.tend_once()  # Redis knows all that there is: nothing is offered anew

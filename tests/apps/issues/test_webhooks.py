@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from tests.apps.issues.sites import SECRET, Site, options_for
-from towpath.apps.issues.hooks import Ignored, read_github
-from towpath.apps.issues.policy import Policy, Reviews
+from towpath.apps.issues.hooks import read_github
+from towpath.apps.issues.policy import IssuePolicy, ReviewTasks
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
-from towpath.testing.github.hooks import Delivery, Hook
+from towpath.forges.facts import Ignored
+from towpath.testing.github.hooks import GitHubDelivery, GitHubHook
 
 
-def signed(event: str, payload: dict[str, Any]) -> Delivery:
-    return Delivery(Hook("http://127.0.0.1:1/", SECRET, ()), "d-1", event, payload, [])
+def signed(event: str, payload: dict[str, Any]) -> GitHubDelivery:
+    return GitHubDelivery(GitHubHook("http://127.0.0.1:1/", SECRET, ()), "d-1", event, payload, [])
 
 
 class TestADelivery:
@@ -101,8 +102,8 @@ class TestWhatHappensToAnIssue:
 
 class TestWhatHappensToAPullRequest:
     @pytest.fixture
-    def policy(self) -> Policy:
-        return Policy(review=Reviews(restart=True))
+    def policy(self) -> IssuePolicy:
+        return IssuePolicy(review=ReviewTasks(restart=True))
 
     async def test_is_known_by_its_branch_or_its_words(self, site: Site) -> None:
         site.people.open("One")

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from towpath.apps.messages.model import Message, Receipt
+from towpath.apps.messages.model import Message, MessageReceipt
 from towpath.apps.messages.service import Messages
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
@@ -20,5 +20,5 @@ def a_message(user_id: str = "ann", message: str = "hello", **more: Any) -> Mess
 
 async def send(
     messages: Messages, user_id: str = "ann", message: str = "hello", **more: Any
-) -> Receipt:
+) -> MessageReceipt:
     return await messages.send(a_message(user_id, message, **more))

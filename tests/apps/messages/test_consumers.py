@@ -13,7 +13,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
-from towpath.apps.messages.adapters import Outgoing
+from towpath.apps.messages.adapters import MessageAdapters
 from towpath.apps.messages.callbacks import (
     FIRST_LOOK,
     sentry_id,
@@ -21,7 +21,7 @@ from towpath.apps.messages.callbacks import (
     submit_sentry,
 )
 from towpath.apps.messages.handlers import add_callbacks, add_push
-from towpath.apps.messages.model import CALLBACKS, MESSAGES, Receipt, message_ref
+from towpath.apps.messages.model import CALLBACKS, MESSAGES, MessageReceipt, message_ref
 from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
@@ -49,7 +49,7 @@ async def pushing(
     """Messages, and a worker that pushes them to *receiver*."""
     options = MessagesOptions(worker_url=receiver.url(), secrets=(SECRET,))
     app = Towpath(server.url)
-    async with Outgoing(options) as outgoing, Messages(lambda: engine, options) as messages:
+    async with MessageAdapters(options) as outgoing, Messages(lambda: engine, options) as messages:
         add_push(app, outgoing.push, options)
         async with working(app):
             yield messages
@@ -59,13 +59,16 @@ async def pushing(
 async def calling_back(server: EmbeddedServer, engine: Engine) -> AsyncGenerator[Messages]:
     """Messages that are pulled, and a worker that delivers their answers, here too."""
     options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
-    async with Outgoing(options) as outgoing, delivering(server, engine, options, outgoing) as it:
+    async with (
+        MessageAdapters(options) as outgoing,
+        delivering(server, engine, options, outgoing) as it,
+    ):
         yield it
 
 
 @asynccontextmanager
 async def delivering(
-    server: EmbeddedServer, engine: Engine, options: MessagesOptions, outgoing: Outgoing
+    server: EmbeddedServer, engine: Engine, options: MessagesOptions, outgoing: MessageAdapters
 ) -> AsyncGenerator[Messages]:
     app = Towpath(server.url)
     add_callbacks(app, outgoing.callback, options)
@@ -73,11 +76,11 @@ async def delivering(
         yield messages
 
 
-async def ended(engine: Engine, sent: Receipt) -> JobInfo:
+async def ended(engine: Engine, sent: MessageReceipt) -> JobInfo:
     return await engine.events.ended(message_ref(sent.message_id), within=SOON)
 
 
-async def delivered(engine: Engine, sent: Receipt) -> JobInfo:
+async def delivered(engine: Engine, sent: MessageReceipt) -> JobInfo:
     """The job of the callback once it has ended."""
     ref = job_ref(CALLBACKS, sent.message_id)
 
@@ -241,7 +244,7 @@ class TestCallingBack:
     ) -> None:
         """What only the resolver can tell is refused when the call is made."""
         options = MessagesOptions(secrets=(SECRET,))
-        outgoing = Outgoing(options, resolve=answering("127.0.0.1"))
+        outgoing = MessageAdapters(options, resolve=answering("127.0.0.1"))
         async with outgoing, delivering(server, engine, options, outgoing) as messages:
             url = receiver.url("hook.example.com", path="/?token=t0k")
             sent = await send(messages, callback_url=url)
@@ -268,7 +271,7 @@ class TestTheSentry:
             assert await engine.inspect.state(job_ref(CALLBACKS, sent.message_id)) is State.GONE
             clock.advance(FIRST_LOOK + seconds(1))
             app = Towpath(server.url, clock=clock)
-            async with Outgoing(options) as outgoing:
+            async with MessageAdapters(options) as outgoing:
                 add_callbacks(app, outgoing.callback, options)
                 async with working(app):
                     assert (await delivered(engine, sent)).state is State.DONE

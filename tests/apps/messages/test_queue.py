@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 from msgspec.structs import replace
 
-from towpath.apps.messages.model import MESSAGE_OPTIONS, MESSAGES, Load, UserQueue
+from towpath.apps.messages.model import MESSAGE_OPTIONS, MESSAGES, MessagesLoad, UserQueue
 from towpath.apps.messages.queue import Dequeued, MessageDiffers, MessageNotHeld, MessageQueue
 from towpath.clock import ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -59,7 +59,7 @@ class TestEnqueueing:
     async def test_refuses_a_user_that_none_can_be(self, queue: MessageQueue, user_id: str) -> None:
         with pytest.raises(InvalidName, match="user_id"):
             await queue.enqueue(user_id, "a", "hello")
-        assert await queue.load() == Load(0, 0)
+        assert await queue.load() == MessagesLoad(0, 0)
 
 
 class TestDequeueing:
@@ -132,10 +132,10 @@ class TestCounting:
     ) -> None:
         await enqueue(queue, "ann", "a1", "a2")
         await enqueue(queue, "ben", "b1")
-        assert await queue.load() == Load(2, 0)
+        assert await queue.load() == MessagesLoad(2, 0)
         await queue.dequeue("ben")
         await queue.mark_complete("ben", "b1")
-        assert await queue.load() == Load(1, 0)
+        assert await queue.load() == MessagesLoad(1, 0)
         await queue.dequeue("ann")
         assert await queue.get_processing_count() == 1
         assert await queue.get_active_queue_count() == 1
@@ -145,7 +145,7 @@ class TestCounting:
     ) -> None:
         await enqueue(queue, "ann", "a")
         await queue.dequeue("ann")
-        assert await queue.load() == Load(0, 1)
+        assert await queue.load() == MessagesLoad(0, 1)
 
     async def test_a_store_that_is_away_does_not_answer(self) -> None:
         with EmbeddedServer() as server:

@@ -6,8 +6,8 @@ from towpath.apps.reviews.model import (
     REVIEWS,
     Comment,
     Forge,
-    Kind,
     Review,
+    ReviewKind,
     ReviewTask,
     Severity,
     Verdict,
@@ -22,7 +22,7 @@ def a_task(**more: Any) -> ReviewTask:
     """A pull request on GitHub, unless something else is said."""
     plain: dict[str, Any] = {
         "forge": Forge.GITHUB,
-        "kind": Kind.PULL,
+        "kind": ReviewKind.PULL,
         "repository": "octo/repo",
         "number": 7,
         "head": HEAD,
@@ -36,7 +36,7 @@ def a_task(**more: Any) -> ReviewTask:
 
 
 def a_push(**more: Any) -> ReviewTask:
-    plain: dict[str, Any] = {"kind": Kind.PUSH, "number": None, "base": None, "target": None}
+    plain: dict[str, Any] = {"kind": ReviewKind.PUSH, "number": None, "base": None, "target": None}
     return a_task(**{**plain, "ref": "main", **more})
 
 

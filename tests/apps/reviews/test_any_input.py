@@ -23,10 +23,11 @@ from tests.apps.reviews.deliveries import (
     signed,
 )
 from towpath.apps.reviews.errors import ReviewInvalid, TaskInvalid
-from towpath.apps.reviews.hooks import Hook, Ignored, read_github, read_gitlab
+from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
 from towpath.apps.reviews.model import Review, ReviewTask, read_review
 from towpath.calls.errors import SignatureRefused
 from towpath.forges.errors import WebhookInvalid
+from towpath.forges.facts import Ignored
 from towpath.forges.texts import prose
 from towpath.ids import job_id
 from towpath.ledger.records.record import new_record

@@ -20,13 +20,14 @@ from tests.apps.reviews.deliveries import (
     payload,
     pull_request,
 )
-from towpath.apps.reviews.hooks import Hook, Ignored
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.hooks import read_github as read
-from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
+from towpath.apps.reviews.model import Action, Forge, ReviewKind, ReviewTask
 from towpath.calls.errors import SignatureRefused
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
+from towpath.forges.facts import Ignored
 
 TEN_O_CLOCK = 1_767_261_600_000
 NO_COMMIT = "0" * 40
@@ -62,7 +63,7 @@ class TestAPullRequest:
         assert hook.id == f"github-{GITHUB_DELIVERY}"
         assert hook.task == ReviewTask(
             forge=Forge.GITHUB,
-            kind=Kind.PULL,
+            kind=ReviewKind.PULL,
             action=Action.OPENED,
             repository="octo/hello-world",
             number=7,
@@ -136,7 +137,7 @@ class TestAPush:
         assert hook.version == TEN_O_CLOCK
         assert hook.task == ReviewTask(
             forge=Forge.GITHUB,
-            kind=Kind.PUSH,
+            kind=ReviewKind.PUSH,
             action=Action.PUSHED,
             repository="octo/hello-world",
             head="be42068a54defbbb573bb5738df5ff4a12f62181",

@@ -20,15 +20,16 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
-from towpath.apps.reviews.hooks import Hook, Ignored
+from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.hooks import read_gitlab as read
-from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask
+from towpath.apps.reviews.model import Action, Forge, ReviewKind, ReviewTask
 from towpath.calls.errors import SignatureMissing, SignatureRefused, SignatureStale, SignatureWrong
 from towpath.calls.signature import new_secret
 from towpath.clock import minutes
 from towpath.engine.model import HIGH, NORMAL
 from towpath.errors import InvalidOption
 from towpath.forges.errors import SignatureInvalid, WebhookInvalid
+from towpath.forges.facts import Ignored
 
 TEN_O_CLOCK = 1_767_261_600_000
 NO_COMMIT = "0" * 40
@@ -63,7 +64,7 @@ class TestAMergeRequest:
         assert hook.id == f"gitlab-{GITLAB_DELIVERY}"
         assert hook.task == ReviewTask(
             forge=Forge.GITLAB,
-            kind=Kind.PULL,
+            kind=ReviewKind.PULL,
             action=Action.OPENED,
             repository="tools/backend/gitlab-test",
             number=12,
@@ -145,7 +146,7 @@ class TestAPush:
         assert hook.version is None  # GitLab does not say when; a commit's time is its author's
         assert hook.task == ReviewTask(
             forge=Forge.GITLAB,
-            kind=Kind.PUSH,
+            kind=ReviewKind.PUSH,
             action=Action.PUSHED,
             repository="mike/diaspora",
             head="da1560886d4f094c3e6c9ef40349f7d38b5d27d7",

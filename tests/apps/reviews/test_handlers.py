@@ -15,7 +15,7 @@ from tests.forges.serving import TOKEN, ForgeServer, refuses
 from tests.waiting import eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
-from towpath.apps.reviews.adapters import HttpReviewer, Outgoing
+from towpath.apps.reviews.adapters import HttpReviewer, ReviewAdapters
 from towpath.apps.reviews.handlers import Posting, add_posting, add_reviews
 from towpath.apps.reviews.model import POSTS, REVIEWS, Forge, Review, ReviewState, ReviewTask
 from towpath.apps.reviews.options import ReviewsOptions
@@ -64,7 +64,7 @@ async def reviewing(
     """A worker with the reviewer, and with posting to *host*."""
     options = options_for(host) if host else ReviewsOptions()
     app = Towpath(server.url, ledger=ledger, limits=SHORT)
-    async with Outgoing(options) as out:
+    async with ReviewAdapters(options) as out:
         add_reviews(app, reviewer, options)
         if out.posters:
             add_posting(app, out.posters)
@@ -258,14 +258,16 @@ async def dead_posting(ledger: Ledger, id: str) -> bool:
 
 class TestOptions:
     def test_name_one_reviewer_or_none(self) -> None:
-        assert Outgoing(ReviewsOptions()).reviewer is None
+        assert ReviewAdapters(ReviewsOptions()).reviewer is None
         assert isinstance(
-            Outgoing(ReviewsOptions(reviewer_command=("true",))).reviewer, CommandReviewer
+            ReviewAdapters(ReviewsOptions(reviewer_command=("true",))).reviewer, CommandReviewer
         )
-        at = Outgoing(ReviewsOptions(reviewer_function="tests.apps.reviews.reviewing:a_review"))
+        at = ReviewAdapters(
+            ReviewsOptions(reviewer_function="tests.apps.reviews.reviewing:a_review")
+        )
         assert isinstance(at.reviewer, FunctionReviewer)
         there = ReviewsOptions(reviewer_url="http://127.0.0.1:1/", secrets=(new_secret(),))
-        assert isinstance(Outgoing(there).reviewer, HttpReviewer)
+        assert isinstance(ReviewAdapters(there).reviewer, HttpReviewer)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -291,12 +293,12 @@ class TestOptions:
     @pytest.mark.parametrize("function", ["nowhere", "nowhere.at.all:f", "json:nothing"])
     def test_a_function_that_is_not_there_is_refused(self, function: str) -> None:
         with pytest.raises(InvalidOption, match="function"):
-            Outgoing(ReviewsOptions(reviewer_function=function))
+            ReviewAdapters(ReviewsOptions(reviewer_function=function))
 
     @pytest.mark.parametrize("program", ["no-such-program", "./no-such-program", "/"])
     def test_a_program_that_is_not_there_is_refused(self, program: str) -> None:
         with pytest.raises(InvalidOption, match="no such program"):
-            Outgoing(ReviewsOptions(reviewer_command=(program, "x")))
+            ReviewAdapters(ReviewsOptions(reviewer_command=(program, "x")))
 
     def test_are_shown_without_what_gives_access(self) -> None:
         """I21."""
@@ -310,5 +312,5 @@ class TestOptions:
             secrets=(secret,),
             reviewer_variables={"KEY": "canary-6"},
         )
-        assert "canary" not in f"{options} {options!r} {Outgoing(options).posters}"
+        assert "canary" not in f"{options} {options!r} {ReviewAdapters(options).posters}"
         assert secret not in repr(options)

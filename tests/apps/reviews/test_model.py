@@ -18,8 +18,8 @@ from towpath.apps.reviews.model import (
     Action,
     Comment,
     Forge,
-    Kind,
     Review,
+    ReviewKind,
     ReviewState,
     ReviewTask,
     Severity,
@@ -39,7 +39,7 @@ HEAD = "a" * 40
 def task(**fields: Any) -> ReviewTask:
     known: dict[str, Any] = {
         "forge": Forge.API,
-        "kind": Kind.PULL,
+        "kind": ReviewKind.PULL,
         "repository": "octo/repo",
         "number": 7,
         "head": HEAD,
@@ -48,7 +48,7 @@ def task(**fields: Any) -> ReviewTask:
 
 
 def push(**fields: Any) -> ReviewTask:
-    return task(**({"kind": Kind.PUSH, "number": None, "ref": "main"} | fields))
+    return task(**({"kind": ReviewKind.PUSH, "number": None, "ref": "main"} | fields))
 
 
 class TestATask:

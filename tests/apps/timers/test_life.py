@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from towpath.apps.timers.errors import TimerEnded, TimerNotFound, TimerRunning
-from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.listing import TimerQuery
 from towpath.apps.timers.log import FiringOutcome, firing_of
 from towpath.apps.timers.model import NewTimer, Timer, TypeKey, When, new_timer, when
 from towpath.apps.timers.service import TimerService
@@ -121,7 +121,7 @@ def named(timers: list[Timer]) -> list[str]:
     return [timer.task_id for timer in timers]
 
 
-async def everything(timers: TimerService, wanted: Wanted, size: int) -> list[str]:
+async def everything(timers: TimerService, wanted: TimerQuery, size: int) -> list[str]:
     found: list[str] = []
     after, pages = None, 0
     while after is not None or not pages:
@@ -149,41 +149,41 @@ class TestListing:
     ) -> None:
         await self.filled(timers, engine)
         now: datetime = clock.now
-        expected: dict[str, tuple[Wanted, list[str]]] = {
-            "all": (Wanted(), ["a3", "a2", "a1", "b3", "b2", "b1"]),
-            "app": (Wanted(app="shop"), ["b2", "b1"]),
-            "without": (Wanted(app=""), ["a3", "a2", "a1", "b3"]),
-            "type": (Wanted(task_type="b"), ["b3", "b2", "b1"]),
-            "state": (Wanted(state=State.DELAYED), ["a3", "b3", "b2", "b1"]),
-            "ready": (Wanted(state=State.READY), ["a2"]),
-            "done": (Wanted(state=State.DONE), ["a1"]),
-            "since": (Wanted(since=now + seconds(20)), ["a3", "b1"]),
-            "until": (Wanted(until=now + seconds(20)), ["a2", "a1", "b3", "b2"]),
-            "range": (Wanted(since=now + seconds(6), until=now + seconds(30)), ["b2", "b1"]),
-            "nothing": (Wanted(task_type="c"), []),
+        expected: dict[str, tuple[TimerQuery, list[str]]] = {
+            "all": (TimerQuery(), ["a3", "a2", "a1", "b3", "b2", "b1"]),
+            "app": (TimerQuery(app="shop"), ["b2", "b1"]),
+            "without": (TimerQuery(app=""), ["a3", "a2", "a1", "b3"]),
+            "type": (TimerQuery(task_type="b"), ["b3", "b2", "b1"]),
+            "state": (TimerQuery(state=State.DELAYED), ["a3", "b3", "b2", "b1"]),
+            "ready": (TimerQuery(state=State.READY), ["a2"]),
+            "done": (TimerQuery(state=State.DONE), ["a1"]),
+            "since": (TimerQuery(since=now + seconds(20)), ["a3", "b1"]),
+            "until": (TimerQuery(until=now + seconds(20)), ["a2", "a1", "b3", "b2"]),
+            "range": (TimerQuery(since=now + seconds(6), until=now + seconds(30)), ["b2", "b1"]),
+            "nothing": (TimerQuery(task_type="c"), []),
         }
         for what, (wanted, ids) in expected.items():
             assert await everything(timers, wanted, size) == ids, what
 
     async def test_leaves_params_out(self, timers: TimerService) -> None:
         await timers.submit(a_timer("x", {"large": 1}))
-        [timer] = (await timers.list(Wanted())).timers
+        [timer] = (await timers.list(TimerQuery())).timers
         assert (timer.task_id, timer.params) == ("x", None)
 
     async def test_of_covered_queues_only(self, timers: TimerService, engine: Engine) -> None:
         await self.filled(timers, engine)
-        page = await timers.list(Wanted(), covers=lambda queue: queue == "timers.b")
+        page = await timers.list(TimerQuery(), covers=lambda queue: queue == "timers.b")
         assert named(page.timers) == ["b3"]
         views = await timers.all_types(lambda queue: queue == "timers.b")
         assert [view.queue for view in views] == ["timers.b"]
 
     async def test_refuses_what_can_t_be(self, timers: TimerService) -> None:
         with pytest.raises(InvalidOption, match="state"):
-            Wanted(state=State.GONE)
+            TimerQuery(state=State.GONE)
         with pytest.raises(InvalidOption, match="after"):
-            await timers.list(Wanted(), after="nonsense")
+            await timers.list(TimerQuery(), after="nonsense")
         with pytest.raises(InvalidOption, match="size"):
-            await timers.list(Wanted(), size=0)
+            await timers.list(TimerQuery(), size=0)
 
 
 class TestTypes:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.waiting import eventually, eventually_async
-from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.listing import TimerQuery
 from towpath.apps.timers.model import TypeKey, new_timer
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
@@ -124,6 +124,6 @@ class TestARestart:
             await eventually_async(all_due)
             with WorkerProcess(ORDERED, url=kept.url):
                 eventually(lambda: len(lines(file)) >= TIMERS, within=60)
-            page = await timers.list(Wanted(state=State.DONE), size=1000)
+            page = await timers.list(TimerQuery(state=State.DONE), size=1000)
             assert len(page.timers) == TIMERS
         assert lines(file) == sorted(dues, key=lambda id: dues[id])

@@ -10,7 +10,7 @@ import pytest
 from tests.waiting import eventually_async
 from towpath import Towpath
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded, TimerNotFound
-from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.listing import TimerQuery
 from towpath.apps.timers.model import NewTimer, TypeKey, new_timer, when
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.plugin import Timers
@@ -59,7 +59,7 @@ class TestARecordedTimer:
         seen = await timers.get(KEY, "x")
         assert (seen.params, seen.due, seen.record) == ({"a": 1}, made.due, True)
         assert (await ledger.jobs.get("timers.t", "x")).due_at == made.due
-        [listed] = (await timers.list(Wanted())).timers
+        [listed] = (await timers.list(TimerQuery())).timers
         assert (listed.task_id, listed.record) == ("x", True)
 
     async def test_the_same_again_is_the_same_timer(self, timers: TimerService) -> None:
@@ -109,7 +109,7 @@ class TestARecordedTimer:
                 return False  # it is on its way to Redis
 
         await eventually_async(explained)
-        [listed] = (await timers.list(Wanted(state=State.DELAYED))).timers
+        [listed] = (await timers.list(TimerQuery(state=State.DELAYED))).timers
         assert listed.task_id == "x"
 
     async def test_without_a_ledger_it_is_refused(self, engine: Engine) -> None:

@@ -14,7 +14,7 @@ from tests.apps.uploads.tus_client import TUS
 from tests.apps.uploads.uploading import Desk
 from tests.server.messaging import client_of, key_of
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.records import UploadRecords
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.tables import TABLES
 from towpath.embedded import EmbeddedServer
@@ -23,8 +23,8 @@ from towpath.ledger.ledger import Ledger
 
 
 @pytest.fixture
-def records(engine: Engine) -> Records:
-    return Records(lambda: engine, lambda: engine, UploadsOptions())
+def records(engine: Engine) -> UploadRecords:
+    return UploadRecords(lambda: engine, lambda: engine, UploadsOptions())
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 
 from tests.apps.uploads.uploading import digest_of, new_row
 from towpath.apps.uploads.hashes import PartEntry
-from towpath.apps.uploads.model import Plan
-from towpath.apps.uploads.records import SCRIPTS, Budget, Records
+from towpath.apps.uploads.model import UploadPlan
+from towpath.apps.uploads.records import SCRIPTS, Budget, UploadRecords
 from towpath.apps.uploads.states import Put
 from towpath.clock import ManualClock, hours, minutes
 from towpath.embedded import EmbeddedServer
@@ -70,13 +70,13 @@ class TestTheBudget:
 
 class TestManyUploadsWithASmallBudget:
     async def test_all_end_and_the_budget_holds_whatever_the_order(
-        self, engine: Engine, records: Records, seed: int
+        self, engine: Engine, records: UploadRecords, seed: int
     ) -> None:
         """Chunks of six uploads in any order, room for four parts: whoever is refused sends what
         the open parts need first. Nobody waits for ever, and there is never more than the budget.
         """
         chance = random.Random(seed)
-        plan = Plan(4, 12, 50)
+        plan = UploadPlan(4, 12, 50)
         budget = Budget(
             engine.space("uploads", SCRIPTS).at("budget"), most=48, chunk_expiry=hours(1)
         )
@@ -115,14 +115,14 @@ class TestManyUploadsWithASmallBudget:
 
 
 async def _what_has_room_first(
-    records: Records, upload_id: str, waiting: list[tuple[str, int]]
+    records: UploadRecords, upload_id: str, waiting: list[tuple[str, int]]
 ) -> None:
     chart = await records.state(upload_id).chart()
     room = [n for it in chart.missing_of_begun() for n in range(it.first, it.last + 1)]
     waiting.sort(key=lambda it: it[0] != upload_id or it[1] not in room)
 
 
-async def _put(records: Records, upload_id: str, number: int, data: bytes) -> Put:
+async def _put(records: UploadRecords, upload_id: str, number: int, data: bytes) -> Put:
     token, chunks = f"t{number}", records.chunks(upload_id)
     await chunks.append(token, 0, data)
     found = await records.state(upload_id).put(

@@ -17,7 +17,7 @@ from tests.cli.command import Command
 from tests.server.serving import PATIENCE, Serving, serving
 from tests.waiting import eventually
 from tests.warm import COMMAND, Program
-from towpath.apps.uploads.client.sending import Sending, SendOptions, Stop
+from towpath.apps.uploads.client.sending import Sending, SendOptions, StopSignal
 from towpath.apps.uploads.client.server import Address
 from towpath.apps.uploads.options import MIB
 
@@ -204,7 +204,7 @@ def send_first(it: Serving, file: Path) -> dict[str, Any]:
         if size:
             raise Enough
 
-    wish, stop = SendOptions(at_once=1, chunk_size=MIB), Stop()
+    wish, stop = SendOptions(at_once=1, chunk_size=MIB), StopSignal()
     address = Address.parse(it.address, it.key)
     with pytest.raises(Enough):
         Sending(address, file, file.name, wish, stop).run(told)

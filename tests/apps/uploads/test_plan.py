@@ -11,8 +11,8 @@ from towpath.apps.uploads.model import (
     LARGEST_SIZE,
     LEAST_PART,
     NewUpload,
-    Plan,
     Range,
+    UploadPlan,
     gaps,
     ranges,
 )
@@ -31,7 +31,7 @@ class TestThePlan:
     def test_parts_are_whole_chunks_large_enough_and_few_enough(
         self, size: int, chunk_size: int
     ) -> None:
-        plan = Plan.of(size, chunk_size, largest_part=ANY)
+        plan = UploadPlan.of(size, chunk_size, largest_part=ANY)
         assert plan.part_size % chunk_size == 0
         assert plan.part_size >= LEAST_PART
         assert plan.part_size - chunk_size < max(LEAST_PART, -(-size // MOST_PARTS))
@@ -39,7 +39,7 @@ class TestThePlan:
 
     @given(size=st.integers(0, 40 * MIB), chunk_size=st.integers(SMALLEST_CHUNK, 9 * MIB))
     def test_chunks_and_parts_add_up_to_the_file(self, size: int, chunk_size: int) -> None:
-        plan = Plan.of(size, chunk_size, largest_part=ANY)
+        plan = UploadPlan.of(size, chunk_size, largest_part=ANY)
         parts, chunks = range(plan.total_parts or 0), range(plan.total_chunks or 0)
         lengths = [plan.chunk_length(number) or 0 for number in chunks]
         assert sum(lengths) == size
@@ -53,7 +53,7 @@ class TestThePlan:
 
     @given(chunk_size=chunk_sizes)
     def test_without_a_size_parts_have_eight_mebibytes_or_one_chunk(self, chunk_size: int) -> None:
-        plan = Plan.of(None, chunk_size, largest_part=ANY)
+        plan = UploadPlan.of(None, chunk_size, largest_part=ANY)
         assert LEAST_PART <= plan.part_size < LEAST_PART + chunk_size
         assert plan.total_chunks is None
         assert plan.total_parts is None
@@ -62,23 +62,25 @@ class TestThePlan:
         assert plan.chunk_length(0) is None
 
     def test_an_empty_file_has_no_chunks(self) -> None:
-        plan = Plan.of(0, MIB, largest_part=ANY)
+        plan = UploadPlan.of(0, MIB, largest_part=ANY)
         assert (plan.total_chunks, plan.total_parts, plan.most_chunks) == (0, 0, 0)
 
     def test_a_part_above_a_quarter_of_the_budget_is_refused_at_the_start(self) -> None:
         options = UploadsOptions(budget=64 * MIB)
         with pytest.raises(PartTooLarge, match="quarter of the budget"):
-            Plan.of(None, 17 * MIB, largest_part=options.largest_part)
-        assert Plan.of(None, 16 * MIB, largest_part=options.largest_part).part_size == 16 * MIB
+            UploadPlan.of(None, 17 * MIB, largest_part=options.largest_part)
+        assert (
+            UploadPlan.of(None, 16 * MIB, largest_part=options.largest_part).part_size == 16 * MIB
+        )
 
     def test_a_file_that_no_object_can_hold_is_refused(self) -> None:
         with pytest.raises(UploadTooLarge):
-            Plan.of(LARGEST_SIZE + 1, MIB, largest_part=ANY)
+            UploadPlan.of(LARGEST_SIZE + 1, MIB, largest_part=ANY)
 
     @pytest.mark.parametrize("chunk_size", [0, -1, SMALLEST_CHUNK - 1, LARGEST_CHUNK + 1, True])
     def test_chunks_have_64_kib_to_64_mib(self, chunk_size: int) -> None:
         with pytest.raises(InvalidOption):
-            Plan.of(1, chunk_size, largest_part=ANY)
+            UploadPlan.of(1, chunk_size, largest_part=ANY)
 
 
 class TestRanges:

@@ -12,7 +12,7 @@ from towpath.apps.uploads import lifecycle
 from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost
 from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.states import State
+from towpath.apps.uploads.states import UploadState
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import StoreBusy
 from towpath.clock import ZERO
@@ -80,7 +80,7 @@ class TestALossOfRedisWhileAChunkComes:
         """Whoever has waited in vain for one must wait for the next one all the same."""
         view = await desk.start(size=4 * C)
         upload, rows = view.upload.upload_id, 0
-        row, reopen, opened = desk.lifecycle.row, desk.lifecycle.reopen, State.open
+        row, reopen, opened = desk.lifecycle.row, desk.lifecycle.reopen, UploadState.open
 
         async def counted(upload_id: str) -> Upload:
             nonlocal rows
@@ -102,7 +102,7 @@ class TestALossOfRedisWhileAChunkComes:
 
         monkeypatch.setattr(desk.lifecycle, "row", counted)
         monkeypatch.setattr(desk.lifecycle, "reopen", begun)
-        monkeypatch.setattr(State, "open", late)
+        monkeypatch.setattr(UploadState, "open", late)
         server.ask("FLUSHALL")
         await asyncio.gather(*(desk.lifecycle.restore(upload) for _ in range(4)))
         assert (await row(upload)).generation == 2

@@ -18,7 +18,7 @@ from towpath.apps.uploads.errors import (
 from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.records import UploadRecords
 from towpath.apps.uploads.states import Closed, PartStale, Put, UploadUnknown
 from towpath.clock import ManualClock, hours, minutes
 from towpath.embedded import EmbeddedServer
@@ -29,7 +29,7 @@ PutChunk = Callable[..., Awaitable[Put]]
 
 
 @pytest.fixture
-async def upload(records: Records) -> Upload:
+async def upload(records: UploadRecords) -> Upload:
     """50 bytes: thirteen chunks, the last of two bytes; five parts, the last of one chunk."""
     row = new_row()
     await records.state(row.upload_id).open(row, {})
@@ -37,7 +37,7 @@ async def upload(records: Records) -> Upload:
 
 
 @pytest.fixture
-def put(records: Records) -> PutChunk:
+def put(records: UploadRecords) -> PutChunk:
     async def put(
         number: int, data: bytes | None = None, *, of: str = "u1", last: bool = False
     ) -> Put:
@@ -70,7 +70,9 @@ def time_left(server: EmbeddedServer, key: str) -> int:
 
 
 class TestAnUploadThatWasOpened:
-    async def test_has_every_field_of_the_document(self, records: Records, upload: Upload) -> None:
+    async def test_has_every_field_of_the_document(
+        self, records: UploadRecords, upload: Upload
+    ) -> None:
         state, metadata = await records.state("u1").look()
         assert set(state) >= {
             "node_id", "s3_upload_id", "s3_key", "drive", "status", "expected_size",
@@ -90,14 +92,14 @@ class TestAnUploadThatWasOpened:
             assert server.ask("TYPE", f"upload:{{u1}}:{key}") == kind
 
     async def test_is_not_opened_twice(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(0)
         assert not await records.state("u1").open(upload, {})
         assert (await records.state("u1").look())[0]["received_chunks"] == "1"
 
     async def test_is_opened_anew_for_a_newer_generation_with_what_the_store_has(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
         assert await records.state("u1").open(new_row(generation=2), {1: PartEntry("e", 12)})
@@ -118,7 +120,7 @@ class TestAChunk:
             await put(0, b"bbbb")
 
     async def test_counts_once_after_its_part_was_stored_too(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
         await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
@@ -156,7 +158,7 @@ class TestAChunk:
     )
     async def test_of_an_upload_that_has_ended_is_refused(
         self,
-        records: Records,
+        records: UploadRecords,
         upload: Upload,
         put: PutChunk,
         status: Status,
@@ -171,7 +173,7 @@ class TestAChunk:
             await put(0, of="u2")
 
     async def test_sent_by_two_at_once_has_the_bytes_of_whoever_came_first(
-        self, records: Records, upload: Upload
+        self, records: UploadRecords, upload: Upload
     ) -> None:
         state, chunks = records.state("u1"), records.chunks("u1")
         for token, data in (("one", b"aaaa"), ("two", b"bbbb")):
@@ -199,7 +201,7 @@ class TestAChunk:
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
 
     async def test_s_pieces_are_joined_in_order_and_only_there(
-        self, records: Records, upload: Upload
+        self, records: UploadRecords, upload: Upload
     ) -> None:
         chunks = records.chunks("u1")
         await chunks.append("t", 0, b"aa")
@@ -211,13 +213,13 @@ class TestAChunk:
 
 class TestASizeThatIsNotKnown:
     @pytest.fixture
-    async def upload(self, records: Records) -> Upload:
+    async def upload(self, records: UploadRecords) -> Upload:
         row = new_row(size=None)
         await records.state("u1").open(row, {})
         return row
 
     async def test_is_known_once_the_last_chunk_is(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(0)
         await put(4, b"xy", last=True)
@@ -227,7 +229,7 @@ class TestASizeThatIsNotKnown:
         assert (await put(3)).turn == 0
 
     async def test_a_second_last_chunk_is_refused(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await put(4, b"xy", last=True)
         await records.state("u1").close(5)
@@ -259,7 +261,7 @@ class TestASizeThatIsNotKnown:
             await put(MOST)
 
     async def test_with_all_parts_stored_before_the_end_was_known_it_is_completed(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         assert (await fill(put, range(3))).turn == 0
         assert not await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
@@ -267,7 +269,7 @@ class TestASizeThatIsNotKnown:
         assert (closed.last, closed.size) == (True, 12)
         assert (await records.state("u1").close(3)).last
 
-    async def test_may_turn_out_to_be_nothing(self, records: Records, upload: Upload) -> None:
+    async def test_may_turn_out_to_be_nothing(self, records: UploadRecords, upload: Upload) -> None:
         assert await records.state("u1").close(0) == Closed(0, 1, None, 0, last=True)
 
 
@@ -285,7 +287,7 @@ class TestAPart:
         assert (await put(1)).turn == 0
 
     async def test_that_is_stored_last_elects_one_who_completes(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(13))
         state = records.state("u1")
@@ -302,7 +304,7 @@ class TestAPart:
         assert (fields["status"], fields["uploaded_chunks"]) == ("COMPLETING", "13")
 
     async def test_of_an_older_generation_is_stale(
-        self, records: Records, upload: Upload, put: PutChunk
+        self, records: UploadRecords, upload: Upload, put: PutChunk
     ) -> None:
         await fill(put, range(3))
         with pytest.raises(PartStale):
@@ -311,7 +313,7 @@ class TestAPart:
             await records.state("u1").commit(0, 0, 0, PartEntry("e", 12))
 
     async def test_whose_bytes_have_expired_is_missing_again_and_gets_another_turn(
-        self, records: Records, upload: Upload, put: PutChunk, server: EmbeddedServer
+        self, records: UploadRecords, upload: Upload, put: PutChunk, server: EmbeddedServer
     ) -> None:
         await fill(put, range(3))
         server.ask("DEL", "upload:{u1}:chunks:1")
@@ -330,7 +332,7 @@ class TestAPart:
 class TestTheBytes:
     async def test_of_one_chunk_stay_as_long_as_others_of_the_upload_come(
         self,
-        records: Records,
+        records: UploadRecords,
         upload: Upload,
         put: PutChunk,
         server: EmbeddedServer,
@@ -358,9 +360,9 @@ class TestChunksOnAnotherServer:
     @pytest.fixture
     async def records(
         self, engine: Engine, oldest_server: EmbeddedServer, clock: ManualClock
-    ) -> AsyncIterator[Records]:
+    ) -> AsyncIterator[UploadRecords]:
         async with Engine(oldest_server.url, clock=clock) as other:
-            yield Records(lambda: engine, lambda: other, UploadsOptions())
+            yield UploadRecords(lambda: engine, lambda: other, UploadsOptions())
 
     async def test_are_there_and_nowhere_else(
         self,

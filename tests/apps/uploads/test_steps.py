@@ -27,7 +27,7 @@ from towpath.apps.uploads.stores.errors import StoreUnreachable
 from towpath.clock import ZERO, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.errors import ServerUnreachable, TowpathError
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.ledger.ledger import Ledger
@@ -36,12 +36,17 @@ from towpath.worker.context import Context, Retry
 C = 64 * KIB
 DATA = bytes(range(256)) * (2 * C // 256) + b"the end"
 ALL = os.environ.get("TOWPATH_UPLOAD_STEPS") == "all"
-TELLING = ("Ledger.decide", "DirectoryStore", "Record.put", "Record.commit", "Engine.submit")
-"""Steps at which each way is tried always."""
-EACH = (
-    "Record.reserve Record.keep Record.put Record.place Engine.submit Record.commit Ledger.decide"
+TELLING = (
+    "Ledger.decide",
+    "DirectoryStore",
+    "SpaceRecord.put",
+    "SpaceRecord.commit",
+    "Engine.submit",
 )
-IN_PARTS = f"{EACH} Record.extend DirectoryStore.put_part DirectoryStore.complete"
+"""Steps at which each way is tried always."""
+EACH = "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.place"
+    " Engine.submit SpaceRecord.commit Ledger.decide"
+IN_PARTS = f"{EACH} SpaceRecord.extend DirectoryStore.put_part DirectoryStore.complete"
 WHOLE = f"{EACH} DirectoryStore.put"
 """What is among the steps of a file in parts, and of one that is an object at once."""
 STORE = ("put", "begin_multipart", "put_part", "complete", "abort", "head", "delete", "list_parts")
@@ -100,14 +105,14 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
         real = getattr(kind, name)
 
         async def call(own: Any, *args: Any, **more: Any) -> Any:
-            word = args[0] if name in ("run", "read") and kind is Record else name
+            word = args[0] if name in ("run", "read") and kind is SpaceRecord else name
             told = f"{kind.__name__}.{word}"
             return await Faults.now.call(told, error, lambda: real(own, *args, **more))
 
         monkeypatch.setattr(kind, name, call)
 
     for kind, names, error in (
-        (Record, ("run", "read", "keep", "extend", "part"), ServerUnreachable("no answer")),
+        (SpaceRecord, ("run", "read", "keep", "extend", "part"), ServerUnreachable("no answer")),
         (Ledger, ("read", "decide"), LedgerUnreachable("no answer")),
         (Engine, ("submit",), ServerUnreachable("no answer")),
         (DirectoryStore, STORE, StoreUnreachable("no answer")),

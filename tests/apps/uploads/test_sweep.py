@@ -9,7 +9,7 @@ from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
-from towpath.apps.uploads.stores.port import Store
+from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import ZERO, seconds
 from towpath.embedded import EmbeddedServer
@@ -173,7 +173,7 @@ class TestWhatNoRecordKnows:
                 yield
 
         sweep = Sweep(desk.lifecycle)
-        sweep._stores = lambda: [cast("Store", Away())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        sweep._stores = lambda: [cast("ObjectStore", Away())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         assert (await sweep.once()).troubles == 1
 
     async def test_of_the_budget_is_released(self, desk: Desk, data: bytes) -> None:

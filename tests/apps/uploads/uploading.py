@@ -10,10 +10,10 @@ from towpath.apps.uploads.lifecycle import Lifecycle
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
-from towpath.apps.uploads.receiving import Receipt
+from towpath.apps.uploads.receiving import ChunkReceipt
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
-from towpath.apps.uploads.stores.port import Store
+from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.clock import hours, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
@@ -79,7 +79,7 @@ class Desk:
         self,
         engine: Engine,
         ledger: Ledger,
-        store: Store,
+        store: ObjectStore,
         options: UploadsOptions,
         *,
         chunks: Engine | None = None,
@@ -90,7 +90,7 @@ class Desk:
             engine=lambda: engine,
             chunks=lambda: chunks or engine,
             ledger=lambda: ledger,
-            store=cast("Store", self.store),
+            store=cast("ObjectStore", self.store),
             options=options,
         )
         self.service = UploadService(self.lifecycle)
@@ -102,7 +102,7 @@ class Desk:
         view, _ = await self.service.start(NewUpload(**fields), owner="key")
         return view
 
-    async def put(self, view: View, number: int, data: bytes, **more: Any) -> Receipt:
+    async def put(self, view: View, number: int, data: bytes, **more: Any) -> ChunkReceipt:
         length = more.pop("length", len(data))
         return await self.service.put_chunk(
             view.upload.upload_id,
@@ -166,7 +166,7 @@ class Desk:
 class Faulty:
     """A store in trouble: calls fail as they are told to, before or after they have an effect."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: ObjectStore) -> None:
         self._store = store
         self.before: dict[str, Exception] = {}
         self.after: dict[str, Exception] = {}

@@ -24,13 +24,13 @@ from towpath.apps.issues.model import (
     PROJECTIONS,
     QUEUES,
     Issue,
+    IssueSource,
     IssueState,
-    Outcome,
     Payload,
-    Source,
+    TaskResult,
 )
 from towpath.apps.issues.options import IssuesOptions
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.tables import changes
 from towpath.clock import duration_ms, instant, instant_ms, wall_ms
 from towpath.engine.engine import Engine
@@ -77,7 +77,7 @@ class Board:
         engine: Callable[[], Engine],
         ledger: Callable[[], Ledger],
         options: IssuesOptions,
-        policy: Policy,
+        policy: IssuePolicy,
         metrics: Metrics,
         log: Log,
     ) -> None:
@@ -167,7 +167,7 @@ class Board:
         await self.ledger.jobs.submit(PROJECTIONS, payload, lane=id, subject=id)
 
     def _shows(self, issue: Issue) -> bool:
-        return self.options.github_token is not None and issue.source is Source.GITHUB
+        return self.options.github_token is not None and issue.source is IssueSource.GITHUB
 
     async def _follow_up(self, some: Sequence[Revised], *, settle: bool = True) -> None:
         """Tell the queue, and outsiders, of rows that have changed."""
@@ -385,15 +385,15 @@ def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> 
     return life.given_up(free, ended) if state is State.DEAD else free
 
 
-def _outcome(job: JobInfo | None) -> Outcome | None:
+def _outcome(job: JobInfo | None) -> TaskResult | None:
     if job is None or job.state is not State.DONE or not job.result:
         return None
     with suppress(msgspec.MsgspecError):
-        return msgspec.json.decode(job.result, type=Outcome)
+        return msgspec.json.decode(job.result, type=TaskResult)
     return None
 
 
-def _told(outcome: Outcome | None) -> str:
+def _told(outcome: TaskResult | None) -> str:
     if outcome is None:
         return ""
     more = f": {outcome.result}" if outcome.result else ""

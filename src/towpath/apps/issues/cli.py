@@ -14,7 +14,7 @@ from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.apps.issues.model import Issue
-    from towpath.apps.issues.policy import Policy
+    from towpath.apps.issues.policy import IssuePolicy
     from towpath.apps.issues.service import Issues
     from towpath.ledger.ledger import Ledger
 
@@ -321,7 +321,7 @@ async def _open_issues(ledger: Ledger) -> list[Issue]:
     return [issue for issue in found if issue.state == "open"]
 
 
-def _judged(issues: list[Issue], wanted: Policy) -> Iterator[tuple[Issue, Issue]]:
+def _judged(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, Issue]]:
     from towpath.apps.issues.life import judged  # noqa: PLC0415 -- slow to import
     from towpath.clock import wall_ms  # noqa: PLC0415 -- the same
 

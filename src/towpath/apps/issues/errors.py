@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from towpath.apps.application import Answered
+from towpath.apps.application import ErrorCodes
 from towpath.errors import InvalidInput, LeaseError, TowpathError
 from towpath.forges.errors import FieldInvalid
 
@@ -95,9 +95,9 @@ class NotHeld(TowpathError):
         self.id = id
 
 
-ANSWERS: Mapping[type[TowpathError], Answered] = {
-    IssueNotFound: Answered(404, 5),
-    TaskNotFound: Answered(404, 5),
-    NotHeld: Answered(409, 4),
+ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
+    IssueNotFound: ErrorCodes(404, 5),
+    TaskNotFound: ErrorCodes(404, 5),
+    NotHeld: ErrorCodes(409, 4),
 }
 """How they leave, where no base of theirs says so."""

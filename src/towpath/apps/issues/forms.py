@@ -12,9 +12,9 @@ from towpath.apps.issues.model import (
     NUMBER_MOST,
     Facts,
     Issue,
+    IssueSource,
     IssueState,
     ReviewDelay,
-    Source,
     TaskType,
 )
 from towpath.apps.issues.service import LARGEST_PAGE, RESULT_MOST
@@ -75,7 +75,7 @@ class IssueOut(Answer):
     url: str
     labels: list[str]
     state: IssueState
-    source: Source
+    source: IssueSource
     assignable: bool
     """Whether agents can get it, now or after its review delay."""
     withheld: str | None
@@ -138,7 +138,7 @@ class IssuesOut(Answer):
     """Pass it as `after` to get the next page; null on the last page."""
 
 
-class Which(Body):
+class IssueQuery(Body):
     """Which issues."""
 
     repository: Name | None = None
@@ -152,7 +152,7 @@ class Which(Body):
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 
-class ExplanationOut(Answer):
+class IssueExplanationOut(Answer):
     """Why an issue is not handed out."""
 
     why: str
@@ -211,7 +211,7 @@ class TaskOut(Answer):
     pr_number: int | None
 
 
-class Said(Body):
+class HeldTaskIn(Body):
     """A word of an agent about its task."""
 
     token: Token
@@ -219,13 +219,13 @@ class Said(Body):
     """The agent's name; if given, it must be the one that holds the task."""
 
 
-class HeartbeatIn(Said):
+class HeartbeatIn(HeldTaskIn):
     """A heartbeat of an agent."""
 
     model_config = example(token=1794771968716192)
 
 
-class CompleteIn(Said):
+class CompleteTaskIn(HeldTaskIn):
     """The work is done."""
 
     model_config = example(token=1794771968716192, result="done", pr_number=31)
@@ -236,7 +236,7 @@ class CompleteIn(Said):
     """The pull request."""
 
 
-class FailIn(Said):
+class FailTaskIn(HeldTaskIn):
     """It did not work."""
 
     model_config = example(token=1794771968716192, reason="the tests can't be run here")
@@ -244,7 +244,7 @@ class FailIn(Said):
     reason: Words = "no reason given"
 
 
-class ReleaseIn(Said):
+class ReleaseTaskIn(HeldTaskIn):
     """The agent gives the task back."""
 
     model_config = example(token=1794771968716192, reason="not my language")
@@ -254,7 +254,7 @@ class ReleaseIn(Said):
     """Do not hand it out before this time."""
 
 
-class HeldOut(Answer):
+class HeldTaskOut(Answer):
     """The agent still holds the task."""
 
     task_id: str

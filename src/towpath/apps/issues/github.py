@@ -12,15 +12,14 @@ from towpath.apps.issues.errors import IssueInvalid
 from towpath.apps.issues.model import Facts, IssueState
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import KnownPage
-from towpath.calls.answer import Answer
+from towpath.calls.answer import CallAnswer
 from towpath.calls.caller import Caller
 from towpath.calls.guard import parse_target
 from towpath.clock import seconds
 from towpath.errors import TowpathError
 from towpath.forges import github as reading
 from towpath.forges.client import ForgeClient
-from towpath.forges.facts import Issue as IssueFact
-from towpath.forges.facts import PullRequest
+from towpath.forges.facts import IssueFact, PullFact
 from towpath.forges.texts import is_branch, is_repository, is_url
 
 WITHIN = seconds(30)
@@ -30,7 +29,7 @@ _LARGEST_ANSWER = 32 * 1024 * 1024
 _PER_PAGE = 100
 
 
-class Found(NamedTuple):
+class FoundIssue(NamedTuple):
     """An issue as GitHub has it now."""
 
     facts: Facts
@@ -44,10 +43,10 @@ class RepositoryFacts(NamedTuple):
     default_branch: str
 
 
-class Page(NamedTuple):
+class IssuesPage(NamedTuple):
     """A page of a list of issues."""
 
-    issues: list[Found]
+    issues: list[FoundIssue]
     known: KnownPage
     """Which issues are on it, and how to ask later whether anything has changed."""
     changed: bool
@@ -80,7 +79,7 @@ class GitHub:
         *,
         known: Mapping[str, KnownPage],
         doubted: frozenset[int] = frozenset(),
-    ) -> AsyncGenerator[Page]:
+    ) -> AsyncGenerator[IssuesPage]:
         """All open issues, page by page, oldest first: pages that are full rarely change.
 
         Of a page that is *known* and has not changed nothing is told. One with an issue that is
@@ -99,15 +98,15 @@ class GitHub:
             if page is None:
                 if before is None:
                     return
-                yield Page([], before, changed=False)
+                yield IssuesPage([], before, changed=False)
                 path = before.next
                 continue
             found = [listed for entry in page.entries if (listed := _found(entry, repository))]
             numbers = frozenset(issue.facts.number for issue in found)
-            yield Page(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
+            yield IssuesPage(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
 
-    async def issue(self, repository: str, number: int) -> Found | None:
+    async def issue(self, repository: str, number: int) -> FoundIssue | None:
         """The issue as it is now; None = it is gone: deleted, or transferred."""
         self.requests += 1
         answer = await self._client.look(f"/repos/{repository}/issues/{number}")
@@ -116,7 +115,7 @@ class GitHub:
         self._client.require_taken(answer)
         return _found(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
 
-    async def open_pulls(self, repository: str) -> AsyncGenerator[PullRequest]:
+    async def open_pulls(self, repository: str) -> AsyncGenerator[PullFact]:
         path = f"/repos/{repository}/pulls?state=open&per_page={_PER_PAGE}"
         async for page in self._client.pages(path, most=PAGES_MOST):
             self.requests += 1
@@ -163,7 +162,7 @@ class GitHub:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _look(self, path: str) -> Answer | None:
+    async def _look(self, path: str) -> CallAnswer | None:
         """What is at *path*, or where that has moved to; None = it is gone."""
         self.requests += 1
         answer = await self._client.look(path)
@@ -185,11 +184,11 @@ class _Ref(msgspec.Struct):
     object: _Object
 
 
-def _found(entry: dict[str, Any], repository: str) -> Found | None:
+def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
     """An issue of a list; None for a pull request, and for what nobody could hand out."""
     try:
         fact = reading.shown_issue(entry, repository)
-        return None if fact.is_pull else Found(facts_of(fact), fact.at_ms or 0)
+        return None if fact.is_pull else FoundIssue(facts_of(fact), fact.at_ms or 0)
     except TowpathError:
         return None
 

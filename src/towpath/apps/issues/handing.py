@@ -40,7 +40,7 @@ _LOOK_AGAIN = 0.5
 _NAMED_MOST = 100
 
 
-class Wish(msgspec.Struct, frozen=True, kw_only=True):
+class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A request for a task. Raises InvalidName, InvalidOption."""
 
     agent: str
@@ -80,7 +80,7 @@ class Handing:
         self._board = board
 
     async def request(
-        self, wish: Wish, *, wait: Duration | None = None, call: Call | None = None
+        self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
     ) -> Task | None:
         """The best task for the agent, held by it; None if there is none within *wait*."""
         until = steady() + (wait or ZERO).total_seconds()
@@ -116,7 +116,7 @@ class Handing:
     # ── claiming ─────────────────────────────────────────────────────────────────────────
 
     async def _claim(
-        self, wish: Wish, avoided: set[str], wait: Duration, call: Call | None
+        self, wish: TaskRequest, avoided: set[str], wait: Duration, call: Call | None
     ) -> Lease | None:
         """A lease of the best task that fits; the one place where the queue is asked for one."""
         engine, limit = await self._board.engine(), self._board.policy.limits.agent
@@ -136,7 +136,7 @@ class Handing:
         )
         return leases[0] if leases else None
 
-    async def _selectors(self, wish: Wish, avoided: set[str]) -> list[str] | None:
+    async def _selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
         """The kinds of tasks that a claim names; None = all.
 
         Where only the most urgent issues are handed out, those that have some that wait.
@@ -159,7 +159,7 @@ class Handing:
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
 
-    async def _handed_out(self, lease: Lease, wish: Wish, avoided: set[str]) -> Task | None:
+    async def _handed_out(self, lease: Lease, wish: TaskRequest, avoided: set[str]) -> Task | None:
         """The task in the agent's hands. Whoever goes away meanwhile gets nothing: what was taken
         for it is given back.
         """
@@ -182,7 +182,7 @@ class Handing:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _noted(self, lease: Lease, wish: Wish) -> Issue | _No:
+    async def _noted(self, lease: Lease, wish: TaskRequest) -> Issue | _No:
         """The row says who holds the issue; or why nobody may."""
         board = self._board
         known = await board.ledger.read(tables.of_task(lease.id))

@@ -10,7 +10,7 @@ from towpath.apps.issues.board import Board
 from towpath.apps.issues.github import GitHub, caller_of, github_of
 from towpath.apps.issues.model import PROJECTIONS, SYNCS
 from towpath.apps.issues.options import IssuesOptions
-from towpath.apps.issues.policy import Policy, policy_at
+from towpath.apps.issues.policy import IssuePolicy, policy_at
 from towpath.apps.issues.projection import ATTEMPTS, RETRY, TIME_LIMIT, Projector
 from towpath.apps.issues.sync import Reconciler, SyncWish, submit_sync
 from towpath.clock import ZERO, hours, minutes
@@ -22,7 +22,7 @@ from towpath.telemetry.logs import Log
 _SYNC_RETRY = Exponential(first=minutes(1), longest=minutes(10))
 
 
-class Consumers:
+class IssuesConsumers:
     """The handlers of the application, if the options have a token for GitHub.
 
     Raises PolicyInvalid, InvalidOption.
@@ -44,7 +44,7 @@ class Consumers:
             yield
 
 
-def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Policy) -> None:
+def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: IssuePolicy) -> None:
     """Let *app*, which must have a ledger, show on GitHub who holds what, and compare issues with
     GitHub: when it starts, and again and again.
     """

@@ -16,12 +16,20 @@ from towpath.apps.issues.board import Board
 from towpath.apps.issues.errors import IssueInvalid
 from towpath.apps.issues.github import facts_of
 from towpath.apps.issues.measures import WEBHOOKS
-from towpath.apps.issues.model import NUMBER_MOST, Issue, IssueState, Source, issue_id
+from towpath.apps.issues.model import NUMBER_MOST, Issue, IssueSource, IssueState, issue_id
 from towpath.apps.issues.moving import Moving
 from towpath.clock import wall_ms
 from towpath.forges import github
-from towpath.forges.facts import Delivery, Event, Fact, Label, PullRequest, Repository
-from towpath.forges.facts import Issue as IssueFact
+from towpath.forges.facts import (
+    Delivery,
+    Fact,
+    ForgeEvent,
+    Ignored,
+    IssueFact,
+    LabelFact,
+    PullFact,
+    RepositoryFact,
+)
 from towpath.forges.texts import is_repository, one_line
 
 _CLOSES = re.compile(
@@ -32,28 +40,22 @@ _CLOSES = re.compile(
 _LINKED_MOST = 20
 _GONE = ("deleted", "transferred")
 _LISTENED = {
-    Event.ISSUE,
-    Event.COMMENT,
-    Event.PULL,
-    Event.REVIEW,
-    Event.LABEL,
-    Event.REPOSITORY,
+    ForgeEvent.ISSUE,
+    ForgeEvent.COMMENT,
+    ForgeEvent.PULL,
+    ForgeEvent.REVIEW,
+    ForgeEvent.LABEL,
+    ForgeEvent.REPOSITORY,
 }
 
 
 class Told(msgspec.Struct, frozen=True):
     """A delivery that tells of something we know."""
 
-    event: Event
+    event: ForgeEvent
     action: str
     """In the forge's own words."""
     fact: Fact
-
-
-class Ignored(msgspec.Struct, frozen=True):
-    """A delivery that is genuine and tells of nothing that concerns us."""
-
-    reason: str
 
 
 def read_github(
@@ -103,11 +105,11 @@ class Intake:
             return self._answered([], "issues of this repository are not handed out")
         if isinstance(fact, IssueFact):
             changed = await self._issue(fact, found)
-        elif isinstance(fact, PullRequest):
+        elif isinstance(fact, PullFact):
             changed = await self._pull(fact, found)
-        elif isinstance(fact, Label):
+        elif isinstance(fact, LabelFact):
             changed = await self._label(fact, found.action)
-        elif isinstance(fact, Repository):
+        elif isinstance(fact, RepositoryFact):
             changed = await self._repository(fact, found.action)
         else:
             changed = []
@@ -121,7 +123,7 @@ class Intake:
 
     async def _takes(self, fact: Fact) -> bool:
         """Whether its issues are handed out: under the name that it has, or had before."""
-        before = fact.before if isinstance(fact, Repository) else None
+        before = fact.before if isinstance(fact, RepositoryFact) else None
         for name in (fact.repository, before):
             if name and self._board.options.takes(name):
                 return True
@@ -133,14 +135,14 @@ class Intake:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     async def _issue(self, fact: IssueFact, told: Told) -> list[str]:
-        gone = told.event is Event.ISSUE and told.action in _GONE
+        gone = told.event is ForgeEvent.ISSUE and told.action in _GONE
         facts = facts_of(fact, state=IssueState.GONE if gone else None)
         version, now = fact.at_ms or 0, wall_ms()
 
         def change(before: Issue | None) -> Issue:
             # What is gone is not told of again, whatever comes late.
             return life.told(
-                before, facts, source=Source.GITHUB, version=version, read=gone, now=now
+                before, facts, source=IssueSource.GITHUB, version=version, read=gone, now=now
             )
 
         revised = await self._board.revise(facts.id, change)
@@ -148,11 +150,11 @@ class Intake:
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    async def _pull(self, fact: PullRequest, told: Told) -> list[str]:
+    async def _pull(self, fact: PullFact, told: Told) -> list[str]:
         """The issues that a pull request is about know its number; a push to it, or a review, may
         begin the delay of their review anew.
         """
-        restarts = told.event is Event.REVIEW or told.action == "synchronize"
+        restarts = told.event is ForgeEvent.REVIEW or told.action == "synchronize"
         restarts = restarts and self._board.policy.review.restart
         at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
 
@@ -169,7 +171,7 @@ class Intake:
 
     # ── labels and repositories ──────────────────────────────────────────────────────────
 
-    async def _label(self, fact: Label, action: str) -> list[str]:
+    async def _label(self, fact: LabelFact, action: str) -> list[str]:
         """A label that was renamed is renamed on all issues; one that was deleted is on none."""
         old = fact.title if action == "deleted" else fact.before
         if old is None:
@@ -186,7 +188,7 @@ class Intake:
                 changed.append(id)
         return changed
 
-    async def _repository(self, fact: Repository, action: str) -> list[str]:
+    async def _repository(self, fact: RepositoryFact, action: str) -> list[str]:
         if action == "deleted":
             return await self._moving.gone(fact.repository)
         if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
@@ -201,7 +203,7 @@ def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
     return replace(issue, labels=tuple(sorted({*kept, new} if new else kept)))
 
 
-def linked_issues(pull: PullRequest, board: Board) -> list[str]:
+def linked_issues(pull: PullFact, board: Board) -> list[str]:
     """The issues that *pull* is about: by its branch, which has our name, or by its own words."""
     found: dict[str, None] = {}
     before, _, after = board.policy.show.branch.partition("{number}")

@@ -8,32 +8,33 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BeforeValidator, Field
 
 from towpath.apps.issues.forms import (
-    CompleteIn,
+    CompleteTaskIn,
     DeliveredOut,
     EndedOut,
-    ExplanationOut,
-    FailIn,
+    FailTaskIn,
     HeartbeatIn,
-    HeldOut,
+    HeldTaskOut,
+    IssueExplanationOut,
     IssueIn,
     IssueOut,
+    IssueQuery,
     IssuesOut,
-    ReleaseIn,
+    ReleaseTaskIn,
     RequestIn,
     TakeAwayIn,
     TaskOut,
-    Which,
 )
-from towpath.apps.issues.handing import Wish
-from towpath.apps.issues.hooks import Ignored, Told, read_github
+from towpath.apps.issues.handing import TaskRequest
+from towpath.apps.issues.hooks import Told, read_github
 from towpath.apps.issues.model import ISSUES, NUMBER_MOST
-from towpath.apps.issues.service import Ended, Explanation, Issues
+from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
 from towpath.clock import seconds
+from towpath.forges.facts import Ignored
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, decoded
-from towpath.web.mount import Listener, Mount
+from towpath.web.mount import Mount, WebhookListener
 from towpath.web.parts import Named, ThePoll, service
 from towpath.web.problems import documented
 
@@ -63,7 +64,9 @@ async def put(body: IssueIn, issues: TheIssues, _: CanSubmit) -> IssueOut:
 
 
 @router.get("/issues", response_model=IssuesOut, responses=documented())
-async def list_issues(issues: TheIssues, _: CanRead, which: Annotated[Which, Query()]) -> IssuesOut:
+async def list_issues(
+    issues: TheIssues, _: CanRead, which: Annotated[IssueQuery, Query()]
+) -> IssuesOut:
     """List issues by repository and number: which are free, and who holds which."""
     page = await issues.list(**which.model_dump())
     return IssuesOut(issues=[IssueOut.of(issue) for issue in page.issues], after=page.after)
@@ -77,12 +80,12 @@ async def look(repository: Repository, number: InPath, issues: TheIssues, _: Can
 
 @router.get(
     "/issues/{repository}/{number}/explain",
-    response_model=ExplanationOut,
+    response_model=IssueExplanationOut,
     responses=documented(404),
 )
 async def explain(
     repository: Repository, number: InPath, issues: TheIssues, _: CanRead
-) -> Explanation:
+) -> IssueExplanation:
     """Explain why the issue is not handed out, or who holds it."""
     return await issues.explain(repository, number)
 
@@ -116,26 +119,28 @@ async def request_task(
     the request waits for a task. With an `Idempotency-Key`, a request whose response was lost can
     be repeated: it returns the same task as long as it is held.
     """
-    wish = Wish(agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories))
+    wish = TaskRequest(
+        agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories)
+    )
     wait, call = seconds(body.wait), named.call() if named else None
     asking = issues.request(wish, wait=wait, call=call)
     task = await (poll.while_there(asking, issues.give_back) if body.wait else asking)
     return Response(status_code=204) if task is None else TaskOut.model_validate(task)
 
 
-@router.post("/tasks/{id}/heartbeat", response_model=HeldOut, responses=documented(404, 409))
-async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldOut:
+@router.post("/tasks/{id}/heartbeat", response_model=HeldTaskOut, responses=documented(404, 409))
+async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldTaskOut:
     """Hold the task longer. 409 for an agent that no longer holds it; `holder` and `expires_at`
     say who does.
     """
     held = await issues.heartbeat(id, body.token, agent=body.agent_id)
-    return HeldOut(
+    return HeldTaskOut(
         task_id=held.task_id, expires_at=held.expires_at, withdrawn=held.withdrawn or None
     )
 
 
 @router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))
-async def complete(id: Id, body: CompleteIn, issues: TheIssues, _: CanWork) -> Ended:
+async def complete(id: Id, body: CompleteTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Complete the task. Safe to repeat."""
     return await issues.complete(
         id, body.token, agent=body.agent_id, result=body.result, pr_number=body.pr_number
@@ -143,14 +148,14 @@ async def complete(id: Id, body: CompleteIn, issues: TheIssues, _: CanWork) -> E
 
 
 @router.post("/tasks/{id}/fail", response_model=EndedOut, responses=documented(404, 409))
-async def fail(id: Id, body: FailIn, issues: TheIssues, _: CanWork) -> Ended:
+async def fail(id: Id, body: FailTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Report a failed attempt: the issue is offered again after a pause, or given up after the
     last attempt."""
     return await issues.fail(id, body.token, reason=body.reason, agent=body.agent_id)
 
 
 @router.post("/tasks/{id}/release", response_model=EndedOut, responses=documented(404, 409))
-async def release(id: Id, body: ReleaseIn, issues: TheIssues, _: CanWork) -> Ended:
+async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Give the task back: it is offered again, now or from a given time on."""
     return await issues.release(
         id, body.token, reason=body.reason, not_before=body.not_before, agent=body.agent_id
@@ -165,7 +170,7 @@ async def _take(issues: Issues, found: Told | Ignored) -> DeliveredOut:
     return DeliveredOut(issues=changed, ignored=ignored or None)
 
 
-_GITHUB = Listener(
+_GITHUB = WebhookListener(
     path="github",
     secrets="github_secrets",
     largest="delivery",

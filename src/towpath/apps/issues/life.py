@@ -6,8 +6,8 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from towpath.apps.issues.model import Facts, Issue, IssueState, Source, TaskType, task_name
-from towpath.apps.issues.policy import Policy
+from towpath.apps.issues.model import Facts, Issue, IssueSource, IssueState, TaskType, task_name
+from towpath.apps.issues.policy import IssuePolicy
 from towpath.clock import days, duration_ms
 
 _REMEMBERED = duration_ms("found_until", days(1))
@@ -15,7 +15,7 @@ _REMEMBERED = duration_ms("found_until", days(1))
 
 
 def told(
-    before: Issue | None, facts: Facts, *, source: Source, version: int, read: bool, now: int
+    before: Issue | None, facts: Facts, *, source: IssueSource, version: int, read: bool, now: int
 ) -> Issue:
     """What the tracker tells. What is older than what is known changes nothing.
 
@@ -25,7 +25,7 @@ def told(
     if before is None:
         issue = Issue(id=facts.id, repository=facts.repository, number=facts.number, created=now)
         return _with(issue, facts, source=source, version=version, read=read)
-    if source is Source.API:
+    if source is IssueSource.API:
         known = before.source, before.version, before.read
         return _with(before, facts, source=known[0], version=known[1], read=known[2])
     if before.source is source and _is_stale(before, version, read=read):
@@ -37,7 +37,7 @@ def _is_stale(before: Issue, version: int, *, read: bool) -> bool:
     return version < before.version or (version == before.version and before.read and not read)
 
 
-def _with(before: Issue, facts: Facts, *, source: Source, version: int, read: bool) -> Issue:
+def _with(before: Issue, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
     is_open = facts.state is IssueState.OPEN
     again = before.state is not IssueState.OPEN or (facts.reopened and not before.reopened)
     issue = replace(
@@ -61,7 +61,7 @@ def _with(before: Issue, facts: Facts, *, source: Source, version: int, read: bo
     return replace(offered, done=())
 
 
-def judged(issue: Issue, policy: Policy, *, now: int, open_blockers: list[str]) -> Issue:
+def judged(issue: Issue, policy: IssuePolicy, *, now: int, open_blockers: list[str]) -> Issue:
     """*issue* as *policy* sees it.
 
     An issue that somebody holds keeps its task until it is let go; but it may be withdrawn: then
@@ -92,7 +92,7 @@ def judged(issue: Issue, policy: Policy, *, now: int, open_blockers: list[str]) 
     return replace(issue, withheld="", why="", generation=generation, task_id=task_id)
 
 
-def _delayed(issue: Issue, kind: TaskType, policy: Policy, now: int) -> Issue:
+def _delayed(issue: Issue, kind: TaskType, policy: IssuePolicy, now: int) -> Issue:
     """The review delay: from when it was first seen, which is noted once."""
     if issue.found and issue.found_until and issue.found_until <= now:
         issue = replace(issue, found=0, found_until=0, review_due=0, ready_told=False)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 
 HANDED_OUT = MetricSpec(
     "towpath_issues_handed_out_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Tasks handed out to agents, by their type: development, review, fix.",
     "Do agents get work?",
 )
 ENDED = MetricSpec(
     "towpath_issues_ended_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Tasks that agents held, by how they ended: completed, failed, released, expired, refused, "
     "withdrawn.",
@@ -21,28 +21,28 @@ ENDED = MetricSpec(
 )
 STALE = MetricSpec(
     "towpath_issues_stale_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Calls of agents that were refused because they no longer hold the task.",
     "Do agents exceed their lease?",
 )
 WEBHOOKS = MetricSpec(
     "towpath_issues_webhooks_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Webhooks, by result: taken, stale, ignored.",
     "Do webhooks arrive?",
 )
 SYNCED = MetricSpec(
     "towpath_issues_synced_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Comparisons of a repository with GitHub, by result: done, failed, gone.",
     "Does reconciliation work?",
 )
 REPAIRED = MetricSpec(
     "towpath_issues_repaired_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Repairs by comparisons with GitHub: issue (a webhook was lost), label (a label did not show "
     "who holds the issue).",
@@ -50,7 +50,7 @@ REPAIRED = MetricSpec(
 )
 PROJECTED = MetricSpec(
     "towpath_issues_projected_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Changes on GitHub that show who holds an issue, by result: shown, undone, refused.",
     "Does GitHub show who works on what?",

@@ -14,7 +14,7 @@ from importlib.resources import files
 from towpath.apps.issues.model import Issue
 from towpath.clock import days, duration_ms
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record, Space
+from towpath.engine.space import Space, SpaceRecord
 from towpath.errors import ServerError
 
 SCRIPTS = files("towpath.apps.issues") / "lua"
@@ -33,7 +33,7 @@ class Mirrors:
     def _delays(self) -> Space:
         return self._engine().space("issues.delays", SCRIPTS / "delays")
 
-    def _all(self) -> Record:
+    def _all(self) -> SpaceRecord:
         return self._engine().space("issues", SCRIPTS).at("all")
 
     async def held(self, issue: Issue) -> None:

@@ -65,7 +65,7 @@ class ReviewDelay(StrEnum):
     READY = "READY_FOR_ASSIGNMENT"
 
 
-class Source(StrEnum):
+class IssueSource(StrEnum):
     """Where an issue comes from."""
 
     GITHUB = "github"
@@ -129,7 +129,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     assignees: tuple[str, ...] = ()
     state: IssueState = IssueState.OPEN
     reopened: bool = False
-    source: Source = Source.API
+    source: IssueSource = IssueSource.API
     version: int = 0
     """When it was last changed by its tracker's clock, in ms, of whole seconds."""
     read: bool = False
@@ -233,7 +233,7 @@ class Payload(msgspec.Struct, frozen=True):
     issue: str
 
 
-class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
+class TaskResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a completed job."""
 
     agent: str

@@ -38,7 +38,7 @@ class _Part(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """A table of the file: a name that it does not know is a mistake."""
 
 
-class Reviews(_Part, frozen=True, kw_only=True):
+class ReviewTasks(_Part, frozen=True, kw_only=True):
     """Review tasks."""
 
     labels: tuple[str, ...] = ("needs-review",)
@@ -49,7 +49,7 @@ class Reviews(_Part, frozen=True, kw_only=True):
     """Whether a newer push or review begins the delay anew."""
 
 
-class Fixes(_Part, frozen=True, kw_only=True):
+class FixTasks(_Part, frozen=True, kw_only=True):
     """Fix tasks: what a review found is to be mended."""
 
     labels: tuple[str, ...] = ("changes-requested",)
@@ -82,7 +82,7 @@ class Showing(_Part, frozen=True, kw_only=True):
     comment: bool = False
 
 
-class Policy(_Part, frozen=True, kw_only=True):
+class IssuePolicy(_Part, frozen=True, kw_only=True):
     """What is handed out, to whom, and in which order."""
 
     priorities: Mapping[str, Priority] = msgspec.field(
@@ -102,8 +102,8 @@ class Policy(_Part, frozen=True, kw_only=True):
     only_highest: bool = False
     """Whether only issues of the highest priority present are handed out."""
     roles: Roles = Roles()
-    review: Reviews = Reviews()
-    fix: Fixes = Fixes()
+    review: ReviewTasks = ReviewTasks()
+    fix: FixTasks = FixTasks()
     limits: WorkLimits = WorkLimits()
     show: Showing = Showing()
 
@@ -224,10 +224,10 @@ def _is_role(name: str) -> bool:
 # ── from a file ──────────────────────────────────────────────────────────────────────────
 
 
-def policy_at(path: str) -> Policy:
+def policy_at(path: str) -> IssuePolicy:
     """The policy in the file at *path*; the built-in one without. Raises PolicyInvalid."""
     if not path:
-        return Policy()
+        return IssuePolicy()
     try:
         text = Path(path).read_bytes()
     except OSError as error:
@@ -235,7 +235,7 @@ def policy_at(path: str) -> Policy:
     return read_policy(text, place=path)
 
 
-def read_policy(text: bytes, *, place: str = "file") -> Policy:
+def read_policy(text: bytes, *, place: str = "file") -> IssuePolicy:
     """The policy that *text* says. Raises PolicyInvalid, which names the field."""
     if len(text) > _LARGEST:
         raise PolicyInvalid(place, f"is larger than {_LARGEST} bytes")
@@ -246,7 +246,7 @@ def read_policy(text: bytes, *, place: str = "file") -> Policy:
             place, f"is not valid TOML: {one_line(str(error), most=200)}"
         ) from error
     try:
-        policy = msgspec.convert(said, Policy)
+        policy = msgspec.convert(said, IssuePolicy)
     except msgspec.ValidationError as error:
         raise PolicyInvalid(place, _located(str(error))) from error
     _check(policy, place)
@@ -259,7 +259,7 @@ def _located(message: str) -> str:
     return f"{field.rstrip('`')}: {problem}" if at else problem
 
 
-def _check(policy: Policy, place: str) -> None:
+def _check(policy: IssuePolicy, place: str) -> None:
     """What must fit together. Raises PolicyInvalid."""
     try:
         parse_duration("review.delay", policy.review.delay)

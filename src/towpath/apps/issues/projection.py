@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from towpath.apps.issues import life, tables
 from towpath.apps.issues.board import Board
-from towpath.apps.issues.github import Found, GitHub
+from towpath.apps.issues.github import FoundIssue, GitHub
 from towpath.apps.issues.measures import PROJECTED
-from towpath.apps.issues.model import ISSUES, Issue, IssueState, Payload, Source
+from towpath.apps.issues.model import ISSUES, Issue, IssueSource, IssueState, Payload
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import Next
 from towpath.calls.errors import AnswerRefused
@@ -103,7 +103,7 @@ class Projector:
         mark = f"<!-- towpath {issue.task_id} {issue.token} -->"
         await self._github.comment(issue.repository, issue.number, text, mark=mark)
 
-    async def _found(self, issue: Issue) -> Found:
+    async def _found(self, issue: Issue) -> FoundIssue:
         found = await self._github.issue(issue.repository, issue.number)
         if found is None:
             await self._board.revise(
@@ -159,7 +159,7 @@ def _about_to_undo(now: Issue | None, issue: Issue) -> Issue | None:
 
 def _after(
     now: Issue | None,
-    found: Found | None,
+    found: FoundIssue | None,
     issue: Issue,
     *,
     shown: tuple[str, ...],
@@ -170,7 +170,9 @@ def _after(
         return None
     if found is not None:
         facts, version = found.facts, found.version
-        now = life.told(now, facts, source=Source.GITHUB, version=version, read=True, now=wall_ms())
+        now = life.told(
+            now, facts, source=IssueSource.GITHUB, version=version, read=True, now=wall_ms()
+        )
     if not _same(now, issue):
         return now
     return replace(now, shown=shown, branch=branch or now.branch)

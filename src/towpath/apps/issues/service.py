@@ -12,17 +12,17 @@ from towpath.apps.application import Host
 from towpath.apps.issues import life, tables
 from towpath.apps.issues.board import Board
 from towpath.apps.issues.errors import IssueNotFound, NotHeld, TaskNotFound, TaskStale
-from towpath.apps.issues.handing import Handing, Wish
+from towpath.apps.issues.handing import Handing, TaskRequest
 from towpath.apps.issues.hooks import Intake
 from towpath.apps.issues.measures import STALE
 from towpath.apps.issues.model import (
     ISSUES,
     Facts,
     Issue,
+    IssueSource,
     IssueState,
-    Outcome,
-    Source,
     Task,
+    TaskResult,
     agent_name,
     issue_id,
 )
@@ -62,7 +62,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
     """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
     """What became of a task."""
 
     task_id: str
@@ -77,7 +77,7 @@ class IssuePage(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Explanation(msgspec.Struct, frozen=True):
+class IssueExplanation(msgspec.Struct, frozen=True):
     """Why an issue is not handed out."""
 
     why: str
@@ -98,9 +98,9 @@ class Issues:
         """Make an issue known, or what has changed about it: for trackers that Towpath does not
         know. One of GitHub's goes by GitHub again as soon as that tells of it. Raises LedgerError.
         """
-        return await self.tell(facts, source=Source.API, version=0, read=False)
+        return await self.tell(facts, source=IssueSource.API, version=0, read=False)
 
-    async def tell(self, facts: Facts, *, source: Source, version: int, read: bool) -> Issue:
+    async def tell(self, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
         """What a tracker says of an issue; what is older than what is known changes nothing."""
         now = wall_ms()
 
@@ -115,7 +115,7 @@ class Issues:
     # ── an agent's task ──────────────────────────────────────────────────────────────────
 
     async def request(
-        self, wish: Wish, *, wait: Duration | None = None, call: Call | None = None
+        self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
     ) -> Task | None:
         """The best task that the agent may have; None if there is none within *wait*.
 
@@ -146,12 +146,12 @@ class Issues:
         agent: str | None = None,
         result: str = "",
         pr_number: int | None = None,
-    ) -> Ended:
+    ) -> EndedTask:
         """The work is done. The issue is not offered again before it is opened again or needs
         something else. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
         lease, job = await self._lease(task_id, token, agent)
-        outcome = Outcome(job.worker or agent or "", result[:RESULT_MOST], pr_number)
+        outcome = TaskResult(job.worker or agent or "", result[:RESULT_MOST], pr_number)
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
@@ -161,7 +161,7 @@ class Issues:
 
     async def fail(
         self, task_id: str, token: int, *, reason: str, agent: str | None = None
-    ) -> Ended:
+    ) -> EndedTask:
         """It did not work: offered again after a pause, or given up after the last attempt.
 
         Raises TaskStale, TaskNotFound.
@@ -182,7 +182,7 @@ class Issues:
         reason: str = "",
         not_before: datetime | None = None,
         agent: str | None = None,
-    ) -> Ended:
+    ) -> EndedTask:
         """Give the task back: offered again now, or not before a time. No attempt is counted.
 
         Raises TaskStale, TaskNotFound.
@@ -235,15 +235,15 @@ class Issues:
         last = some[size - 1].id if len(some) > size else None
         return IssuePage(some[:size], last)
 
-    async def explain(self, repository: str, number: int) -> Explanation:
+    async def explain(self, repository: str, number: int) -> IssueExplanation:
         """Why the issue is not handed out, or that it is. Raises IssueNotFound."""
         issue = await self.get(repository, number)
         if issue.held:
             until = instant(issue.expires).isoformat(timespec="seconds")
             text = f"{issue.agent} holds it until {until} unless it sends heartbeats"
-            return Explanation("held", f"{text}; {issue.why}" if issue.why else text)
+            return IssueExplanation("held", f"{text}; {issue.why}" if issue.why else text)
         if issue.withheld:
-            return Explanation(issue.withheld, issue.why)
+            return IssueExplanation(issue.withheld, issue.why)
         if (full := await self._handing.full(issue)) is not None:
             return full_explanation(*full)
         try:
@@ -251,11 +251,11 @@ class Issues:
                 job_ref(ISSUES, issue.task_id)
             )
         except JobNotFound:
-            return Explanation("unknown", "it is not in the queue yet; it will be added soon")
+            return IssueExplanation("unknown", "it is not in the queue yet; it will be added soon")
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
             text = f"the next agent for {issue.role} in {issue.repository} gets it"
-            return Explanation("ready", text)
-        return Explanation(found.why, found.text)
+            return IssueExplanation("ready", text)
+        return IssueExplanation(found.why, found.text)
 
     async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:
         """Take an issue from whoever holds it, and offer it anew; what its agent says then is
@@ -324,7 +324,7 @@ class Issues:
 
     async def _ended(
         self, task_id: str, token: int, state: State, *, how: str = "", why: str = ""
-    ) -> Ended:
+    ) -> EndedTask:
         """Note in the row that a hold has ended. The queue knows it: a database that is away is
         told later.
         """
@@ -332,11 +332,11 @@ class Issues:
             issue = await self.board.ledger.read(tables.of_task(task_id))
             if issue is not None and (issue.task_id, issue.token) == (task_id, token):
                 await self.board.look_at(issue, how=how, why=why)
-        return Ended(task_id=task_id, state=state)
+        return EndedTask(task_id=task_id, state=state)
 
 
-def full_explanation(what: str, most: int) -> Explanation:
-    return Explanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
+def full_explanation(what: str, most: int) -> IssueExplanation:
+    return IssueExplanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
 
 
 def _mark(after: str) -> tuple[str, int]:

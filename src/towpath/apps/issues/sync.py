@@ -10,10 +10,10 @@ import msgspec
 
 from towpath.apps.issues import life, tables
 from towpath.apps.issues.board import Board, Change
-from towpath.apps.issues.github import Found, GitHub, Page
+from towpath.apps.issues.github import FoundIssue, GitHub, IssuesPage
 from towpath.apps.issues.hooks import linked_issues
 from towpath.apps.issues.measures import REPAIRED, SYNCED
-from towpath.apps.issues.model import SYNCS, Issue, IssueState, Source, TaskType, issue_id
+from towpath.apps.issues.model import SYNCS, Issue, IssueSource, IssueState, TaskType, issue_id
 from towpath.apps.issues.moving import Moving
 from towpath.apps.issues.tables import changes
 from towpath.apps.outcomes import calling
@@ -78,7 +78,9 @@ class Reconciler:
         if options.repositories:
             return list(options.repositories)
         known = await self._board.ledger.read(tables.repository_facts)
-        return [repository["name"] for repository in known if repository["source"] == Source.GITHUB]
+        return [
+            repository["name"] for repository in known if repository["source"] == IssueSource.GITHUB
+        ]
 
     async def compare(self, name: str) -> Synced:
         """Compare one repository with GitHub. Raises what `calls` raises, LedgerError."""
@@ -136,14 +138,14 @@ class Reconciler:
                 await ledger.write(changes.pages_kept(name, read))
         return there, changed
 
-    async def _page(self, page: Page) -> int:
+    async def _page(self, page: IssuesPage) -> int:
         """Take in what a page tells; how many rows were not as it says."""
         board = self._board
         ids = [issue.facts.id for issue in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
         now = wall_ms()
 
-        def told(found: Found) -> Change:
+        def told(found: FoundIssue) -> Change:
             return lambda current: _told(current, found, now)
 
         differ = {
@@ -166,14 +168,14 @@ class Reconciler:
 
         A list may change while it is read, and one that has not changed tells nothing of our rows.
         """
-        known = await self._board.ledger.read(tables.open_numbers(repository, Source.GITHUB))
+        known = await self._board.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
         for number in sorted(known ^ there):
             found = await self._github.issue(repository, number)
             now = wall_ms()
 
             def change(
-                before: Issue | None, found: Found | None = found, now: int = now
+                before: Issue | None, found: FoundIssue | None = found, now: int = now
             ) -> Issue | None:
                 if before is None or found is None:
                     return before and msgspec.structs.replace(before, state=IssueState.GONE)
@@ -206,7 +208,7 @@ class Reconciler:
             wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
             has = {label.lower() for label in issue.labels}
             right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
-            if not right and issue.source is Source.GITHUB:
+            if not right and issue.source is IssueSource.GITHUB:
                 await board.show(issue.id)
                 self._repaired(issue.id, "label")
                 count += 1
@@ -236,9 +238,9 @@ class Reconciler:
         )
 
 
-def _told(before: Issue | None, found: Found, now: int) -> Issue:
+def _told(before: Issue | None, found: FoundIssue, now: int) -> Issue:
     return life.told(
-        before, found.facts, source=Source.GITHUB, version=found.version, read=True, now=now
+        before, found.facts, source=IssueSource.GITHUB, version=found.version, read=True, now=now
     )
 
 

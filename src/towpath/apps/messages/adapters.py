@@ -12,7 +12,7 @@ from towpath.apps.messages.options import MessagesOptions
 from towpath.calls.caller import Caller, Resolver
 
 
-class Outgoing:
+class MessageAdapters:
     """Connections for pushes and for callbacks. Enter it where the handlers run.
 
     The worker's URL is the operator's own, so its host may be a private one. The callbacks' URLs
@@ -41,7 +41,7 @@ class Outgoing:
         await self._open.aclose()
 
 
-class Consumers:
+class MessagesConsumers:
     """What the options ask to be run beside a server: pushes, callbacks, both or none."""
 
     def __init__(self, options: MessagesOptions) -> None:
@@ -50,7 +50,7 @@ class Consumers:
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
         """*app* with the handlers, and their connections while the body runs."""
-        async with Outgoing(self._options) as out:
+        async with MessageAdapters(self._options) as out:
             if self._options.worker_url:
                 add_push(app, out.push, self._options)
             if self._options.secrets:

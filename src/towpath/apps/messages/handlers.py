@@ -21,7 +21,7 @@ from towpath.apps.messages.model import (
 )
 from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.outcomes import calling
-from towpath.calls.answer import Answer, Next, require_taken
+from towpath.calls.answer import CallAnswer, Next, require_taken
 from towpath.calls.errors import AnswerTooLarge
 from towpath.calls.signature import derived
 from towpath.calls.signature import message_id as webhook_id
@@ -48,7 +48,7 @@ class Post(Protocol):
         headers: Mapping[str, str] = ...,
         message: str = "",
         secrets: Sequence[str] = (),
-    ) -> Answer:
+    ) -> CallAnswer:
         """The answer, whatever its status. Raises CallRefused, CallFailed, AnswerTooLarge."""
         ...
 
@@ -116,7 +116,7 @@ class _Courier:
             try:
                 answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
             except AnswerTooLarge as large:
-                answer = Answer(large.status, {}, b"")  # nobody reads what a receiver says
+                answer = CallAnswer(large.status, {}, b"")  # nobody reads what a receiver says
             require_taken(answer, "the receiver", final=_CALLED_OFF)
 
     async def _message(self, callback: Callback) -> JobInfo:
@@ -175,5 +175,5 @@ def _as_json(body: bytes) -> bytes:
 
 async def _posted(
     post: Post, url: str, body: bytes, *, id: str, secrets: tuple[str, ...]
-) -> Answer:
+) -> CallAnswer:
     return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)

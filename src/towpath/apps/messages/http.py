@@ -16,7 +16,7 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from pydantic import BaseModel, BeforeValidator, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
-from towpath.apps.messages.model import MESSAGES, Load, Message, MessageState, MessageView
+from towpath.apps.messages.model import MESSAGES, Message, MessagesLoad, MessageState, MessageView
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
@@ -258,11 +258,11 @@ async def health(request: Request, messages: TheMessages) -> HealthOut:
     return HealthOut(
         status="healthy" if all(works) else "degraded" if any(works) else "unhealthy",
         redis_connected=load is not None,
-        **msgspec.structs.asdict(load or Load(0, 0)),
+        **msgspec.structs.asdict(load or MessagesLoad(0, 0)),
     )
 
 
-async def _load(messages: Messages) -> Load | None:
+async def _load(messages: Messages) -> MessagesLoad | None:
     """None while Redis is away."""
     try:
         return await messages.load()

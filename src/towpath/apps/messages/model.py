@@ -128,7 +128,7 @@ STATES = {
 ENDED = {MessageState.ANSWERED, MessageState.FAILED, MessageState.CANCELLED}
 
 
-class Receipt(msgspec.Struct, frozen=True):
+class MessageReceipt(msgspec.Struct, frozen=True):
     """A message that is in the queue."""
 
     message_id: str
@@ -148,7 +148,7 @@ class UserQueue(msgspec.Struct, frozen=True):
         return self.current_message_id is not None
 
 
-class Load(msgspec.Struct, frozen=True):
+class MessagesLoad(msgspec.Struct, frozen=True):
     """All users' messages at one moment."""
 
     active_queues: int

@@ -9,8 +9,8 @@ from towpath.apps.messages.model import (
     MESSAGES,
     PROCESSING_TTL,
     QUEUES,
-    Load,
-    Receipt,
+    MessageReceipt,
+    MessagesLoad,
     UserQueue,
     checked_name,
 )
@@ -81,13 +81,13 @@ class MessageQueue:
 
     async def submit(
         self, user_id: str, message_id: str, data: bytes, *, keep: Duration | None = None
-    ) -> Receipt:
+    ) -> MessageReceipt:
         """The same for bytes; *keep* says how long the answer stays."""
         lane = checked_name("user_id", user_id)
         await self.prepare()
         submitted = await self.engine.submit(MESSAGES, data, id=message_id, lane=lane, keep=keep)
         submitted.checked(refusal=MessageDiffers)
-        return Receipt(message_id, await self._position(submitted, lane))
+        return MessageReceipt(message_id, await self._position(submitted, lane))
 
     async def dequeue(self, user_id: str) -> Dequeued | None:
         """The user's next message; None if there is none, or one is in process."""
@@ -132,12 +132,12 @@ class MessageQueue:
         """The user's message in process."""
         return (await self.user(user_id)).current_message_id
 
-    async def load(self) -> Load:
+    async def load(self) -> MessagesLoad:
         """All users' queues in two numbers."""
         counts = await self.engine.inspect.counts(MESSAGES)
         if counts.leased == 0 or counts.lanes == 0:
-            return Load(counts.lanes, counts.leased)
-        return Load(await self.engine.inspect.lanes_waiting(MESSAGES), counts.leased)
+            return MessagesLoad(counts.lanes, counts.leased)
+        return MessagesLoad(await self.engine.inspect.lanes_waiting(MESSAGES), counts.leased)
 
     async def get_active_queue_count(self) -> int:
         """Users with a message that waits."""

@@ -13,11 +13,11 @@ from towpath.apps.messages.model import (
     KEEP_FOR_CALLBACK,
     MESSAGES,
     STATES,
-    Load,
     Message,
+    MessageReceipt,
+    MessagesLoad,
     MessageState,
     MessageView,
-    Receipt,
     UserQueue,
     message_ref,
 )
@@ -61,7 +61,7 @@ class Messages:
 
     # ── a message's life ─────────────────────────────────────────────────────────────────
 
-    async def send(self, message: Message) -> Receipt:
+    async def send(self, message: Message) -> MessageReceipt:
         """Put a message into its user's queue. The same client_message_id again adds nothing.
 
         Raises MessageDiffers for other content under the same id, InvalidOption for a callback
@@ -93,7 +93,7 @@ class Messages:
         """One user's queue; an empty one for a user that nobody knows."""
         return await self.queue.user(user_id)
 
-    async def load(self) -> Load:
+    async def load(self) -> MessagesLoad:
         """All users' queues in two numbers."""
         return await self.queue.load()
 

@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 from towpath.app.app import Towpath
-from towpath.apps.application import Fact
+from towpath.apps.application import StartFact
 from towpath.apps.outcomes import calling
 from towpath.apps.reviews.handlers import add_posting, add_reviews
 from towpath.apps.reviews.model import Forge, Review, ReviewTask
@@ -64,7 +64,7 @@ class HttpReviewer:
         return printed(answer.body)
 
 
-class Outgoing:
+class ReviewAdapters:
     """Who reviews and who posts. Making it checks all that was said; enter it where they work.
 
     The addresses are the operator's own, so their hosts may be private ones. Raises InvalidOption
@@ -122,11 +122,11 @@ class Outgoing:
         return caller
 
 
-class Consumers:
+class ReviewsConsumers:
     """What the options ask to be run beside a server: a reviewer, posters, both or none."""
 
     def __init__(self, options: ReviewsOptions) -> None:
-        self._options, self._out = options, Outgoing(options)
+        self._options, self._out = options, ReviewAdapters(options)
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
@@ -144,7 +144,7 @@ _NOBODY = (
 )
 
 
-def facts(options: ReviewsOptions) -> dict[str, Fact]:
+def facts(options: ReviewsOptions) -> dict[str, StartFact]:
     """Who reviews, without what may be secret: arguments, and more of a URL than its host."""
     who = None
     if options.reviewer_command:
@@ -153,7 +153,7 @@ def facts(options: ReviewsOptions) -> dict[str, Fact]:
         who = f"the function {options.reviewer_function}"
     elif options.reviewer_url:
         who = f"the URL {parse_target(options.reviewer_url)}"
-    return {"reviewer": Fact(who, _NOBODY)}
+    return {"reviewer": StartFact(who, _NOBODY)}
 
 
 def _command(options: ReviewsOptions) -> CommandReviewer:

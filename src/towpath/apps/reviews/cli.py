@@ -10,14 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 import msgspec
 import typer
 
-from towpath.apps.reviews.model import Action, Forge, Kind, ReviewState, ReviewTask, subject_of
+from towpath.apps.reviews.model import (
+    Action,
+    Forge,
+    ReviewKind,
+    ReviewState,
+    ReviewTask,
+    subject_of,
+)
 from towpath.console.arguments import After, Limit, priority
 from towpath.console.verb import DatabaseOption, Session, each, open_ledger, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.apps.reviews.service import Reviews
-    from towpath.apps.reviews.view import PostingView, ReviewView, Taken
+    from towpath.apps.reviews.view import PostingView, ReviewView, TakenReview
 
 E = TypeVar("E", bound=StrEnum)
 
@@ -110,7 +117,7 @@ async def submit(
         raise InvalidOption("ref", "", rule="pass --ref BRANCH, or --number for a pull request")
     task = ReviewTask(
         forge=Forge.API,
-        kind=Kind.PUSH if number is None else Kind.PULL,
+        kind=ReviewKind.PUSH if number is None else ReviewKind.PULL,
         action=Action.REQUESTED,
         repository=repository,
         head=head,
@@ -263,7 +270,7 @@ def described(view: ReviewView) -> dict[str, Any]:
     return {name: value for name, value in facts.items() if value is not None}
 
 
-def _tell_taken(session: Session, taken: Taken) -> None:
+def _tell_taken(session: Session, taken: TakenReview) -> None:
     if session.out.as_json:
         session.out.object(msgspec.to_builtins(taken))
         return

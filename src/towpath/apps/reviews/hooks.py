@@ -14,9 +14,16 @@ from typing import Any
 import msgspec
 
 from towpath.apps.reviews.errors import TaskInvalid
-from towpath.apps.reviews.model import Action, Forge, Kind, ReviewTask, priority_of, subject_of
+from towpath.apps.reviews.model import (
+    Action,
+    Forge,
+    ReviewKind,
+    ReviewTask,
+    priority_of,
+    subject_of,
+)
 from towpath.forges import github, gitlab
-from towpath.forges.facts import Delivery, Event, Fact, PullRequest, Push
+from towpath.forges.facts import Delivery, Fact, ForgeEvent, Ignored, PullFact, PushFact
 from towpath.forges.texts import one_line
 
 _WORDS = {
@@ -57,13 +64,6 @@ class Hook(msgspec.Struct, frozen=True, kw_only=True):
         return priority_of(self.task)
 
 
-class Ignored(msgspec.Struct, frozen=True):
-    """A delivery that is genuine and asks for nothing. It is answered as well received."""
-
-    reason: str
-    """One short line."""
-
-
 def read_github(
     headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
 ) -> Hook | Ignored:
@@ -85,9 +85,9 @@ def read_gitlab(
 def hook_of(delivery: Delivery) -> Hook | Ignored:
     """What a delivery asks for. Raises WebhookInvalid for what nobody could review."""
     match delivery.event:
-        case Event.PULL:
+        case ForgeEvent.PULL:
             return _pull(delivery)
-        case Event.PUSH:
+        case ForgeEvent.PUSH:
             return _push(delivery)
         case _:
             return Ignored(delivery.named)
@@ -99,7 +99,7 @@ def _pull(delivery: Delivery) -> Hook | Ignored:
     if acted.action is None:
         return Ignored(not_this.format(one_line(acted.said, most=64)))
     pull = delivery.fact()
-    assert isinstance(pull, PullRequest)  # noqa: S101 -- what an event of this kind tells
+    assert isinstance(pull, PullFact)  # noqa: S101 -- what an event of this kind tells
     if not pull.is_open:
         return Ignored(f"the {kind} is closed")
     if pull.is_draft:
@@ -109,7 +109,7 @@ def _pull(delivery: Delivery) -> Hook | Ignored:
     return _hook(
         delivery,
         pull,
-        kind=Kind.PULL,
+        kind=ReviewKind.PULL,
         action=Action(acted.action),
         number=pull.number,
         head=pull.head,
@@ -122,7 +122,7 @@ def _pull(delivery: Delivery) -> Hook | Ignored:
 
 def _push(delivery: Delivery) -> Hook | Ignored:
     push = delivery.fact()
-    assert isinstance(push, Push)  # noqa: S101 -- what an event of this kind tells
+    assert isinstance(push, PushFact)  # noqa: S101 -- what an event of this kind tells
     if push.ref is None:
         return Ignored("a push to something other than a branch")
     if push.head is None:
@@ -130,7 +130,7 @@ def _push(delivery: Delivery) -> Hook | Ignored:
     return _hook(
         delivery,
         push,
-        kind=Kind.PUSH,
+        kind=ReviewKind.PUSH,
         action=Action.PUSHED,
         head=push.head,
         ref=push.ref,

@@ -12,25 +12,26 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
-from towpath.apps.reviews.hooks import Hook, Ignored, read_github, read_gitlab
+from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
 from towpath.apps.reviews.model import (
     REVIEWS,
     Action,
     Forge,
-    Kind,
+    ReviewKind,
     ReviewState,
     ReviewTask,
     Severity,
     Verdict,
 )
 from towpath.apps.reviews.service import LARGEST_PAGE, Reviews
-from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken
+from towpath.apps.reviews.view import ReviewPage, ReviewView, TakenReview
+from towpath.forges.facts import Ignored
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, example
-from towpath.web.mount import Listener, Mount
+from towpath.web.mount import Mount, WebhookListener
 from towpath.web.parts import service
 from towpath.web.problems import documented
 
@@ -83,7 +84,7 @@ class ReviewIn(Body):
     def task(self) -> ReviewTask:
         """What is to be reviewed. Raises TaskInvalid."""
         fields = self.model_dump(exclude={"id", "priority"})
-        kind = Kind.PUSH if self.number is None else Kind.PULL
+        kind = ReviewKind.PUSH if self.number is None else ReviewKind.PULL
         return ReviewTask(forge=Forge.API, kind=kind, action=Action.REQUESTED, **fields)
 
 
@@ -91,7 +92,7 @@ def _capitals(value: object) -> object:
     return value.upper() if isinstance(value, str) else value
 
 
-class Wish(Body):
+class ReviewQuery(Body):
     """Which reviews. A word that is none of these is refused: it would be passed over unseen."""
 
     state: Annotated[ReviewState, BeforeValidator(_capitals)] | None = None
@@ -120,11 +121,11 @@ class TakenOut(Answer):
     """Older reviews of the same pull request or branch, which will not run."""
 
 
-class TaskOut(Answer):
+class ReviewTaskOut(Answer):
     """What is reviewed."""
 
     forge: Forge
-    kind: Kind
+    kind: ReviewKind
     repository: str
     head: str
     number: int | None
@@ -172,7 +173,7 @@ class ReviewOut(Answer):
 
     id: str
     state: ReviewState
-    task: TaskOut | None
+    task: ReviewTaskOut | None
     """null if the row in the database is damaged."""
     priority: int
     attempts: int
@@ -211,7 +212,9 @@ _LOCATION = {
     response_model=TakenOut,
     responses={202: {"headers": _LOCATION}, **documented(409)},
 )
-async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit) -> Taken:
+async def submit(
+    body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit
+) -> TakenReview:
     """Request a review. It is saved before this answers and runs later, even if Redis is
     unreachable now.
 
@@ -225,7 +228,7 @@ async def submit(body: ReviewIn, response: Response, reviews: TheReviews, _: Can
 
 @router.get("", response_model=ReviewsOut, responses=documented())
 async def list_reviews(
-    reviews: TheReviews, _: CanRead, wish: Annotated[Wish, Query()]
+    reviews: TheReviews, _: CanRead, wish: Annotated[ReviewQuery, Query()]
 ) -> ReviewPage:
     """List reviews, newest first, without their texts."""
     return await reviews.list(**wish.model_dump())
@@ -269,7 +272,7 @@ async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOu
     return TakenOut.model_validate(await reviews.take(found))
 
 
-_GITHUB = Listener(
+_GITHUB = WebhookListener(
     path="github",
     secrets="github_secrets",
     largest="delivery",
@@ -287,7 +290,7 @@ _GITHUB = Listener(
     "Needs a valid signature instead of a key, or it is refused with 401. A delivery that comes\n"
     "twice is one review. 404 if the server has no secret for it.",
 )
-_GITLAB = Listener(
+_GITLAB = WebhookListener(
     path="gitlab",
     secrets="gitlab_secrets",
     largest="delivery",

@@ -59,7 +59,7 @@ class Forge(StrEnum):
     """Somebody asked, by HTTP or at the terminal."""
 
 
-class Kind(StrEnum):
+class ReviewKind(StrEnum):
     """What a task is about."""
 
     PULL = "pull"
@@ -90,7 +90,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     forge: Forge
-    kind: Kind
+    kind: ReviewKind
     repository: str
     """`owner/name`; on GitLab with all its groups."""
     head: str
@@ -130,7 +130,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
         self._check_place()
 
     def _check_place(self) -> None:
-        if self.kind == Kind.PULL:
+        if self.kind == ReviewKind.PULL:
             if self.number is None or not 1 <= self.number <= NUMBER_MOST:
                 raise TaskInvalid("number", f"must be from 1 to {NUMBER_MOST}")
         elif self.number is not None:
@@ -172,7 +172,7 @@ _TASK = msgspec.json.Decoder(ReviewTask)
 
 def subject_of(task: ReviewTask) -> str:
     """What a task is about: of the tasks about one subject, the latest counts."""
-    place = f"@{_in_short(task.ref)}" if task.kind == Kind.PUSH else f"#{task.number}"
+    place = f"@{_in_short(task.ref)}" if task.kind == ReviewKind.PUSH else f"#{task.number}"
     return f"{task.forge}:{task.repository}{place}"
 
 
@@ -186,7 +186,7 @@ def _in_short(ref: str) -> str:
 
 def priority_of(task: ReviewTask) -> int:
     """Pull requests run before pushes: somebody waits for them."""
-    return HIGH if task.kind == Kind.PULL else NORMAL
+    return HIGH if task.kind == ReviewKind.PULL else NORMAL
 
 
 # ── what a review says ───────────────────────────────────────────────────────────────────

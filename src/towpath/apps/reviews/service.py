@@ -23,7 +23,7 @@ from towpath.apps.reviews.model import (
     priority_of,
     subject_of,
 )
-from towpath.apps.reviews.view import ReviewPage, ReviewView, Taken, as_view
+from towpath.apps.reviews.view import ReviewPage, ReviewView, TakenReview, as_view
 from towpath.errors import InvalidOption
 from towpath.forges.texts import is_repository
 from towpath.ids import job_id, new_job_id
@@ -49,7 +49,7 @@ class Reviews:
 
     # ── a review's life ──────────────────────────────────────────────────────────────────
 
-    async def take(self, hook: Hook) -> Taken:
+    async def take(self, hook: Hook) -> TakenReview:
         """Save what a webhook asks for; it runs later. The same delivery twice is one review, and
         so is the same event under several delivery ids: no forge signs those.
 
@@ -74,7 +74,7 @@ class Reviews:
 
     async def submit(
         self, task: ReviewTask, *, id: str | None = None, priority: int | None = None
-    ) -> Taken:
+    ) -> TakenReview:
         """Save a task that somebody asks for. The same *id* again is the same review.
 
         Raises ReviewDiffers for another task under the same id, InvalidName, InvalidOption.
@@ -189,7 +189,7 @@ def _in_its_words() -> Generator[None]:
         raise kind(error.queue, error.id, ReviewState.of(error.state)) from error
 
 
-def _taken(recorded: Recorded) -> Taken:
+def _taken(recorded: Recorded) -> TakenReview:
     record = recorded.record
     state = ReviewState.of(record.state)
-    return Taken(record.id, state, recorded.existed, recorded.superseded)
+    return TakenReview(record.id, state, recorded.existed, recorded.superseded)

@@ -51,7 +51,7 @@ class ReviewPage(msgspec.Struct, frozen=True):
     after: str | None
 
 
-class Taken(msgspec.Struct, frozen=True):
+class TakenReview(msgspec.Struct, frozen=True):
     """A review that is in the ledger: newly, or from before."""
 
     id: str

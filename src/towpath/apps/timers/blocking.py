@@ -106,7 +106,7 @@ class TaskSubmitService:
         self._timers.submit(job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime)
 
 
-class Running:
+class BackgroundWorker:
     """A worker beside whatever else this process does: in the event loop that runs, or else in a
     thread with a loop of its own.
     """

@@ -238,9 +238,9 @@ async def list_(
     \b
     States: delayed, ready, leased, dead, done, cancelled
     """
-    from towpath.apps.timers.listing import Wanted  # noqa: PLC0415 -- slow to import
+    from towpath.apps.timers.listing import TimerQuery  # noqa: PLC0415 -- slow to import
 
-    wanted = Wanted(
+    wanted = TimerQuery(
         app=app,
         task_type=task_type,
         state=_state(state),

@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from towpath.apps.timers.registration import Registration, Server, ServerAnswered
@@ -34,8 +34,9 @@ from towpath.calls.errors import SignatureRefused
 from towpath.calls.signature import verify
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import HandlerInvalid
+from towpath.renamed import refuse
 
-__all__ = ["Answer", "GiveUp", "Later", "ServerAnswered", "TimerCall", "TimerClient"]
+__all__ = ["GiveUp", "Later", "ServerAnswered", "TimerAnswer", "TimerCall", "TimerClient"]
 
 _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
@@ -60,7 +61,7 @@ class TimerCall(NamedTuple):
     """Grows with every attempt: hand it to what the work changes, and refuse lower ones there."""
 
 
-class Answer(NamedTuple):
+class TimerAnswer(NamedTuple):
     """What to answer to a call."""
 
     body: bytes
@@ -227,13 +228,13 @@ class TimerClient:
 
     # ── being called ─────────────────────────────────────────────────────────────────────
 
-    def answer(self, headers: Headers, body: bytes) -> Answer:
+    def answer(self, headers: Headers, body: bytes) -> TimerAnswer:
         """Check a call, run its handler, and say what to answer. For code without an event loop.
 
         *body* is what came over the wire. Never raises for what somebody sent.
         """
         call = self._checked(headers, body)
-        if isinstance(call, Answer):
+        if isinstance(call, TimerAnswer):
             return call
         try:
             result = self._run(call)
@@ -243,10 +244,10 @@ class TimerClient:
             return self._failed(call, error)
         return _taken(result)
 
-    async def answer_async(self, headers: Headers, body: bytes) -> Answer:
+    async def answer_async(self, headers: Headers, body: bytes) -> TimerAnswer:
         """The same in an event loop: plain handlers run in a thread."""
         call = self._checked(headers, body)
-        if isinstance(call, Answer):
+        if isinstance(call, TimerAnswer):
             return call
         try:
             if inspect.iscoroutinefunction(self._handlers[call.task_type].function):
@@ -279,24 +280,24 @@ class TimerClient:
         app = {} if call.app is None else {"app": call.app}
         self._server.post(f"{path}/{verb}", {"token": call.token, **app, **more})
 
-    def _checked(self, headers: Headers, body: bytes) -> TimerCall | Answer:
+    def _checked(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
         """The call, or what to answer instead of taking it."""
         with self._lock:
             secrets = list(self._secrets)
         if not secrets:
-            return Answer(b"not registered yet", 503)
+            return TimerAnswer(b"not registered yet", 503)
         try:
             verify(secrets, dict(headers.items()), body)
         except SignatureRefused as error:
-            return Answer(str(error).encode(), 401)
+            return TimerAnswer(str(error).encode(), 401)
         try:
             call = TimerCall(**json.loads(body))
         except (ValueError, TypeError, RecursionError):
-            return Answer(b"not a call of a timer", 400)
+            return TimerAnswer(b"not a call of a timer", 400)
         if call.task_type not in self._handlers:
-            return Answer(b"no handler for this type", 404)
+            return TimerAnswer(b"no handler for this type", 404)
         if self._is_stale(call):
-            return Answer(b"a newer attempt at this timer has begun here", 409)
+            return TimerAnswer(b"a newer attempt at this timer has begun here", 409)
         return call
 
     def _is_stale(self, call: TimerCall) -> bool:
@@ -315,15 +316,15 @@ class TimerClient:
         function, with_call = self._handlers[call.task_type]
         return function(call.params, call) if with_call else function(call.params)
 
-    def _failed(self, call: TimerCall, error: BaseException) -> Answer:
+    def _failed(self, call: TimerCall, error: BaseException) -> TimerAnswer:
         match error:
             case Later():
                 return _taken(error)
             case GiveUp():
-                return Answer(str(error).encode()[:1000], 422)
+                return TimerAnswer(str(error).encode()[:1000], 422)
             case _:
                 _log.error("the handler of %s failed", call.task_type, exc_info=error)
-                return Answer(type(error).__qualname__.encode(), 500)
+                return TimerAnswer(type(error).__qualname__.encode(), 500)
 
     # ── without any framework ────────────────────────────────────────────────────────────
 
@@ -360,10 +361,10 @@ async def _awaited(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def _taken(result: object) -> Answer:
+def _taken(result: object) -> TimerAnswer:
     if isinstance(result, Later):
-        return Answer(json.dumps({"lease_s": result.lease_s}).encode(), 202)
-    return Answer(b"", 200)
+        return TimerAnswer(json.dumps({"lease_s": result.lease_s}).encode(), 202)
+    return TimerAnswer(b"", 200)
 
 
 def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
@@ -375,10 +376,10 @@ def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
             size = self.headers.get("content-length", "")
             if not size.isascii() or not size.isdecimal() or int(size) > _LARGEST_CALL:
                 self.close_connection = True
-                return self._say(Answer(b"too large", 413))
+                return self._say(TimerAnswer(b"too large", 413))
             return self._say(client.answer(self.headers, self.rfile.read(int(size))))
 
-        def _say(self, answer: Answer) -> None:
+        def _say(self, answer: TimerAnswer) -> None:
             self.send_response(answer.status)
             self.send_header("Content-Length", str(len(answer.body)))
             self.end_headers()
@@ -388,3 +389,9 @@ def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
             """Says nothing: a request's line is no news."""
 
     return Calls
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> NoReturn:
+        raise refuse(__name__, name, {"Answer": "TimerAnswer"})

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from towpath.apps.application import Answered
+from towpath.apps.application import ErrorCodes
 from towpath.errors import (
     JobDiffers,
     JobError,
@@ -131,5 +131,5 @@ class TooManyInstances(TowpathError):
         self.most = most
 
 
-ANSWERED = {InstanceNotFound: Answered(404, 5), TooManyInstances: Answered(429, 75)}
+ANSWERED = {InstanceNotFound: ErrorCodes(404, 5), TooManyInstances: ErrorCodes(429, 75)}
 """How those leave whose base does not say it."""

@@ -47,7 +47,7 @@ class _Times(Body):
         return when(delay=self.delay, delay_time=self.delay_time, due=self.due)
 
 
-class MoveIn(_Times):
+class MoveTimerIn(_Times):
     """Another time for a timer: pass one of the three. A time in the past means now."""
 
     model_config = example(delay="10m")

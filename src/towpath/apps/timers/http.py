@@ -13,7 +13,7 @@ from towpath.apps.timers.forms import (
     ExplainedTimerOut,
     FiringOut,
     FiringsOut,
-    MoveIn,
+    MoveTimerIn,
     RefusedTimerOut,
     SetIn,
     TimerIn,
@@ -26,7 +26,7 @@ from towpath.apps.timers.forms import (
     TypesOut,
 )
 from towpath.apps.timers.instances_http import instances_router, settle_router
-from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.listing import TimerQuery
 from towpath.apps.timers.model import NewTimer, Timer, TypeKey
 from towpath.apps.timers.service import TimerService
 from towpath.apps.timers.types import queue_of
@@ -50,13 +50,13 @@ App = Annotated[
 ]
 
 
-class Which(NamedTuple):
+class NamedTimer(NamedTuple):
     """The timer that a path names."""
 
     key: TypeKey
     task_id: str
 
-    def checked(self, key: KeyInfo, scope: Scope) -> Which:
+    def checked(self, key: KeyInfo, scope: Scope) -> NamedTimer:
         """Itself. 403 unless *key* has *scope* for the queue of its type."""
         require(key, scope, queue_of(self.key))
         return self
@@ -76,11 +76,11 @@ async def _which(
         Path(description="The task type; any text, percent-encoded.", examples=["order-7"]),
     ],
     app: App = None,
-) -> Which:
-    return Which(TypeKey(task_type, app or None), task_id)
+) -> NamedTimer:
+    return NamedTimer(TypeKey(task_type, app or None), task_id)
 
 
-TheTimer = Annotated[Which, Depends(_which)]
+TheTimer = Annotated[NamedTimer, Depends(_which)]
 
 
 # ── a timer's life ───────────────────────────────────────────────────────────────────────
@@ -165,7 +165,7 @@ async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
 
 @router.patch("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
 async def move(
-    which: TheTimer, body: MoveIn, timers: TheTimers, named: Named, key: CanSubmit
+    which: TheTimer, body: MoveTimerIn, timers: TheTimers, named: Named, key: CanSubmit
 ) -> TimerOut:
     """Move a waiting timer to another time. 409 while a worker runs it and after it ended."""
     which.checked(key, Scope.SUBMIT)
@@ -226,7 +226,7 @@ async def list_timers(
     filter by due time. An empty `app` selects types without an app. A page may have fewer timers
     than asked for: continue until `after` is null.
     """
-    wanted = Wanted(app=app, task_type=task_type, state=state, since=since, until=until)
+    wanted = TimerQuery(app=app, task_type=task_type, state=state, since=since, until=until)
     page = await timers.list(wanted, after=after, size=size, covers=key.covers)
     return TimerPageOut(timers=[TimerOut.of(timer) for timer in page.timers], after=page.after)
 

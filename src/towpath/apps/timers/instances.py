@@ -16,7 +16,7 @@ import msgspec
 from towpath.apps.timers.errors import InstanceNotFound, TooManyInstances
 from towpath.clock import Duration, duration_ms, instant, minutes, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.errors import InvalidOption
 
 SPACE = "timers.instances"
@@ -79,7 +79,7 @@ class Instances:
     """Who there is. Every method is one round trip, but for `all`, which is one per 100."""
 
     def __init__(self, engine: Engine) -> None:
-        self._record: Record = engine.space(SPACE, _SCRIPTS).at("all")
+        self._record: SpaceRecord = engine.space(SPACE, _SCRIPTS).at("all")
 
     async def register(
         self, app: str, address: str, types: Sequence[str], *, weight: int = 1

@@ -206,7 +206,7 @@ class SettledOut(Answer):
     state: State
 
 
-class HeldOut(Answer):
+class HeldTimerOut(Answer):
     task_id: str
     task_type: str
     expires_at: datetime
@@ -261,12 +261,14 @@ async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: Can
     return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
 
 
-@settle_router.post("/renew", response_model=HeldOut, responses=documented(404, 409))
-async def renew(timer: TheHandedOver, body: LongerIn, timers: TheTimers, key: CanWork) -> HeldOut:
+@settle_router.post("/renew", response_model=HeldTimerOut, responses=documented(404, 409))
+async def renew(
+    timer: TheHandedOver, body: LongerIn, timers: TheTimers, key: CanWork
+) -> HeldTimerOut:
     """Extend the lease of the timer by `lease_s` seconds from now."""
     of = timer.key(key, body)
     lease = await timers.instances.renew(of, timer.task_id, body.token, seconds(body.lease_s))
-    return HeldOut(
+    return HeldTimerOut(
         task_id=timer.task_id,
         task_type=timer.task_type,
         expires_at=lease.expires_at,

@@ -25,7 +25,7 @@ _LOOKED_AT_MOST = 10_000
 """Timers that one page is looked for among; then it is handed out as it is, with its `after`."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
     """Which timers."""
 
     app: str | None = None
@@ -94,7 +94,7 @@ class _Place(NamedTuple):
 
 
 async def page_of(
-    engine: Engine, infos: Sequence[TypeInfo], wanted: Wanted, *, after: str | None, size: int
+    engine: Engine, infos: Sequence[TypeInfo], wanted: TimerQuery, *, after: str | None, size: int
 ) -> TimerPage:
     """A page of the timers of these types, in the order of types. Raises InvalidOption."""
     search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE))
@@ -113,7 +113,7 @@ async def page_of(
 class _Search:
     """What one page was filled with so far."""
 
-    def __init__(self, engine: Engine, wanted: Wanted, size: int) -> None:
+    def __init__(self, engine: Engine, wanted: TimerQuery, size: int) -> None:
         self._engine, self._wanted, self._size = engine, wanted, size
         self.found: list[Timer] = []
         self._looked_at = 0
@@ -146,7 +146,7 @@ class _Search:
 
 
 def _lists(
-    infos: Sequence[TypeInfo], wanted: Wanted, begin: _Place | None
+    infos: Sequence[TypeInfo], wanted: TimerQuery, begin: _Place | None
 ) -> Iterator[tuple[TypeInfo, State, str | None]]:
     """Each type and state to look through, from where the last page ended."""
     states = LISTED if wanted.state is None else (wanted.state,)

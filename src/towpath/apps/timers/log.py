@@ -23,7 +23,7 @@ from towpath.apps.timers.types import SCRIPTS, queue_of
 from towpath.clock import duration_ms, instant, instant_ms, seconds
 from towpath.engine.check import whole
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.errors import InvalidOption, ServerError
 from towpath.supervise import Background
 
@@ -183,7 +183,7 @@ class FiringLog:
             key = next(iter(self._waiting))
             self._count -= len(self._waiting.pop(key))
 
-    def _record(self, key: TypeKey) -> Record:
+    def _record(self, key: TypeKey) -> SpaceRecord:
         return self._connect().space("timers", SCRIPTS).at(f"log/{queue_of(key)}")
 
 

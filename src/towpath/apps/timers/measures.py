@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 
 LATE = MetricSpec(
     "towpath_timers_late_seconds",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     ("queue",),
     "Seconds from the due time of a timer to the start of its attempt.",
     "Do timers run when they are due?",
 )
 FIRED = MetricSpec(
     "towpath_timers_fired_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("queue", "state"),
     "Attempts at timers, by result: done, failed, dead, cancelled, lost, released, handed_over.",
     "Which timers fail, and since when?",
 )
 CALLS = MetricSpec(
     "towpath_timers_calls_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     ("state",),
     "Calls to instances of applications, by result: done, handed_over, dead, elsewhere (refused: "
     "another instance is called), later, unreached.",
@@ -28,14 +28,14 @@ CALLS = MetricSpec(
 )
 INSTANCES = MetricSpec(
     "towpath_timers_instances",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     (),
     "Live instances of applications, as seen by the scheduler in this process.",
     "Is any instance alive?",
 )
 BREAKERS_OPEN = MetricSpec(
     "towpath_timers_breakers_open",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     (),
     "Instances that the scheduler in this process avoids, for one type or all.",
     "Do live instances fail?",

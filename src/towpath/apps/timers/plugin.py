@@ -21,12 +21,12 @@ from datetime import datetime
 from typing import Any, Self, TypeVar, Unpack, cast, overload
 
 from towpath.app.app import Towpath
-from towpath.apps.timers.blocking import BlockingTimers, Running
-from towpath.apps.timers.listing import TimerPage, TypeView, Wanted
+from towpath.apps.timers.blocking import BackgroundWorker, BlockingTimers
+from towpath.apps.timers.listing import TimerPage, TimerQuery, TypeView
 from towpath.apps.timers.log import FiringLog, FiringPage
 from towpath.apps.timers.model import Timer, TimerFields, Times, TypeKey, new_timer, when
 from towpath.apps.timers.options import TimersOptions
-from towpath.apps.timers.served import Heartbeats, Served, WorkerOptions
+from towpath.apps.timers.served import Heartbeats, Served, TimerKeywords
 from towpath.apps.timers.service import TimerExplanation, TimerService
 from towpath.apps.timers.workers import TaskWorker, is_task_worker
 from towpath.clock import duration_ms, seconds
@@ -52,7 +52,7 @@ class Timers:
         self._options = options or TimersOptions()
         self._serving: dict[str, Served] = {}
         self._threads = DEFAULTS.concurrency
-        self._running: Running | None = None
+        self._running: BackgroundWorker | None = None
         self.blocking = BlockingTimers(self.app, self._options)
         self._log = FiringLog(lambda: self.app.engine, self._options, lambda: self.app.metrics)
         self._service = TimerService(
@@ -131,7 +131,7 @@ class Timers:
         size: int = 100,
     ) -> TimerPage:
         """A page of timers by type and state; *since* and *until* are about their due times."""
-        wanted = Wanted(app=app, task_type=task_type, state=state, since=since, until=until)
+        wanted = TimerQuery(app=app, task_type=task_type, state=state, since=since, until=until)
         return await self._service.list(wanted, after=after, size=size)
 
     async def types(self) -> list[TypeView]:
@@ -149,8 +149,8 @@ class Timers:
     @overload
     def worker(self, worker: W, /) -> W: ...
     @overload
-    def worker(self, task_type: str, /, **options: Unpack[WorkerOptions]) -> Callable[[W], W]: ...
-    def worker(self, worker: Any, /, **options: Unpack[WorkerOptions]) -> Any:
+    def worker(self, task_type: str, /, **options: Unpack[TimerKeywords]) -> Callable[[W], W]: ...
+    def worker(self, worker: Any, /, **options: Unpack[TimerKeywords]) -> Any:
         """Let a function work on the timers of a type: `@timers.worker("order.timeout")`.
 
         It takes the params, checked against its annotation, and a `Context` where one is annotated.
@@ -173,7 +173,7 @@ class Timers:
         worker: Callable[..., Any] | TaskWorker | type,
         *,
         task_type: str | None = None,
-        **options: Unpack[WorkerOptions],
+        **options: Unpack[TimerKeywords],
     ) -> None:
         """What the decorator does. A class is made into an object without arguments."""
         made = worker() if isinstance(worker, type) else worker
@@ -203,7 +203,7 @@ class Timers:
             raise HandlerInvalid(task_type, rule="no worker serves this type: add one first")
         if self._running is None:
             worker = Worker(self.app, concurrency=self._threads, signals=())
-            self._running = Running(worker)
+            self._running = BackgroundWorker(worker)
             self._running.start()
 
     def stop(self) -> None:

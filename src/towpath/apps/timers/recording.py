@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from towpath.ledger.records.record import Record
 
 
-class Records:
+class TimerRecords:
     """The rows of recorded timers. *jobs* gives the ledger's; None = there is no ledger."""
 
     def __init__(self, jobs: Callable[[], Jobs] | None) -> None:

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from towpath.calls.answer import Answer, Next, advice
+from towpath.calls.answer import CallAnswer, Next, advice
 from towpath.clock import steady
 from towpath.errors import InvalidOption, RetryAdvice, TowpathError
 
@@ -37,7 +37,7 @@ class ServerAnswered(TowpathError):
     remedy = "Check the server's address, the key and its scopes; the server's message says more."
     retry = RetryAdvice.LATER
 
-    def __init__(self, what: str, answer: Answer) -> None:
+    def __init__(self, what: str, answer: CallAnswer) -> None:
         problem = _problem(answer.body)
         super().__init__(f"{what}: the server answered {answer.status}: {problem.detail}")
         self.status = answer.status
@@ -72,7 +72,7 @@ class Server:
         try:
             connection.request(method, self._path + path, sent, self._headers)
             got = connection.getresponse()
-            answer = Answer(got.status, {}, got.read(_LARGEST_ANSWER))
+            answer = CallAnswer(got.status, {}, got.read(_LARGEST_ANSWER))
         except http.client.HTTPException as error:
             raise ConnectionError(str(error)) from error
         finally:

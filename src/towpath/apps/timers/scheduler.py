@@ -27,7 +27,7 @@ from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.served import USUAL, firing_from
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.apps.timers.types import Types, queue_of
-from towpath.calls.answer import Answer, Next, advice_among
+from towpath.calls.answer import CallAnswer, Next, advice_among
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
 from towpath.calls.guard import parse_target
@@ -229,7 +229,7 @@ class _Served:
                 return _Refusal(f"instance {error}", sent=False)
         return self._judged(instance, call, answer)
 
-    async def _posted(self, instance: Instance, call: _Call) -> Answer:
+    async def _posted(self, instance: Instance, call: _Call) -> CallAnswer:
         """The answer. Of one that is too large only the status counts: nobody reads the rest."""
         try:
             return await self._caller.post(
@@ -240,9 +240,9 @@ class _Served:
                 secrets=self._signing(call.app),
             )
         except AnswerTooLarge as large:
-            return Answer(large.status, {}, b"")
+            return CallAnswer(large.status, {}, b"")
 
-    def _judged(self, instance: Instance, call: _Call, answer: Answer) -> _Refusal | None:
+    def _judged(self, instance: Instance, call: _Call, answer: CallAnswer) -> _Refusal | None:
         told = advice_among(answer)
         reason = f"instance {parse_target(instance.address)} answered {answer.status}"
         if told.next is Next.ELSEWHERE:

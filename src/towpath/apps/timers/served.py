@@ -40,7 +40,7 @@ USUAL = HandlerOptions(
 """What the queues of all types are declared with, whoever comes first."""
 
 
-class WorkerOptions(TypedDict, total=False):
+class TimerKeywords(TypedDict, total=False):
     """What may be said about the workers of a type: see HandlerOptions."""
 
     retry: RetryPolicy | None
@@ -57,10 +57,10 @@ class Served:
         self._app, self.key, self._log = app, key, log
         self.queue = queue_of(key)
         self._dispatch = Dispatch(app, self.queue)
-        self._options: WorkerOptions = {}
+        self._options: TimerKeywords = {}
         self._handlers: list[AppHandler[Any, Any, Any]] = []
 
-    def add(self, worker: Callable[..., Any] | TaskWorker, options: WorkerOptions) -> None:
+    def add(self, worker: Callable[..., Any] | TaskWorker, options: TimerKeywords) -> None:
         """One more worker. Raises HandlerInvalid."""
         if options and self._dispatch.workers and options != self._options:
             rule = f"type {self.key} has workers with other options: they share one attempt"

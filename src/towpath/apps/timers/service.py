@@ -20,8 +20,8 @@ from towpath.apps.timers.errors import (
 from towpath.apps.timers.listing import (
     NO_INSTANCE,
     TimerPage,
+    TimerQuery,
     TypeView,
-    Wanted,
     page_of,
     status_of,
     views_of,
@@ -36,7 +36,7 @@ from towpath.apps.timers.model import (
     timer_of,
 )
 from towpath.apps.timers.options import TimersOptions
-from towpath.apps.timers.recording import Records
+from towpath.apps.timers.recording import TimerRecords
 from towpath.apps.timers.service_mode import ServiceMode
 from towpath.apps.timers.types import TypeInfo, Types, queue_of
 from towpath.clock import instant
@@ -84,7 +84,7 @@ class TimerService:
         log: FiringLog | None = None,
     ) -> None:
         self._connect, self.options = connect, options
-        self._records = Records(jobs)
+        self._records = TimerRecords(jobs)
         self.types = Types(connect, options)
         self.log = log or FiringLog(connect, options)
         self.instances = ServiceMode(connect, options, self.types, jobs=jobs, log=self.log)
@@ -195,7 +195,7 @@ class TimerService:
 
     async def list(
         self,
-        wanted: Wanted,
+        wanted: TimerQuery,
         *,
         after: str | None = None,
         size: int = 100,

@@ -21,7 +21,7 @@ from towpath.apps.timers.model import PREFIX, TIMER_OPTIONS, TypeKey
 from towpath.apps.timers.options import TimersOptions
 from towpath.clock import Duration, duration_ms, instant, seconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 from towpath.errors import ServerError
 from towpath.ids import QueueName, queue_name, worker_name
 
@@ -207,7 +207,7 @@ class Types:
         return instant(now), infos
 
     @property
-    def _record(self) -> Record:
+    def _record(self) -> SpaceRecord:
         return self._connect().space("timers", SCRIPTS).at("types")
 
     def _refuse(self, answer: Sequence[bytes], task_type: str) -> None:

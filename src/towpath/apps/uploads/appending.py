@@ -26,7 +26,7 @@ from towpath.apps.uploads.errors import (
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Work
-from towpath.apps.uploads.model import FINAL, NewUpload, Plan, Status, Upload
+from towpath.apps.uploads.model import FINAL, NewUpload, Status, Upload, UploadPlan
 from towpath.apps.uploads.pieces import in_pieces
 from towpath.apps.uploads.records import PIECE, tail_token
 from towpath.apps.uploads.service import UploadService, View
@@ -51,7 +51,7 @@ class Hash(Protocol):
     def digest(self) -> bytes: ...
 
 
-class Wanted(msgspec.Struct, frozen=True):
+class ExpectedDigest(msgspec.Struct, frozen=True):
     """What a client says that a body comes to."""
 
     algorithm: str
@@ -59,7 +59,7 @@ class Wanted(msgspec.Struct, frozen=True):
     new: Callable[[], Hash]
 
 
-class Position(NamedTuple):
+class UploadPosition(NamedTuple):
     """How far an upload has come."""
 
     upload: Upload
@@ -81,7 +81,7 @@ class Appending:
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
-    async def look(self, upload_id: str) -> Position:
+    async def look(self, upload_id: str) -> UploadPosition:
         """How far it has come. One that has failed goes on: who asks wants to resume.
 
         Raises UploadNotFound, UploadGone, StoreAway.
@@ -91,16 +91,16 @@ class Appending:
             upload = (await self._uploads.resume(upload_id)).upload
         if upload.status is Status.COMPLETED:
             size = upload.final_size or 0
-            return Position(upload, upload.status, size, size, wall_ms())
+            return UploadPosition(upload, upload.status, size, size, wall_ms())
         if not upload.status.open:
             raise not_open(upload_id, upload.status)
         if upload.sources:
-            return Position(upload, upload.status, None, upload.size, wall_ms())
+            return UploadPosition(upload, upload.status, None, upload.size, wall_ms())
         await self._uploads.missing(upload_id)  # chunks whose bytes are gone are missing again
         front, offset = await self._front(upload.upload_id, upload.plan)
-        return Position(upload, front.status, offset, front.size, front.updated_at)
+        return UploadPosition(upload, front.status, offset, front.size, front.updated_at)
 
-    async def _front(self, upload_id: str, plan: Plan) -> tuple[Front, int]:
+    async def _front(self, upload_id: str, plan: UploadPlan) -> tuple[Front, int]:
         """How far it has come, and the offset. What came whole and was not counted is now."""
         while True:
             front = await self._records.state(upload_id).front()
@@ -124,7 +124,7 @@ class Appending:
         *,
         holder: str,
         length: int | None = None,
-        wanted: Wanted | None = None,
+        wanted: ExpectedDigest | None = None,
     ) -> int:
         """Put *body* behind what is here: how far it has come then. What came before it ended
         counts; with a checksum, all of it or nothing.
@@ -165,7 +165,11 @@ class Appending:
         return Writing(self._steps, Start(upload_id, plan, front, offset, holder))
 
     async def _verified(
-        self, writing: Writing, body: AsyncIterator[bytes], wanted: Wanted, length: int | None
+        self,
+        writing: Writing,
+        body: AsyncIterator[bytes],
+        wanted: ExpectedDigest,
+        length: int | None,
     ) -> None:
         """A body that counts as a whole, once its checksum fits."""
         most = min(64 * PIECE, self.options.largest_part)
@@ -202,7 +206,7 @@ class Appending:
         Raises UploadConflict, UploadTooLarge.
         """
         upload = await self._own.row(upload_id)
-        plan = Plan.of(size, upload.chunk_size, largest_part=self.options.largest_part)
+        plan = UploadPlan.of(size, upload.chunk_size, largest_part=self.options.largest_part)
         if plan.part_size > upload.part_size:
             raise UploadTooLarge(f"{size} bytes: give the length when it is created", upload_id)
         if upload.size not in (None, size):
@@ -273,7 +277,9 @@ class Appending:
         await self._uploads.abort(upload_id)
 
 
-def _require(upload_id: str, wanted: Wanted, found: Hash, *, size: int, length: int) -> None:
+def _require(
+    upload_id: str, wanted: ExpectedDigest, found: Hash, *, size: int, length: int
+) -> None:
     """Raises ChunkCut, BodyDiffers for a body that is not what its client said."""
     if size != length:
         raise ChunkCut(f"{size} of {length} bytes came")

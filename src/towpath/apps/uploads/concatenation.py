@@ -12,14 +12,21 @@ from typing import NamedTuple
 
 from towpath.apps.uploads.model import Upload
 from towpath.apps.uploads.options import MIB
-from towpath.apps.uploads.stores.port import LEAST_PART, MOST_PARTS, Multipart, Object, Part, Store
+from towpath.apps.uploads.stores.port import (
+    LEAST_PART,
+    MOST_PARTS,
+    Multipart,
+    Object,
+    ObjectStore,
+    Part,
+)
 
 _COPIED = 64 * MIB
 """Bytes that the store copies at a time, if that makes no more parts than there may be."""
 _AT_ONCE = 4
 
 
-class Span(NamedTuple):
+class ByteSpan(NamedTuple):
     """Some bytes of one piece."""
 
     piece: int
@@ -29,33 +36,33 @@ class Span(NamedTuple):
 
 def parts_of(
     sizes: Sequence[int], *, copied: int = _COPIED, least: int = LEAST_PART
-) -> list[list[Span]]:
+) -> list[list[ByteSpan]]:
     """Which bytes of pieces of these *sizes* make which part.
 
     A part of one span is copied, any other is read and sent. All but the last have *least* bytes.
     """
     copied = max(copied, -(-sum(sizes) // (MOST_PARTS // 2)), 2 * least)
-    made: list[list[Span]] = []
-    small: list[Span] = []  # what is not enough for a part yet
+    made: list[list[ByteSpan]] = []
+    small: list[ByteSpan] = []  # what is not enough for a part yet
     for piece, size in enumerate(sizes):
         start = 0
         while start < size:
             rest, held = size - start, sum(span.length for span in small)
             if small or rest < least:
                 length = min(rest, least - held)
-                small.append(Span(piece, start, length))
+                small.append(ByteSpan(piece, start, length))
                 if held + length >= least:
                     made.append(small)
                     small = []
             else:
                 # What would be left over is less than a part: it comes along.
                 length = rest if rest < copied + least else copied
-                made.append([Span(piece, start, length)])
+                made.append([ByteSpan(piece, start, length)])
             start += length
     return [*made, small] if small else made
 
 
-async def joined(store: Store, multipart: Multipart, pieces: Sequence[Upload]) -> Object:
+async def joined(store: ObjectStore, multipart: Multipart, pieces: Sequence[Upload]) -> Object:
     """The object that *pieces* make. Done again, it goes on with what was done.
 
     Raises StoreError.
@@ -64,7 +71,7 @@ async def joined(store: Store, multipart: Multipart, pieces: Sequence[Upload]) -
     sizes = [piece.final_size or 0 for piece in pieces]
     room = asyncio.Semaphore(_AT_ONCE)
 
-    async def made(number: int, spans: list[Span]) -> Part:
+    async def made(number: int, spans: list[ByteSpan]) -> Part:
         before = there.get(number)
         if before is not None and before.size == sum(span.length for span in spans):
             return before
@@ -84,7 +91,9 @@ async def joined(store: Store, multipart: Multipart, pieces: Sequence[Upload]) -
     return await store.complete(multipart, [task.result() for task in tasks])
 
 
-async def _read(store: Store, pieces: Sequence[Upload], spans: Sequence[Span]) -> list[bytes]:
+async def _read(
+    store: ObjectStore, pieces: Sequence[Upload], spans: Sequence[ByteSpan]
+) -> list[bytes]:
     """The bytes of some spans: at most those of two parts of the least size."""
     found: list[bytes] = []
     for piece, start, length in spans:

@@ -34,7 +34,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from towpath.apps.application import Answered
+from towpath.apps.application import ErrorCodes
 from towpath.apps.uploads.stores.errors import StoreError
 from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
@@ -341,20 +341,20 @@ class UploadsOff(UploadError):
         super().__init__("new", "neither a bucket nor a directory is configured")
 
 
-ANSWERS: Mapping[type[TowpathError], Answered] = {
-    UploadNotFound: Answered(404, 5),
-    UploadGone: Answered(410, 4),
-    UploadConflict: Answered(409, 4),
-    UploadJoined: Answered(403, 4),
-    BodyDiffers: Answered(460, 2),
-    UploadTooLarge: Answered(413, 2),
-    RangeInvalid: Answered(416, 2),
-    BudgetFull: Answered(503, 75),
-    ShareFull: Answered(429, 75),
-    QuotaReached: Answered(429, 75),
-    ChunkLost: Answered(503, 75),
-    StoreAway: Answered(503, 75),
-    UploadsOff: Answered(503, 75),
-    StoreError: Answered(503, 75),
+ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
+    UploadNotFound: ErrorCodes(404, 5),
+    UploadGone: ErrorCodes(410, 4),
+    UploadConflict: ErrorCodes(409, 4),
+    UploadJoined: ErrorCodes(403, 4),
+    BodyDiffers: ErrorCodes(460, 2),
+    UploadTooLarge: ErrorCodes(413, 2),
+    RangeInvalid: ErrorCodes(416, 2),
+    BudgetFull: ErrorCodes(503, 75),
+    ShareFull: ErrorCodes(429, 75),
+    QuotaReached: ErrorCodes(429, 75),
+    ChunkLost: ErrorCodes(503, 75),
+    StoreAway: ErrorCodes(503, 75),
+    UploadsOff: ErrorCodes(503, 75),
+    StoreError: ErrorCodes(503, 75),
 }
 """How they leave, where no base of theirs says so."""

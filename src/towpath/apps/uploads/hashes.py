@@ -7,7 +7,7 @@ from datetime import datetime
 
 import msgspec
 
-from towpath.apps.uploads.model import Plan, Status, Upload
+from towpath.apps.uploads.model import Status, Upload, UploadPlan
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.clock import wall_ms
 
@@ -70,7 +70,7 @@ def _ms(at: datetime) -> int:
     return round(at.timestamp() * 1000)
 
 
-def bits_of(plan: Plan, parts: Iterable[int]) -> bytes:
+def bits_of(plan: UploadPlan, parts: Iterable[int]) -> bytes:
     """A bit per chunk of *parts*."""
     numbers = [number for part in parts for number in plan.chunks_of(part)]
     bits = bytearray((max(numbers, default=-1) >> 3) + 1)
@@ -79,7 +79,7 @@ def bits_of(plan: Plan, parts: Iterable[int]) -> bytes:
     return bytes(bits)
 
 
-def digests_of(plan: Plan, parts: Mapping[int, PartEntry]) -> dict[int, bytes]:
+def digests_of(plan: UploadPlan, parts: Mapping[int, PartEntry]) -> dict[int, bytes]:
     """The digests of chunks that are a whole part each, as far as the store told them."""
     if plan.chunks_per_part != 1:
         return {}

@@ -19,11 +19,11 @@ from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.measures import Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.apps.uploads.records import Records
+from towpath.apps.uploads.records import UploadRecords
 from towpath.apps.uploads.states import UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
-from towpath.apps.uploads.stores.port import UPLOAD, Multipart, Part, Store
+from towpath.apps.uploads.stores.port import UPLOAD, Multipart, ObjectStore, Part
 from towpath.clock import ZERO, Duration, steady, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.states import State
@@ -65,13 +65,13 @@ class Lifecycle:
         engine: Callable[[], Engine],
         chunks: Callable[[], Engine],
         ledger: Callable[[], Ledger],
-        store: Store | None,
+        store: ObjectStore | None,
         options: UploadsOptions,
         measures: Measures | None = None,
     ) -> None:
         self._engine, self._chunks, self._ledger = engine, chunks, ledger
         self._store, self.options = store, options
-        self.records = Records(engine, chunks, options)
+        self.records = UploadRecords(engine, chunks, options)
         self.measures = measures or Measures()
 
     @property
@@ -83,7 +83,7 @@ class Lifecycle:
         """The one with the states and the one with the bytes; often the same."""
         return self._engine(), self._chunks()
 
-    def store_of(self, bucket: str) -> Store:
+    def store_of(self, bucket: str) -> ObjectStore:
         """Where the objects of a bucket are. Raises UploadsOff."""
         if self._store is None:
             raise UploadsOff
@@ -233,7 +233,7 @@ class Lifecycle:
             if part.size == plan.part_length(part.number - 1)
         }
 
-    async def _whole(self, upload: Upload, store: Store) -> dict[int, PartEntry] | None:
+    async def _whole(self, upload: Upload, store: ObjectStore) -> dict[int, PartEntry] | None:
         """All parts, if the object was completed and nobody heard of it; None if it was not."""
         try:
             found = await store.head(upload.s3_key)

@@ -7,56 +7,56 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from towpath.clock import steady
-from towpath.telemetry.measures import Kind, MetricSpec
+from towpath.telemetry.measures import MetricKind, MetricSpec
 
 if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
 
 PROCESSED = MetricSpec(
     "repository_chunks_processed",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Chunks that this process has stored, as parts of objects.",
     "How much is stored?",
 )
 QUEUED = MetricSpec(
     "repository_chunks_queued",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     (),
     "Chunks in Redis that wait to be stored, at the last sweep.",
     "Do the workers keep up with the clients?",
 )
 CHUNK_LATENCY = MetricSpec(
     "repository_upload_chunk_latency",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     (),
     "Seconds from a chunk's first byte to its acknowledgement.",
     "How long do clients wait?",
 )
 STORE_LATENCY = MetricSpec(
     "repository_s3_upload_latency",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     (),
     "Seconds that the store takes for a part.",
     "Is the store slow?",
 )
 COMPLETION_LATENCY = MetricSpec(
     "repository_upload_completion_latency",
-    Kind.HISTOGRAM,
+    MetricKind.HISTOGRAM,
     (),
     "Seconds from an upload's first chunk to its completion.",
     "How long do uploads take?",
 )
 RESERVED = MetricSpec(
     "towpath_uploads_reserved_bytes",
-    Kind.GAUGE,
+    MetricKind.GAUGE,
     (),
     "Reserved bytes of the budget for chunks, at this process's last look.",
     "Is there room? Compare it with the setting uploads.budget.",
 )
 ORPHANS = MetricSpec(
     "towpath_uploads_orphans_total",
-    Kind.COUNTER,
+    MetricKind.COUNTER,
     (),
     "Multipart uploads without an upload that this process aborted in the store.",
     "Do crashes leave parts behind? They cost money until they are aborted.",

@@ -66,7 +66,7 @@ _OPEN = frozenset({Status.PENDING, Status.UPLOADING, Status.COMPLETING})
 # ── the plan ─────────────────────────────────────────────────────────────────────────────
 
 
-class Plan(msgspec.Struct, frozen=True):
+class UploadPlan(msgspec.Struct, frozen=True):
     """Which chunks are which part. Chunks and parts are counted from 0."""
 
     chunk_size: int
@@ -75,7 +75,7 @@ class Plan(msgspec.Struct, frozen=True):
     """None = not known yet."""
 
     @classmethod
-    def of(cls, size: int | None, chunk_size: int, *, largest_part: int) -> Plan:
+    def of(cls, size: int | None, chunk_size: int, *, largest_part: int) -> UploadPlan:
         """The plan for a file. Raises InvalidOption, UploadTooLarge, PartTooLarge."""
         whole("chunk_size", chunk_size, SMALLEST_CHUNK, LARGEST_CHUNK)
         least = LEAST_PART
@@ -268,5 +268,5 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
         return ids.split() if kind == FINAL else []
 
     @property
-    def plan(self) -> Plan:
-        return Plan(self.chunk_size, self.part_size, self.size)
+    def plan(self) -> UploadPlan:
+        return UploadPlan(self.chunk_size, self.part_size, self.size)

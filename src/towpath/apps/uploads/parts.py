@@ -22,8 +22,8 @@ from towpath.apps.uploads.lifecycle import Lifecycle, Work, entry_of, part_algor
 from towpath.apps.uploads.measures import COMPLETION_LATENCY, PROCESSED, STORE_LATENCY, Measures
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.apps.uploads.states import PartStale, Taken, UploadUnknown
-from towpath.apps.uploads.stores.checksums import Checksum, Running, combined
+from towpath.apps.uploads.states import PartStale, TakenPart, UploadUnknown
+from towpath.apps.uploads.stores.checksums import Checksum, RunningChecksum, combined
 from towpath.apps.uploads.stores.errors import (
     ChecksumDiffers,
     MultipartNotFound,
@@ -32,7 +32,7 @@ from towpath.apps.uploads.stores.errors import (
     StoreError,
     StoreUnreachable,
 )
-from towpath.apps.uploads.stores.port import UPLOAD, Object, Part, Piece, Store
+from towpath.apps.uploads.stores.port import UPLOAD, Object, ObjectStore, Part, Piece
 from towpath.clock import ZERO, Duration, days, seconds, wall_ms
 from towpath.engine.engine import Engine
 from towpath.ledger.outbox.event import NewEvent
@@ -54,7 +54,7 @@ class BytesGone(Exception):
 
 
 def add_uploads(
-    app: Towpath, store: Store, options: UploadsOptions, *, chunks: Engine | None = None
+    app: Towpath, store: ObjectStore, options: UploadsOptions, *, chunks: Engine | None = None
 ) -> None:
     """Let *app*, which must have a ledger, store the parts of uploads and complete them.
 
@@ -160,7 +160,7 @@ class Storing:
             await self._own.submit(Work(upload.upload_id, upload.generation))
         await self._own.tell_progress(upload.upload_id)
 
-    async def _bytes(self, upload: Upload, taken: Taken) -> list[Piece]:
+    async def _bytes(self, upload: Upload, taken: TakenPart) -> list[Piece]:
         """The bytes of a part, in pieces. Raises BytesGone."""
         chunks, plan = self._records.chunks(upload.upload_id), upload.plan
         tokens = dict(enumerate(taken.tokens, start=taken.first))
@@ -192,7 +192,7 @@ class Storing:
             raise PartStale
         return await store.put_part(multipart, part + 1, body), None
 
-    async def _put_whole(self, upload: Upload, store: Store, body: Sequence[Piece]) -> Object:
+    async def _put_whole(self, upload: Upload, store: ObjectStore, body: Sequence[Piece]) -> Object:
         wanted = upload.checksum
         if wanted is not None:
             reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC takes no time
@@ -207,7 +207,7 @@ class Storing:
             content_type=upload.mime_type,
         )
 
-    async def _begun(self, upload: Upload, store: Store) -> Upload:
+    async def _begun(self, upload: Upload, store: ObjectStore) -> Upload:
         """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
         if upload.s3_upload_id is not None:
             return upload
@@ -298,7 +298,9 @@ class Storing:
             for piece in pieces:
                 await self._own.end(piece, Status.ABORTED)
 
-    async def _made(self, upload: Upload, store: Store, parts: Sequence[Part], size: int) -> Object:
+    async def _made(
+        self, upload: Upload, store: ObjectStore, parts: Sequence[Part], size: int
+    ) -> Object:
         """The object, whole. Who completes it a second time gets the same one."""
         multipart = self._own.multipart(upload)
         if multipart is None:
@@ -321,14 +323,14 @@ class Storing:
                 raise
             return found
 
-    async def _found(self, upload: Upload, store: Store) -> Object | None:
+    async def _found(self, upload: Upload, store: ObjectStore) -> Object | None:
         """The object, if it is this upload's."""
         with suppress(ObjectNotFound):
             found = await store.head(upload.s3_key)
             return found if found.metadata.get(UPLOAD) == upload.upload_id else None
         return None
 
-    async def _read_back(self, upload: Upload, store: Store, parts: Sequence[Part]) -> None:
+    async def _read_back(self, upload: Upload, store: ObjectStore, parts: Sequence[Part]) -> None:
         """Compare what the store has with the checksum, where the parts don't tell it.
 
         Raises ChecksumDiffers; the object is gone then.
@@ -336,7 +338,7 @@ class Storing:
         wanted = upload.checksum
         if wanted is None or _known(parts, wanted):
             return
-        running = Running(wanted.algorithm)
+        running = RunningChecksum(wanted.algorithm)
         async with store.get(upload.s3_key) as pieces:
             async for piece in pieces:
                 await asyncio.to_thread(running.update, piece)
@@ -344,7 +346,7 @@ class Storing:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
 
-    async def _active(self, upload: Upload, made: Object, store: Store) -> None:
+    async def _active(self, upload: Upload, made: Object, store: ObjectStore) -> None:
         """The row and the event, together; then Redis, and those who watch."""
         event = NewEvent(
             type=COMPLETED_EVENT,

@@ -28,7 +28,7 @@ from towpath.apps.uploads.errors import (
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
-from towpath.apps.uploads.model import Plan, Status
+from towpath.apps.uploads.model import Status, UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, renewed_parts
 from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
@@ -83,7 +83,7 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     """What it waits for; None = whatever Redis gives."""
 
 
-class Receipt(msgspec.Struct, frozen=True, kw_only=True):
+class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """A chunk that counts."""
 
     node_id: str
@@ -100,7 +100,9 @@ class Receiving:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._own, self._records = lifecycle, lifecycle.records
 
-    async def receive(self, incoming: Incoming, body: AsyncIterator[bytes], plan: Plan) -> Put:
+    async def receive(
+        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+    ) -> Put:
         """Stage the chunk, let it count, and have its part stored if that is whole.
 
         Raises UploadUnknown, and whatever refuses the chunk.
@@ -147,7 +149,7 @@ class Receiving:
 
     # ── before the body ──────────────────────────────────────────────────────────────────
 
-    async def _reserve(self, incoming: Incoming, plan: Plan) -> None:
+    async def _reserve(self, incoming: Incoming, plan: UploadPlan) -> None:
         """Room for the whole part. Raises BudgetFull, ShareFull."""
         part = plan.part_of(incoming.number)
         refusal = await self._records.budget.reserve(
@@ -165,7 +167,7 @@ class Receiving:
         raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
 
     @staticmethod
-    def _is_empty_end(incoming: Incoming, plan: Plan) -> bool:
+    def _is_empty_end(incoming: Incoming, plan: UploadPlan) -> bool:
         """A last chunk without bytes: the file ended with the chunk before."""
         return incoming.last and incoming.length == 0 and plan.size is None
 
@@ -190,7 +192,7 @@ class Receiving:
     # ── the body ─────────────────────────────────────────────────────────────────────────
 
     async def _compared(
-        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: Plan
+        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
         digesting, length = Digesting(incoming.digest), 0
@@ -207,7 +209,9 @@ class Receiving:
         await self._follow(incoming, put, plan)
         return put
 
-    async def _stored(self, incoming: Incoming, body: AsyncIterator[bytes], plan: Plan) -> Put:
+    async def _stored(
+        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+    ) -> Put:
         chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
         try:
             digesting, length = await self._staged(incoming, chunks, token, body, plan)
@@ -232,7 +236,7 @@ class Receiving:
         await self._follow(incoming, put, plan)
         return put
 
-    async def _placed(self, incoming: Incoming, put: Put, plan: Plan) -> None:
+    async def _placed(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
         """Bytes that count are in their place, or their part is in the store by now.
 
         Raises ChunkLost if they are nowhere: then the chunk does not count any more.
@@ -258,7 +262,7 @@ class Receiving:
         chunks: Chunks,
         token: str,
         body: AsyncIterator[bytes],
-        plan: Plan,
+        plan: UploadPlan,
     ) -> tuple[Digesting, int]:
         """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
         digesting, length = Digesting(incoming.digest), 0
@@ -300,7 +304,7 @@ class Receiving:
     # ── behind it ────────────────────────────────────────────────────────────────────────
 
     async def _counted(
-        self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: Plan
+        self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: UploadPlan
     ) -> Put:
         """The chunk counts. Raises ChunkLost where Redis knows nothing of the upload any more."""
         try:
@@ -316,7 +320,7 @@ class Receiving:
         except UploadUnknown as error:
             raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from error
 
-    async def _follow(self, incoming: Incoming, put: Put, plan: Plan) -> None:
+    async def _follow(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
         """Have done what can be done with this chunk. Whoever sends it again does so again."""
         if put.turn is not None:
             await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))
@@ -338,7 +342,7 @@ class Receiving:
             await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
 
 
-def check_number(incoming: Incoming, plan: Plan) -> None:
+def check_number(incoming: Incoming, plan: UploadPlan) -> None:
     """Raises ChunkInvalid, UploadTooLarge for a number that no chunk of the plan has, and
     LastChunkDiffers for one that is not the last and said to be.
     """
@@ -356,7 +360,7 @@ def check_number(incoming: Incoming, plan: Plan) -> None:
         )
 
 
-def _check_length(incoming: Incoming, plan: Plan, length: int | None) -> None:
+def _check_length(incoming: Incoming, plan: UploadPlan, length: int | None) -> None:
     """Raises ChunkInvalid for a length that can't be this chunk's."""
     if length is None:
         return
@@ -368,7 +372,7 @@ def _check_length(incoming: Incoming, plan: Plan, length: int | None) -> None:
         raise ChunkInvalid(f"chunk {incoming.number}: it is empty")
 
 
-def _check_most(incoming: Incoming, plan: Plan, length: int) -> None:
+def _check_most(incoming: Incoming, plan: UploadPlan, length: int) -> None:
     most = plan.chunk_length(incoming.number) or plan.chunk_size
     if incoming.length is not None:
         most = min(most, incoming.length)

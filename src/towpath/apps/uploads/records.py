@@ -13,13 +13,13 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from towpath.apps.uploads.errors import ChunkLost
-from towpath.apps.uploads.model import Plan
+from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.states import Chart, Front, State, UploadUnknown
+from towpath.apps.uploads.states import Front, UploadMap, UploadState, UploadUnknown
 from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
@@ -48,7 +48,7 @@ def _stay(chunk_expiry: Duration) -> int:
 class Chunks:
     """The bytes of one upload's chunks that are in no part yet."""
 
-    def __init__(self, record: Record, upload_id: str, options: UploadsOptions) -> None:
+    def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
         self._expiry = _stay(options.chunk_expiry)
 
@@ -170,7 +170,7 @@ class Chunks:
 # ── the budget ───────────────────────────────────────────────────────────────────────────
 
 
-class Refusal(NamedTuple):
+class NoRoom(NamedTuple):
     """Why there is no room for a part."""
 
     share: bool
@@ -180,11 +180,11 @@ class Refusal(NamedTuple):
 class Budget:
     """The bytes that may be in Redis: reserved a whole part at a time."""
 
-    def __init__(self, record: Record, *, most: int, chunk_expiry: Duration) -> None:
+    def __init__(self, record: SpaceRecord, *, most: int, chunk_expiry: Duration) -> None:
         self._record, self._most = record, most
         self._expiry = _stay(chunk_expiry) + duration_ms("longer", _LONGER)
 
-    async def reserve(self, upload_id: str, part: int, *, holder: str, size: int) -> Refusal | None:
+    async def reserve(self, upload_id: str, part: int, *, holder: str, size: int) -> NoRoom | None:
         """Room for a part, before its first byte comes; None = it has it, for some minutes."""
         answer = await self._record.run(
             "reserve",
@@ -195,7 +195,7 @@ class Budget:
             share=self._most // 2,
             expiry=duration_ms("expiry", _BEFORE_FIRST),
         )
-        return None if answer == b"ok" else Refusal(share=answer == b"SHARE_FULL")
+        return None if answer == b"ok" else NoRoom(share=answer == b"SHARE_FULL")
 
     async def renew(self, upload_id: str, parts: Iterable[int]) -> None:
         """Parts of which bytes are here keep their room for longer than the bytes stay."""
@@ -238,7 +238,7 @@ class Budget:
 class Turns:
     """Whose turn it is to sweep, and what was counted when somebody did."""
 
-    def __init__(self, record: Record) -> None:
+    def __init__(self, record: SpaceRecord) -> None:
         self._record = record
 
     async def take(self, holder: str, *, lasts: Duration) -> tuple[bool, int]:
@@ -297,7 +297,7 @@ class Ends:
         return found[1]
 
 
-class Records:
+class UploadRecords:
     """All records: *engine* has states and the budget, *chunks* the bytes."""
 
     def __init__(
@@ -306,9 +306,9 @@ class Records:
         self._engine, self._chunks, self._options = engine, chunks, options
         self.kept, self.ends = Kept(), Ends()
 
-    def state(self, upload_id: str) -> State:
+    def state(self, upload_id: str) -> UploadState:
         record = self._engine().space("upload", SCRIPTS).at(upload_id)
-        return State(record, upload_id, self._options)
+        return UploadState(record, upload_id, self._options)
 
     def chunks(self, upload_id: str) -> Chunks:
         record = self._chunks().space("upload", SCRIPTS).at(upload_id)
@@ -331,7 +331,7 @@ class Records:
             return [tail_token(front.generation, front.chunk)]
         return []
 
-    async def sync(self, upload_id: str) -> Chart:
+    async def sync(self, upload_id: str) -> UploadMap:
         """Which chunks and parts are where, after those whose bytes are gone became missing again.
 
         Raises UploadUnknown.
@@ -349,6 +349,6 @@ def tail_token(generation: int, number: int) -> str:
     return f"tail-{generation}-{number}"
 
 
-def renewed_parts(plan: Plan, numbers: Iterable[int]) -> set[int]:
+def renewed_parts(plan: UploadPlan, numbers: Iterable[int]) -> set[int]:
     """The parts that these chunks belong to."""
     return {plan.part_of(number) for number in numbers}

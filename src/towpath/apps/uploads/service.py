@@ -27,10 +27,10 @@ from towpath.apps.uploads.errors import (
 from towpath.apps.uploads.hashes import fields_of
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.measures import CHUNK_LATENCY
-from towpath.apps.uploads.model import NewUpload, Plan, Range, Status, Upload
+from towpath.apps.uploads.model import NewUpload, Range, Status, Upload, UploadPlan
 from towpath.apps.uploads.options import UploadsOptions
-from towpath.apps.uploads.receiving import Incoming, Receipt, Receiving, Safety
-from towpath.apps.uploads.states import Chart, UploadUnknown, not_open
+from towpath.apps.uploads.receiving import ChunkReceipt, Incoming, Receiving, Safety
+from towpath.apps.uploads.states import UploadMap, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
@@ -76,7 +76,7 @@ class UploadService:
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
         self.sweeping = Sweep(lifecycle)
-        self._plans: dict[str, tuple[str, Plan]] = {}
+        self._plans: dict[str, tuple[str, UploadPlan]] = {}
 
     # ── starting ─────────────────────────────────────────────────────────────────────────
 
@@ -116,7 +116,7 @@ class UploadService:
         self, new: NewUpload, bucket: str, *, owner: str, idempotency_key: str | None
     ) -> dict[str, Any]:
         chunk_size = self.options.chunk_size if new.chunk_size is None else new.chunk_size
-        plan = Plan.of(new.size, chunk_size, largest_part=self.options.largest_part)
+        plan = UploadPlan.of(new.size, chunk_size, largest_part=self.options.largest_part)
         node_id, now = str(uuid4()), wall_ms()
         plain: dict[str, Any] = msgspec.structs.asdict(new) | {"chunk_size": chunk_size}
         asked = msgspec.json.encode(plain, order="deterministic")
@@ -154,7 +154,7 @@ class UploadService:
         digest: ContentDigest | None = None,
         is_last: bool = False,
         safety: Safety | None = None,
-    ) -> Receipt:
+    ) -> ChunkReceipt:
         """Take a chunk in; when this returns it counts, and is as safe as the receipt says.
 
         *body* is read in pieces, and not before there is room; the same again is a duplicate.
@@ -180,7 +180,7 @@ class UploadService:
                 await self._own.restore(upload_id)
                 put = await self._receiving.receive(incoming, body, plan)
             safety = await self._receiving.safety(incoming, put)
-        return Receipt(
+        return ChunkReceipt(
             node_id=node_id,
             state=put.status,
             chunk_number=number,
@@ -189,7 +189,7 @@ class UploadService:
             safety=safety,
         )
 
-    async def plan_of(self, upload_id: str) -> tuple[str, Plan]:
+    async def plan_of(self, upload_id: str) -> tuple[str, UploadPlan]:
         """The document's id and the plan, which never change, of an upload that takes bytes.
 
         Raises UploadNotFound, UploadJoined.
@@ -202,7 +202,7 @@ class UploadService:
             found = self._note_plan(upload)
         return found
 
-    def _note_plan(self, upload: Upload) -> tuple[str, Plan]:
+    def _note_plan(self, upload: Upload) -> tuple[str, UploadPlan]:
         if len(self._plans) >= _PLANS_MOST:
             self._plans.clear()
         found = self._plans[upload.upload_id] = upload.node_id, upload.plan
@@ -260,7 +260,7 @@ class UploadService:
         """
         return (await self.chart(upload_id)).missing()
 
-    async def chart(self, upload_id: str) -> Chart:
+    async def chart(self, upload_id: str) -> UploadMap:
         """Which chunks and parts are where. Raises UploadNotFound, UploadGone."""
         upload = await self._own.row(upload_id)
         if upload.status in (Status.ABORTED, Status.EXPIRED):

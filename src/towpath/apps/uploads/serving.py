@@ -61,7 +61,7 @@ def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]
     return {"sweep": service.sweeping.keep_on} if service.is_on else {}
 
 
-class Consumers:
+class UploadsConsumers:
     """The handlers of the application, if the options name a store."""
 
     def __init__(self, options: UploadsOptions) -> None:

@@ -21,11 +21,11 @@ from towpath.apps.uploads.errors import (
     UploadTooLarge,
 )
 from towpath.apps.uploads.hashes import PartEntry, bits_of, digests_of, metadata_hash, state_hash
-from towpath.apps.uploads.model import Plan, Range, Status, Upload, gaps, ranges
+from towpath.apps.uploads.model import Range, Status, Upload, UploadPlan, gaps, ranges
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.clock import duration_ms
 from towpath.engine.durability import Durability
-from towpath.engine.space import Record
+from towpath.engine.space import SpaceRecord
 
 _MOST_RANGES = 100
 
@@ -89,7 +89,7 @@ class Closed(NamedTuple):
     """All parts are in the store: the upload can be completed."""
 
 
-class Taken(NamedTuple):
+class TakenPart(NamedTuple):
     """What a part is made of; or that it is in the store already."""
 
     first: int
@@ -100,7 +100,7 @@ class Taken(NamedTuple):
     """It is, with all others."""
 
 
-class Chart(NamedTuple):
+class UploadMap(NamedTuple):
     """Which chunks and parts of an upload are where."""
 
     fields: Mapping[str, str]
@@ -116,7 +116,7 @@ class Chart(NamedTuple):
         return int(self.fields["generation"])
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> UploadPlan:
         return plan_of(self.fields)
 
     def missing(self, most: int = _MOST_RANGES) -> list[Range]:
@@ -147,19 +147,19 @@ class Chart(NamedTuple):
         return at < len(self.bitmap) and bool(self.bitmap[at] & (0x80 >> (number & 7)))
 
 
-def plan_of(fields: Mapping[str, str]) -> Plan:
+def plan_of(fields: Mapping[str, str]) -> UploadPlan:
     """The plan that a state has."""
     size = int(fields["expected_size"]) if fields.get("sized") == "1" else None
-    return Plan(int(fields["chunk_size"]), int(fields["part_size"]), size)
+    return UploadPlan(int(fields["chunk_size"]), int(fields["part_size"]), size)
 
 
 # ── the state ────────────────────────────────────────────────────────────────────────────
 
 
-class State:
+class UploadState:
     """What is known of one upload."""
 
-    def __init__(self, record: Record, upload_id: str, options: UploadsOptions) -> None:
+    def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
         self._expiry = duration_ms("expiry", options.expiry)
 
@@ -253,15 +253,15 @@ class State:
         _, size, generation, part, turn = answer
         return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
-    async def take(self, generation: int, part: int, turn: int) -> Taken:
+    async def take(self, generation: int, part: int, turn: int) -> TakenPart:
         """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
         answer = await self._record.read("take", generation=generation, part=part, turn=turn)
         self._refuse(answer, part)
         if answer[0] == b"stored":
             _, all_of_them, first, count = answer
-            return Taken(first, count, (), bool(all_of_them))
+            return TakenPart(first, count, (), bool(all_of_them))
         _, first, tokens = answer
-        return Taken(first, len(tokens), [token.decode() for token in tokens], last=False)
+        return TakenPart(first, len(tokens), [token.decode() for token in tokens], last=False)
 
     async def commit(self, generation: int, part: int, turn: int, entry: PartEntry) -> bool:
         """A part is in the store; whether all are now. Raises as `take` does."""
@@ -311,12 +311,12 @@ class State:
             raise UploadUnknown
         return _texts(state), _texts(metadata)
 
-    async def chart(self) -> Chart:
+    async def chart(self) -> UploadMap:
         """Which chunks and parts are where. Raises UploadUnknown."""
         state, bitmap, pending, fill, turns, etags = await self._record.read("chart")
         if not state:
             raise UploadUnknown
-        return Chart(
+        return UploadMap(
             _texts(state),
             bitmap,
             {int(number): token for number, token in _texts(pending).items()},

@@ -28,7 +28,7 @@ from towpath.apps.uploads.stores.errors import BucketNotFound, StoreError
 from towpath.clock import Duration, duration_ms, hours, minutes, steady, wall_ms
 
 if TYPE_CHECKING:
-    from towpath.apps.uploads.stores.port import Multipart, Store
+    from towpath.apps.uploads.stores.port import Multipart, ObjectStore
 
 _PAGE = 200
 _SETTLED = hours(1)
@@ -181,14 +181,16 @@ class Sweep:
 
     # ── the store ────────────────────────────────────────────────────────────────────────
 
-    def _stores(self) -> list[Store]:
+    def _stores(self) -> list[ObjectStore]:
         """That of each bucket that the options name."""
         buckets = sorted({"", *self._own.options.drives.values()})
         with suppress(UploadsOff):
             return [self._own.store_of(bucket) for bucket in buckets]
         return []
 
-    async def _abort_orphans(self, store: Store, swept: Swept, older: Duration | None) -> None:
+    async def _abort_orphans(
+        self, store: ObjectStore, swept: Swept, older: Duration | None
+    ) -> None:
         """Multipart uploads that no row knows, or whose row has another, are aborted."""
         found = [one async for one in store.list_multiparts() if _NODE.fullmatch(one.key)]
         for at in range(0, len(found), _PAGE):

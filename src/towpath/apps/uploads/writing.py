@@ -11,9 +11,9 @@ import msgspec
 
 from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
-from towpath.apps.uploads.model import Plan
+from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
-from towpath.apps.uploads.records import Chunks, Refusal, renewed_parts, tail_token
+from towpath.apps.uploads.records import Chunks, NoRoom, renewed_parts, tail_token
 from towpath.apps.uploads.states import Front
 from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady
@@ -34,7 +34,7 @@ class Steps:
         self._own, self._records = lifecycle, lifecycle.records
         self.kept = lifecycle.records.kept
 
-    async def count_chunk(self, upload_id: str, plan: Plan, number: int, token: str) -> bool:
+    async def count_chunk(self, upload_id: str, plan: UploadPlan, number: int, token: str) -> bool:
         """A chunk whose bytes are staged counts, and its part is stored if that is whole.
 
         False: it is here with bytes that came otherwise.
@@ -76,7 +76,7 @@ class Steps:
                 raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _reserved(self, writing: Writing, parts: Iterable[int]) -> Refusal | None:
+    async def _reserved(self, writing: Writing, parts: Iterable[int]) -> NoRoom | None:
         """Room for all, or for none but the one that is begun: who waits keeps nobody waiting."""
         budget, got = self._records.budget, list[int]()
         for part in parts:
@@ -114,7 +114,7 @@ class Start(NamedTuple):
     """Where a body begins."""
 
     upload_id: str
-    plan: Plan
+    plan: UploadPlan
     front: Front
     offset: int
     holder: str
@@ -243,11 +243,11 @@ class Fork:
             return  # it expires
 
 
-def sized(plan: Plan, front: Front) -> Plan:
+def sized(plan: UploadPlan, front: Front) -> UploadPlan:
     return msgspec.structs.replace(plan, size=front.size) if front.size is not None else plan
 
 
-def chunk_length(plan: Plan, number: int) -> int:
+def chunk_length(plan: UploadPlan, number: int) -> int:
     """How many bytes a chunk has; without a size, at most."""
     length = plan.chunk_length(number)
     return plan.chunk_size if length is None else max(length, 0)

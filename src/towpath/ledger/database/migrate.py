@@ -19,7 +19,7 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.exc import SQLAlchemyError
 
 from towpath.ledger.database.schema import LEDGER
-from towpath.ledger.database.store import Store, meaning
+from towpath.ledger.database.store import Database, meaning
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.errors import LedgerUnreachable, MigrationFailed
 
@@ -35,7 +35,7 @@ class Migration(NamedTuple):
     after: str
 
 
-async def migrate(store: Store, lines: Sequence[Tables]) -> list[Migration]:
+async def migrate(store: Database, lines: Sequence[Tables]) -> list[Migration]:
     """Run the steps that are missing in *lines*, one line after the other, all or none.
 
     Whoever comes second waits, and finds nothing to do. Raises LedgerAhead, MigrationFailed.

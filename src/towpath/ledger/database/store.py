@@ -106,7 +106,7 @@ T = TypeVar("T")
 # ── databases ────────────────────────────────────────────────────────────────────────────
 
 
-class Store(Protocol):
+class Database(Protocol):
     """A database. Queries and changes are plain functions of a connection in a transaction.
 
     They wait for nothing but the database, and neither commit nor roll back.
@@ -128,7 +128,7 @@ class Store(Protocol):
         ...
 
 
-def open_store(url: str, *, limit: Duration) -> Store:
+def open_store(url: str, *, limit: Duration) -> Database:
     """What *url* names; nothing is sent yet. Raises InvalidOption, LedgerNotInstalled.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://…`, also `postgres://` and

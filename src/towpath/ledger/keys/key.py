@@ -226,7 +226,7 @@ _RENEW = seconds(3)
 MOST_REAL, MOST_WRONG = 10_000, 1_000
 
 
-class Entry:
+class KeyEntry:
     """What was found under a digest; None = no such key."""
 
     __slots__ = ("digest", "ends_ms", "info", "renew_at", "stale_at")
@@ -243,14 +243,14 @@ class KnownKeys:
     """Entries by digest. Times are those of a clock that never jumps."""
 
     def __init__(self, *, most_real: int = MOST_REAL, most_wrong: int = MOST_WRONG) -> None:
-        self._real: OrderedDict[bytes, Entry] = OrderedDict()
-        self._wrong: OrderedDict[bytes, Entry] = OrderedDict()
+        self._real: OrderedDict[bytes, KeyEntry] = OrderedDict()
+        self._wrong: OrderedDict[bytes, KeyEntry] = OrderedDict()
         self._most = {id(self._real): most_real, id(self._wrong): most_wrong}
 
     def __len__(self) -> int:
         return len(self._real) + len(self._wrong)
 
-    def find(self, digest: bytes, now: float) -> Entry | None:
+    def find(self, digest: bytes, now: float) -> KeyEntry | None:
         """What is known and fresh. A real key that is used stays, whatever else comes."""
         entry = self._real.get(digest)
         if entry is not None:
@@ -259,7 +259,7 @@ class KnownKeys:
             entry = self._wrong.get(digest)
         return entry if entry is not None and now < entry.stale_at else None
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: KeyEntry) -> None:
         self.forget(entry.digest)
         kind = self._wrong if entry.info is None else self._real
         kind[entry.digest] = entry

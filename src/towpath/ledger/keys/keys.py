@@ -20,7 +20,7 @@ from towpath.ledger.database.schema import api_keys
 from towpath.ledger.errors import KeyEnded, KeyNotFound, LedgerError
 from towpath.ledger.keys.key import (
     LONGEST_SECRET,
-    Entry,
+    KeyEntry,
     KeyInfo,
     KnownKeys,
     NewKey,
@@ -44,7 +44,7 @@ NOTED_EVERY = seconds(60)
 _NOTED_WITHIN = seconds(10)
 
 
-class Keys:
+class ApiKeys:
     """The API keys of a ledger: `ledger.keys`."""
 
     def __init__(
@@ -57,8 +57,8 @@ class Keys:
     ) -> None:
         self._ledger, self._wall, self._ticks = ledger, wall, ticks
         self._known = KnownKeys()
-        self._asked: dict[bytes, asyncio.Task[Entry]] = {}
-        self._asking: set[asyncio.Task[Entry]] = set()
+        self._asked: dict[bytes, asyncio.Task[KeyEntry]] = {}
+        self._asking: set[asyncio.Task[KeyEntry]] = set()
         self._used: dict[str, int] = {}
         self._noted_every = noted_every.total_seconds()
         self._closing = asyncio.Event()
@@ -165,7 +165,7 @@ class Keys:
         self._used[entry.info.id] = wall
         return entry.info
 
-    def _ask(self, wanted: bytes, now: float) -> asyncio.Task[Entry]:
+    def _ask(self, wanted: bytes, now: float) -> asyncio.Task[KeyEntry]:
         """Read the key, unless somebody is at it."""
         task = self._asked.get(wanted)
         if task is None:
@@ -174,7 +174,7 @@ class Keys:
             task.add_done_callback(lambda done: self._is_answered(wanted, done))
         return task
 
-    def _is_answered(self, wanted: bytes, task: asyncio.Task[Entry]) -> None:
+    def _is_answered(self, wanted: bytes, task: asyncio.Task[KeyEntry]) -> None:
         self._asking.discard(task)
         overtaken = self._asked.get(wanted) is not task
         if not overtaken:
@@ -188,14 +188,14 @@ class Keys:
         self._known.forget(wanted)
         self._asked.pop(wanted, None)
 
-    async def _read(self, wanted: bytes, now: float) -> Entry:
+    async def _read(self, wanted: bytes, now: float) -> KeyEntry:
         info = await self._find(wanted)
         ends_ms = inf
         if info is not None and info.revoked_at is not None:
             ends_ms = -inf
         elif info is not None and info.expires_at is not None:
             ends_ms = instant_ms("expires_at", info.expires_at)
-        return Entry(wanted, info, ends_ms, now)
+        return KeyEntry(wanted, info, ends_ms, now)
 
     async def _find(self, wanted: bytes) -> KeyInfo | None:
         query = select(api_keys).where(api_keys.c.digest == wanted)

@@ -22,9 +22,9 @@ from towpath.ledger.outbox.event import Refusal
 from towpath.ledger.outbox.outbox import OutboxCounts
 from towpath.ledger.outbox.outgoing import (
     MOST_WAITING,
+    BatchOutcome,
     CourierOptions,
     Patience,
-    Verdict,
     has_pending,
     hold,
     judge,
@@ -40,7 +40,7 @@ from towpath.telemetry.metrics import Metrics, Reading, SinkMetrics, SinkReading
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
-    from towpath.ledger.outbox.event import Event, Outcome, Sink
+    from towpath.ledger.outbox.event import OutboxEvent, Outcome, Sink
 
 
 class _LeaseOver(Exception):
@@ -126,7 +126,7 @@ class Route:
     def _held(self) -> bool:
         return steady() < self._held_until
 
-    async def _hold(self, verdict: Verdict | None = None) -> bool:
+    async def _hold(self, verdict: BatchOutcome | None = None) -> bool:
         """Take or keep the lease, and write down *verdict* in the same transaction."""
         asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
         settled = settle(verdict) if verdict is not None else []
@@ -151,7 +151,7 @@ class Route:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
-    async def _carry(self, events: Sequence[Event]) -> None:
+    async def _carry(self, events: Sequence[OutboxEvent]) -> None:
         """Send *events*, write down what became of them, or leave the sink alone for a while."""
         broken = spoilt(events)
         if broken is not None:
@@ -160,7 +160,7 @@ class Route:
             outcomes = await self._send(events)
             verdict = judge(events, outcomes, attempts=self._options.attempts)
         except SinkUnreachable as error:
-            verdict = Verdict(reason=error.reason)
+            verdict = BatchOutcome(reason=error.reason)
         except _LeaseOver:
             return None
         if verdict.reason:
@@ -170,7 +170,7 @@ class Route:
             self._log.emit(lines.SINK_BACK, sink=self._name, away=away)
         return await self._settle(verdict)
 
-    async def _send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def _send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """What the sink answers, as long as the lease is held. Raises _LeaseOver."""
         limit = asyncio.timeout(self._held_until - steady())
         try:
@@ -204,14 +204,14 @@ class Route:
 
     # ── after sending ────────────────────────────────────────────────────────────────────
 
-    async def _settle(self, verdict: Verdict) -> None:
+    async def _settle(self, verdict: BatchOutcome) -> None:
         """Delete what was taken, set aside what was refused, and keep the lease."""
         await self._hold(verdict)
         self._counters.sent.inc(len(verdict.taken))
         self._counters.refused.inc(len(verdict.refused))
         self._tell(verdict)
 
-    def _tell(self, verdict: Verdict) -> None:
+    def _tell(self, verdict: BatchOutcome) -> None:
         for event, answer in (*verdict.refused, *verdict.delayed):
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
@@ -221,7 +221,7 @@ class Route:
             delay = self._patience.hold_back(event.key, event.attempts, answer.after)
             self._log.emit(lines.OUTBOX_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
 
-    async def _pause(self, verdict: Verdict) -> None:
+    async def _pause(self, verdict: BatchOutcome) -> None:
         """Leave the sink alone. Another process may reach it: the lease is free meanwhile."""
         if self._patience.failed():
             self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=verdict.reason)

@@ -57,7 +57,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         _check_json(self.data)
 
 
-class Event(msgspec.Struct, frozen=True, kw_only=True):
+class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event as it stands in the outbox, for one sink."""
 
     seq: int
@@ -130,7 +130,7 @@ class Refusal(msgspec.Struct, frozen=True):
     reason: str
 
 
-class Later(msgspec.Struct, frozen=True):
+class Postponed(msgspec.Struct, frozen=True):
     """The sink did not take this event now; those of its key behind it were not sent either."""
 
     reason: str
@@ -142,7 +142,7 @@ class Behind(msgspec.Struct, frozen=True):
     """The event was not sent: an earlier one of its key was not taken, or the sink is away."""
 
 
-Outcome = None | Refusal | Later | Behind
+Outcome = None | Refusal | Postponed | Behind
 """None = the sink has it, for good."""
 
 
@@ -154,7 +154,7 @@ class Sink(Protocol):
         """What its rows in the outbox are under."""
         ...
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Send *events*, those of one key strictly one behind the other; the outcome of each.
 
         An event is never sent while an earlier one of its key may still fail. Raises

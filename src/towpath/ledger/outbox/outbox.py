@@ -30,7 +30,7 @@ from towpath.errors import InvalidOption
 from towpath.ids import sink_name
 from towpath.ledger.database.bulk import each_name
 from towpath.ledger.database.schema import outbox
-from towpath.ledger.outbox.event import Event, NewEvent
+from towpath.ledger.outbox.event import NewEvent, OutboxEvent
 from towpath.renamed import methods
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class OutboxCounts(msgspec.Struct, frozen=True):
 class RefusedEvent(msgspec.Struct, frozen=True):
     """An event that its sink will not take, and why."""
 
-    event: Event
+    event: OutboxEvent
     reason: str
     refused_at: datetime
 
@@ -175,9 +175,9 @@ def was_put(connection: Connection) -> bool:
     return connection.info.pop(_PUT, False)
 
 
-def as_event(row: RowMapping) -> Event:
+def as_event(row: RowMapping) -> OutboxEvent:
     """The event of a row."""
-    return Event(**{name: row[name] for name in Event.__struct_fields__})
+    return OutboxEvent(**{name: row[name] for name in OutboxEvent.__struct_fields__})
 
 
 def _names(sinks: Iterable[str]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import couriers, now_ms, outbox
-from towpath.ledger.outbox.event import Event, Later, Outcome, Refusal
+from towpath.ledger.outbox.event import OutboxEvent, Outcome, Postponed, Refusal
 from towpath.ledger.outbox.outbox import as_event
 
 # ── patience ─────────────────────────────────────────────────────────────────────────────
@@ -108,13 +108,13 @@ class Patience:
 _SPOILT = Refusal("its row can't be read")
 
 
-class Verdict(msgspec.Struct, frozen=True, kw_only=True):
+class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a batch. Events that are not named are sent again."""
 
-    taken: list[Event] = []
-    refused: list[tuple[Event, Refusal]] = []
+    taken: list[OutboxEvent] = []
+    refused: list[tuple[OutboxEvent, Refusal]] = []
     """Set aside for good."""
-    delayed: list[tuple[Event, Later]] = []
+    delayed: list[tuple[OutboxEvent, Postponed]] = []
     """Not taken while others were: each keeps its key waiting."""
     reason: str = ""
     """Why nothing at all was taken or refused: the sink is away. Empty = it is there."""
@@ -122,7 +122,9 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """How long it asks to be left alone."""
 
 
-def judge(events: Sequence[Event], outcomes: Sequence[Outcome], *, attempts: int) -> Verdict:
+def judge(
+    events: Sequence[OutboxEvent], outcomes: Sequence[Outcome], *, attempts: int
+) -> BatchOutcome:
     """What *outcomes* mean for *events*, one each.
 
     A failure counts against an event only where others got through: as long as none does, it is
@@ -132,26 +134,26 @@ def judge(events: Sequence[Event], outcomes: Sequence[Outcome], *, attempts: int
     answered = list(zip(events, outcomes, strict=True))
     taken = [event for event, outcome in answered if outcome is None]
     refused = [(event, outcome) for event, outcome in answered if isinstance(outcome, Refusal)]
-    later = [(event, outcome) for event, outcome in answered if isinstance(outcome, Later)]
+    later = [(event, outcome) for event, outcome in answered if isinstance(outcome, Postponed)]
     if not taken and not refused:
         reason = later[0][1].reason if later else "nothing was sent"
-        return Verdict(
+        return BatchOutcome(
             reason=reason, after=max((outcome.after for _, outcome in later), default=ZERO)
         )
-    delayed: list[tuple[Event, Later]] = []
+    delayed: list[tuple[OutboxEvent, Postponed]] = []
     for event, outcome in later:
         if event.attempts + 1 < attempts:
             delayed.append((event, outcome))
         else:
             given_up = f"not accepted in {attempts} attempts: {outcome.reason}"
             refused.append((event, Refusal(given_up)))
-    return Verdict(taken=taken, refused=refused, delayed=delayed)
+    return BatchOutcome(taken=taken, refused=refused, delayed=delayed)
 
 
-def spoilt(events: Sequence[Event]) -> Verdict | None:
+def spoilt(events: Sequence[OutboxEvent]) -> BatchOutcome | None:
     """Refuse the events that somebody has spoilt by hand; None if all are whole."""
     broken = [(event, _SPOILT) for event in events if not event.is_whole()]
-    return Verdict(refused=broken) if broken else None
+    return BatchOutcome(refused=broken) if broken else None
 
 
 # ── the lease ────────────────────────────────────────────────────────────────────────────
@@ -192,7 +194,7 @@ def has_pending(connection: Connection, sink: str, without: Collection[str]) -> 
 
 def next_batch(
     connection: Connection, sink: str, without: Collection[str], *, size: int
-) -> list[Event]:
+) -> list[OutboxEvent]:
     """The first events of *sink* in order, at most *size*, but those of the keys *without*.
 
     All that are committed are looked at, not only those behind the last one sent: a transaction
@@ -202,7 +204,7 @@ def next_batch(
     return [as_event(row) for row in connection.execute(query).mappings()]
 
 
-def settle(verdict: Verdict) -> list[tuple[Delete | Update, list[dict[str, Any]] | None]]:
+def settle(verdict: BatchOutcome) -> list[tuple[Delete | Update, list[dict[str, Any]] | None]]:
     """The statements, with their rows, that write down what became of a batch.
 
     It needs no lease: what a sink has taken is taken, whoever sends now.

@@ -57,7 +57,7 @@ _ENDS = {State.DONE: RecordState.COMPLETED, State.CANCELLED: RecordState.CANCELL
          State.DEAD: RecordState.DEAD}  # fmt: skip
 
 
-class Found(NamedTuple):
+class FillCounts(NamedTuple):
     """What a look at a queue found."""
 
     open: int = 0
@@ -67,9 +67,9 @@ class Found(NamedTuple):
     ended: int = 0
     """Those that had ended in Redis, and have now."""
 
-    def and_(self, other: Found) -> Found:
+    def and_(self, other: FillCounts) -> FillCounts:
         """Both together."""
-        return Found(*map(sum, zip(self, other, strict=True)))
+        return FillCounts(*map(sum, zip(self, other, strict=True)))
 
 
 class Filling:
@@ -104,13 +104,13 @@ class Filling:
 
     # ── again and again ──────────────────────────────────────────────────────────────────
 
-    async def look(self, *, whole: bool = False) -> Found:
+    async def look(self, *, whole: bool = False) -> FillCounts:
         """See that everything is where it should be; with *whole*, go through all open records.
 
         Raises ServerError, LedgerError.
         """
         async with self._turn:
-            found = Found()
+            found = FillCounts()
             try:
                 renewed = await self._connect().queues.anchor(self.queue) != self._life
                 if whole or renewed:
@@ -124,12 +124,12 @@ class Filling:
                 self._behind = True
                 raise
 
-    async def _reconcile(self, *, renewed: bool) -> Found:
+    async def _reconcile(self, *, renewed: bool) -> FillCounts:
         """Go through all open records, in bounded steps."""
         # Tokens must be higher than those that the rows have seen, whatever the clock says.
         floor = await self._ledger.read(lambda connection: highest_fence(connection, self.queue))
         life = await self._anchor(floor)
-        found, after = Found(), 0
+        found, after = FillCounts(), 0
         while rows := await self._ledger.read(
             lambda connection, seq=after: page_of(connection, self.queue, seq)
         ):
@@ -149,9 +149,9 @@ class Filling:
         """Tokens to come are higher than *floor*; which life of the queue's data this is."""
         return await self._connect().queues.anchor(self.queue, floor=floor)
 
-    async def _bring_missed(self, *, early: bool) -> Found:
+    async def _bring_missed(self, *, early: bool) -> FillCounts:
         """Queue the records whose maker did not; *early*: those too whose maker still might."""
-        found, within = Found(), NUDGED_WITHIN if early else 0
+        found, within = FillCounts(), NUDGED_WITHIN if early else 0
         while rows := as_read(
             await self._ledger.write(lambda connection: take_due(connection, self.queue, within))
         ):
@@ -166,7 +166,7 @@ class Filling:
         self._say(found, "missed")
         return found
 
-    def _say(self, found: Found, reason: str) -> None:
+    def _say(self, found: FillCounts, reason: str) -> None:
         if found.brought:
             self._log.emit(
                 events.RECORDS_QUEUED, queue=self.queue, jobs=found.brought, reason=reason
@@ -174,21 +174,21 @@ class Filling:
 
     # ── one step for all of them ─────────────────────────────────────────────────────────
 
-    async def _queue(self, records: Sequence[At], *, seen: bool = True) -> Found:
+    async def _queue(self, records: Sequence[At], *, seen: bool = True) -> FillCounts:
         """Queue these records, and write into the rows what Redis says of them.
 
         With *seen*, also that they are there, and whoever works on a cancelled one is told.
         """
         if seen:
             await self._stop_cancelled(records)
-        found, named = Found(open=len(records)), sorted(records, key=lambda at: at.record.seq)
+        found, named = FillCounts(open=len(records)), sorted(records, key=lambda at: at.record.seq)
         while named:
             answers = await self._submit(named)
             changes = [(at, await self._change(at.record, answer)) for at, answer in answers]
             submitted = [answer for _, answer in answers if isinstance(answer, Submitted)]
             brought = sum(not answer.existed for answer in submitted)
             ended = sum("finished_at" in change for _, change in changes if change)
-            found = found.and_(Found(brought=brought, ended=ended))
+            found = found.and_(FillCounts(brought=brought, ended=ended))
             named = await self._note(changes, seen=seen)
         return found
 

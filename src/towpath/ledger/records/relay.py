@@ -27,7 +27,7 @@ from towpath.ledger.database.batching import Joined
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.outbox.outgoing import hold
 from towpath.ledger.records.attempts import Ending, Standing
-from towpath.ledger.records.filling import Filling, Found
+from towpath.ledger.records.filling import FillCounts, Filling
 from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
 from towpath.ledger.records.record import (
@@ -94,7 +94,7 @@ class Relay:
 
     async def run(self) -> None:
         """Look after the records until cancelled."""
-        looks: dict[Filling, asyncio.Task[Found]] = {}
+        looks: dict[Filling, asyncio.Task[FillCounts]] = {}
         try:
             while True:
                 await self._turn(looks)
@@ -104,7 +104,7 @@ class Relay:
                 task.cancel()
             await asyncio.gather(*looks.values(), return_exceptions=True)
 
-    async def _turn(self, looks: dict[Filling, asyncio.Task[Found]]) -> None:
+    async def _turn(self, looks: dict[Filling, asyncio.Task[FillCounts]]) -> None:
         """Begin to look where nobody is at it still: a queue whose server hangs delays no other."""
         try:
             for filling, whole in await self._to_look_at():
@@ -205,17 +205,17 @@ class Relay:
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
         await self._prune()
-        return sum(outcome.brought for outcome in found if isinstance(outcome, Found))
+        return sum(outcome.brought for outcome in found if isinstance(outcome, FillCounts))
 
-    async def reconcile(self) -> dict[QueueName, Found | TowpathError]:
+    async def reconcile(self) -> dict[QueueName, FillCounts | TowpathError]:
         """Go through all open records now; what was found in each queue, or why it could not be."""
         self.watch(await self._ledger.read(open_queues))
         fillings = list(self._fillings.values())
         looks = [filling.look(whole=True) for filling in fillings]
         found = await asyncio.gather(*looks, return_exceptions=True)
-        told: dict[QueueName, Found | TowpathError] = {}
+        told: dict[QueueName, FillCounts | TowpathError] = {}
         for filling, outcome in zip(fillings, found, strict=True):
-            if not isinstance(outcome, Found | TowpathError):
+            if not isinstance(outcome, FillCounts | TowpathError):
                 raise outcome
             told[filling.queue] = outcome
         return told
@@ -246,7 +246,7 @@ class Relay:
         return self._fillings[queue]
 
     @staticmethod
-    def _raise_first(found: Iterable[Found | BaseException | None]) -> None:
+    def _raise_first(found: Iterable[FillCounts | BaseException | None]) -> None:
         """All queues have had their turn: the first trouble is told. A defect comes first."""
         troubles = [trouble for trouble in found if isinstance(trouble, BaseException)]
         troubles.sort(key=lambda trouble: isinstance(trouble, ServerError | LedgerError))

@@ -20,7 +20,7 @@ from towpath.errors import JobError
 from towpath.ids import queue_name
 from towpath.server.models import CountsOut, DeletedOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
-from towpath.web.auth import CanAdmin, CanRead, Kind
+from towpath.web.auth import CanAdmin, CanRead, OpenKind
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, Lane, Queue, Text, example
 from towpath.web.parts import TheEngine, TheFollowed, TheSessions
@@ -369,6 +369,6 @@ async def events(
     name = queue_name(queue)
     check_last_id(last_event_id)
     await engine.events.require(name)
-    sessions.refuse_if_full(request, Kind.STREAM)
+    sessions.refuse_if_full(request, OpenKind.STREAM)
     told = await begun(queue_events(engine, followed, name, last_event_id))
     return await stream(told, sessions, request)

@@ -23,7 +23,7 @@ from towpath.server.models import (
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue, note
-from towpath.web.parts import Named, Repeatable, TheEngine, ThePoll, Wish
+from towpath.web.parts import ClaimRequest, Named, Repeatable, TheEngine, ThePoll
 from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/queues/{queue}", tags=["work"], route_class=BodyRoute)
@@ -46,7 +46,7 @@ async def claim(
     whose response was lost can be repeated: it returns the same jobs as far as they are still
     held, never new ones.
     """
-    wish = Wish(
+    wish = ClaimRequest(
         queue=queue,
         worker=body.worker,
         lease=seconds(body.lease),

@@ -21,12 +21,12 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from towpath.clock import wall_ms
-from towpath.testing.github.exchange import Asked, Reply
-from towpath.testing.github.hooks import Delivery, Hook, Hooks
+from towpath.testing.github.exchange import Asked, GitHubReply
+from towpath.testing.github.hooks import GitHubDelivery, GitHubHook, Hooks
 from towpath.testing.github.paths import Api
 from towpath.testing.github.people import People
 from towpath.testing.github.shown import Shown
-from towpath.testing.github.state import HUMAN, Issue, Repository
+from towpath.testing.github.state import HUMAN, GitHubIssue, GitHubRepository
 from towpath.testing.github.trouble import LIMIT, HangUp, Trouble
 
 TOKEN = "github-double-token"  # noqa: S105 -- of no forge
@@ -61,7 +61,7 @@ class GitHubDouble:
         self._check = check
         self._lock = threading.RLock()
         self._hooks = Hooks(live=live)
-        self._repositories: dict[str, Repository] = {}
+        self._repositories: dict[str, GitHubRepository] = {}
         self._moved: dict[str, str] = {}
         self._server = _Server((_LOOPBACK, port), self._handler())
         self.url = f"http://{_LOOPBACK}:{self._server.server_port}"
@@ -104,7 +104,7 @@ class GitHubDouble:
         with self._lock:
             found = self._repositories.get(full_name.lower())
             if found is None:
-                found = Repository(len(self._repositories) + 1, full_name)
+                found = GitHubRepository(len(self._repositories) + 1, full_name)
                 self._repositories[full_name.lower()] = found
             return People(found, self._lock, self._happened)
 
@@ -155,10 +155,10 @@ class GitHubDouble:
     def listen(self, url: str, *, secret: str, events: Collection[str] = ()) -> None:
         """Tell *url* of all that happens from now on, or of these *events*."""
         with self._lock:
-            self._hooks.all.append(Hook(url, secret, tuple(events)))
+            self._hooks.all.append(GitHubHook(url, secret, tuple(events)))
 
     @property
-    def deliveries(self) -> list[Delivery]:
+    def deliveries(self) -> list[GitHubDelivery]:
         """All that was to be told, the oldest first."""
         with self._lock:
             return list(self._hooks.deliveries)
@@ -175,8 +175,8 @@ class GitHubDouble:
         self,
         event: str,
         action: str,
-        repository: Repository,
-        issue: Issue | None,
+        repository: GitHubRepository,
+        issue: GitHubIssue | None,
         *,
         sender: str = HUMAN,
         **more: Any,
@@ -213,12 +213,12 @@ class GitHubDouble:
         double = self
 
         class Handler(_Handler):
-            def answered(self, asked: Asked) -> Reply | None:
+            def answered(self, asked: Asked) -> GitHubReply | None:
                 return double.answered(asked)
 
         return Handler
 
-    def answered(self, asked: Asked) -> Reply | None:
+    def answered(self, asked: Asked) -> GitHubReply | None:
         """The answer to a request; None = the connection is to be closed instead."""
         with self._lock:
             self.asked.append(asked)
@@ -229,7 +229,7 @@ class GitHubDouble:
             if trouble.hang_up is HangUp.BEFORE:
                 return None
             if trouble.status:
-                return Reply(trouble.status, {"message": trouble.message}, trouble.headers)
+                return GitHubReply(trouble.status, {"message": trouble.message}, trouble.headers)
         with self._lock:
             reply = self._answer(asked)
         return None if trouble is not None and trouble.hang_up is HangUp.AFTER else reply
@@ -244,30 +244,32 @@ class GitHubDouble:
                 return trouble
         return None
 
-    def _answer(self, asked: Asked) -> Reply:
+    def _answer(self, asked: Asked) -> GitHubReply:
         if asked.headers.get("authorization") not in (
             f"Bearer {self.token}",
             f"token {self.token}",
         ):
-            return Reply(401, {"message": "Bad credentials", "status": "401"})
+            return GitHubReply(401, {"message": "Bad credentials", "status": "401"})
         if misfits := list(self._check(asked)) if self._check else []:
             self.misfits += misfits
-            return Reply(400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"})
+            return GitHubReply(
+                400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"}
+            )
         if self.used >= self.limit:
-            return _with_limit(Reply(403, {"message": "API rate limit exceeded"}), self)
+            return _with_limit(GitHubReply(403, {"message": "API rate limit exceeded"}), self)
         reply = self._api.answer(asked)
         if reply.status == 501:
             self.misfits.append(str(reply.content["message"]))
         if asked.method == "GET" and reply.status == 200:
             etag = f'W/"{hashlib.sha256(json.dumps(reply.content).encode()).hexdigest()}"'
             if asked.headers.get("if-none-match") == etag:
-                return _with_limit(Reply(304, None, {"etag": etag}), self)
+                return _with_limit(GitHubReply(304, None, {"etag": etag}), self)
             reply.headers["etag"] = etag
         self.used += 1
         return _with_limit(reply, self)
 
 
-def _with_limit(reply: Reply, double: GitHubDouble) -> Reply:
+def _with_limit(reply: GitHubReply, double: GitHubDouble) -> GitHubReply:
     reply.headers.update(
         {
             "x-ratelimit-limit": str(double.limit),
@@ -312,7 +314,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def answered(self, asked: Asked) -> Reply | None:
+    def answered(self, asked: Asked) -> GitHubReply | None:
         raise NotImplementedError
 
     def _serve(self) -> None:

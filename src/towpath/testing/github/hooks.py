@@ -18,7 +18,7 @@ _WITHIN = 10.0
 
 
 @dataclass(frozen=True)
-class Hook:
+class GitHubHook:
     """Who wants to be told of which events."""
 
     url: str
@@ -28,10 +28,10 @@ class Hook:
 
 
 @dataclass
-class Delivery:
+class GitHubDelivery:
     """One message to one hook."""
 
-    hook: Hook
+    hook: GitHubHook
     id: str
     event: str
     payload: dict[str, Any]
@@ -83,16 +83,16 @@ class Hooks:
 
     def __init__(self, *, live: bool) -> None:
         self.live = live
-        self.all: list[Hook] = []
-        self.deliveries: list[Delivery] = []
-        self._due: SimpleQueue[Delivery | None] = SimpleQueue()
+        self.all: list[GitHubHook] = []
+        self.deliveries: list[GitHubDelivery] = []
+        self._due: SimpleQueue[GitHubDelivery | None] = SimpleQueue()
         self._sending: threading.Thread | None = None
 
     def tell(self, event: str, payload: dict[str, Any]) -> None:
         for hook in self.all:
             if hook.events and event not in hook.events:
                 continue
-            made = Delivery(hook, str(uuid.uuid4()), event, payload, [])
+            made = GitHubDelivery(hook, str(uuid.uuid4()), event, payload, [])
             self.deliveries.append(made)
             if self.live:
                 self._start()

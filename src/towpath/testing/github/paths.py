@@ -8,9 +8,23 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 from urllib.parse import unquote, urlencode
 
-from towpath.testing.github.exchange import DOCUMENTED, Answered, Asked, Reply, invalid, refused
+from towpath.testing.github.exchange import (
+    DOCUMENTED,
+    Answered,
+    Asked,
+    GitHubReply,
+    invalid,
+    refused,
+)
 from towpath.testing.github.shown import Json, Shown
-from towpath.testing.github.state import ROBOT, Issue, Pull, Repository, Review, sha_of
+from towpath.testing.github.state import (
+    ROBOT,
+    GitHubIssue,
+    GitHubPull,
+    GitHubRepository,
+    GitHubReview,
+    sha_of,
+)
 
 _PAGE_MOST, _PAGE = 100, 30
 _REPOSITORY = r"/repos/(?P<owner>[^/]+)/(?P<name>[^/]+)"
@@ -28,15 +42,15 @@ class Api:
     def __init__(
         self,
         shown: Shown,
-        repositories: dict[str, Repository],
+        repositories: dict[str, GitHubRepository],
         moved: dict[str, str],
         happened: Happened,
     ) -> None:
         self._shown, self._repositories, self._moved = shown, repositories, moved
         self._happened = happened
-        self._lists: dict[tuple[int, str], tuple[int, list[Issue]]] = {}
+        self._lists: dict[tuple[int, str], tuple[int, list[GitHubIssue]]] = {}
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: Asked) -> GitHubReply:
         """The answer; 404 for what is not there, 501 for what the double does not know."""
         path = asked.path
         try:
@@ -49,7 +63,7 @@ class Api:
                     return answer(self, asked, self._repository(asked, name), **parts)
         except Answered as early:
             return early.reply
-        return Reply(501, {"message": f"the double has no {asked.method} {asked.path}"})
+        return GitHubReply(501, {"message": f"the double has no {asked.method} {asked.path}"})
 
     # ── what requests are about ──────────────────────────────────────────────────────────
 
@@ -59,7 +73,7 @@ class Api:
                 return repository.full_name
         raise refused(404, "Not Found")
 
-    def _repository(self, asked: Asked, name: str) -> Repository:
+    def _repository(self, asked: Asked, name: str) -> GitHubRepository:
         found = self._repositories.get(name.lower())
         if found is not None:
             return found
@@ -81,9 +95,9 @@ class Api:
             "Temporary Redirect",
         )  # fmt: skip
         told = {"message": message, "url": url, "documentation_url": DOCUMENTED}
-        return Answered(Reply(status, told, {"location": url}))
+        return Answered(GitHubReply(status, told, {"location": url}))
 
-    def _issue(self, asked: Asked, repository: Repository, number: str) -> Issue:
+    def _issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubIssue:
         found = repository.issues.get(int(number))
         if found is None:
             raise refused(404, "Not Found")
@@ -96,13 +110,13 @@ class Api:
             raise self._elsewhere(asked, path.rstrip("/"))
         return found
 
-    def _pull(self, repository: Repository, number: str) -> tuple[Issue, Pull]:
+    def _pull(self, repository: GitHubRepository, number: str) -> tuple[GitHubIssue, GitHubPull]:
         found = repository.issues.get(int(number))
         if found is None or found.pull is None:
             raise refused(404, "Not Found")
         return found, found.pull
 
-    def _page(self, asked: Asked, entries: list[Any], show: Callable[[Any], Json]) -> Reply:
+    def _page(self, asked: Asked, entries: list[Any], show: Callable[[Any], Json]) -> GitHubReply:
         size = min(int(asked.one("per_page", str(_PAGE))), _PAGE_MOST)
         page = int(asked.one("page", "1"))
         last = max(1, -(-len(entries) // size))
@@ -118,26 +132,26 @@ class Api:
             if shown[name]
         ]
         headers = {"link": ", ".join(found)} if found else {}
-        return Reply(
+        return GitHubReply(
             200, [show(entry) for entry in entries[size * (page - 1) : size * page]], headers
         )
 
     # ── repositories and branches ────────────────────────────────────────────────────────
 
-    def repository(self, _: Asked, repository: Repository) -> Reply:
-        return Reply(200, self._shown.repository(repository))
+    def repository(self, _: Asked, repository: GitHubRepository) -> GitHubReply:
+        return GitHubReply(200, self._shown.repository(repository))
 
-    def branch(self, _: Asked, repository: Repository, branch: str) -> Reply:
+    def branch(self, _: Asked, repository: GitHubRepository, branch: str) -> GitHubReply:
         if f"refs/heads/{branch}" not in repository.refs:
             raise refused(404, "Branch not found")
-        return Reply(200, self._shown.branch(repository, branch))
+        return GitHubReply(200, self._shown.branch(repository, branch))
 
-    def ref(self, _: Asked, repository: Repository, ref: str) -> Reply:
+    def ref(self, _: Asked, repository: GitHubRepository, ref: str) -> GitHubReply:
         if f"refs/{ref}" not in repository.refs:
             raise refused(404, "Not Found")
-        return Reply(200, self._shown.ref(repository, f"refs/{ref}"))
+        return GitHubReply(200, self._shown.ref(repository, f"refs/{ref}"))
 
-    def make_ref(self, asked: Asked, repository: Repository) -> Reply:
+    def make_ref(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         name, sha = str(asked.content["ref"]), str(asked.content["sha"])
         if not name.startswith("refs/") or name.count("/") < 2:
             raise invalid("Reference", "ref", "Reference name must start with 'refs'")
@@ -147,17 +161,17 @@ class Api:
             raise refused(422, "Reference already exists")
         repository.refs[name] = sha
         repository.changed()
-        return Reply(201, self._shown.ref(repository, name))
+        return GitHubReply(201, self._shown.ref(repository, name))
 
-    def delete_ref(self, _: Asked, repository: Repository, ref: str) -> Reply:
+    def delete_ref(self, _: Asked, repository: GitHubRepository, ref: str) -> GitHubReply:
         if repository.refs.pop(f"refs/{ref}", None) is None:
             raise refused(422, "Reference does not exist")
         repository.changed()
-        return Reply(204)
+        return GitHubReply(204)
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    def issues(self, asked: Asked, repository: Repository) -> Reply:
+    def issues(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         # Made once for all pages of one list, while nothing changes.
         kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
         key = (repository.id, json.dumps(kept, sort_keys=True))
@@ -169,11 +183,11 @@ class Api:
             )
         return self._page(asked, made[1], lambda issue: self._shown.issue(repository, issue))
 
-    def issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         found = self._issue(asked, repository, number)
-        return Reply(200, self._shown.issue(repository, found))
+        return GitHubReply(200, self._shown.issue(repository, found))
 
-    def change_issue(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def change_issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue, wish = self._issue(asked, repository, number), _fields(asked)
         for name in ("title", "body"):
             if name in wish and wish[name] != getattr(issue, name):
@@ -185,33 +199,37 @@ class Api:
         if "state" in wish and repository.set_open(issue, is_open=wish["state"] == "open"):
             action = "closed" if issue.closed_at else "reopened"
             self._happened("issues", action, repository, issue, sender=ROBOT)
-        return Reply(200, self._shown.issue(repository, issue))
+        return GitHubReply(200, self._shown.issue(repository, issue))
 
     # ── labels ───────────────────────────────────────────────────────────────────────────
 
-    def issue_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def issue_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         return self._page(asked, issue.labels, lambda name: self._shown.label(repository, name))
 
-    def add_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def add_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         for name in repository.add_labels(issue, _names(asked.content)):
             self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
-        return Reply(200, self._shown.labels(repository, issue))
+        return GitHubReply(200, self._shown.labels(repository, issue))
 
-    def set_labels(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def set_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         self._set_labels(repository, issue, _names(asked.content))
-        return Reply(200, self._shown.labels(repository, issue))
+        return GitHubReply(200, self._shown.labels(repository, issue))
 
-    def take_label(self, asked: Asked, repository: Repository, number: str, label: str) -> Reply:
+    def take_label(
+        self, asked: Asked, repository: GitHubRepository, number: str, label: str
+    ) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         if not repository.take_labels(issue, [label]):
             raise refused(404, "Label does not exist")
         self._happened("issues", "unlabeled", repository, issue, label=label, sender=ROBOT)
-        return Reply(200, self._shown.labels(repository, issue))
+        return GitHubReply(200, self._shown.labels(repository, issue))
 
-    def _set_labels(self, repository: Repository, issue: Issue, names: list[str]) -> None:
+    def _set_labels(
+        self, repository: GitHubRepository, issue: GitHubIssue, names: list[str]
+    ) -> None:
         kept = {name.lower() for name in names}
         gone = [name for name in issue.labels if name.lower() not in kept]
         for name in repository.take_labels(issue, gone):
@@ -219,40 +237,40 @@ class Api:
         for name in repository.add_labels(issue, names):
             self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
 
-    def labels(self, asked: Asked, repository: Repository) -> Reply:
+    def labels(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         names = [label.name for label in repository.labels.values()]
         return self._page(asked, names, lambda name: self._shown.label(repository, name))
 
-    def label(self, _: Asked, repository: Repository, label: str) -> Reply:
+    def label(self, _: Asked, repository: GitHubRepository, label: str) -> GitHubReply:
         if label.lower() not in repository.labels:
             raise refused(404, "Not Found")
-        return Reply(200, self._shown.label(repository, label))
+        return GitHubReply(200, self._shown.label(repository, label))
 
-    def make_label(self, asked: Asked, repository: Repository) -> Reply:
+    def make_label(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         wish = asked.content
         if wish["name"].lower() in repository.labels:
             raise invalid("Label", "name")
         made = repository.label(wish["name"])
         made.color, made.description = wish.get("color", made.color), wish.get("description", "")
-        return Reply(201, self._shown.label(repository, made.name))
+        return GitHubReply(201, self._shown.label(repository, made.name))
 
     # ── comments ─────────────────────────────────────────────────────────────────────────
 
-    def comments(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def comments(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         return self._page(
             asked, issue.comments, lambda each: self._shown.comment(repository, issue, each)
         )
 
-    def make_comment(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def make_comment(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue = self._issue(asked, repository, number)
         made = repository.comment(issue, str(asked.content["body"]), ROBOT)
         self._happened("issue_comment", "created", repository, issue, comment=made, sender=ROBOT)
-        return Reply(201, self._shown.comment(repository, issue, made))
+        return GitHubReply(201, self._shown.comment(repository, issue, made))
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    def pulls(self, asked: Asked, repository: Repository) -> Reply:
+    def pulls(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         state = asked.one("state", "open")
         found = [
             issue
@@ -263,27 +281,29 @@ class Api:
         ]
         return self._page(asked, found, lambda issue: self._shown.pull(repository, issue))
 
-    def pull(self, _: Asked, repository: Repository, number: str) -> Reply:
+    def pull(self, _: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue, _pull = self._pull(repository, number)
-        return Reply(200, self._shown.pull(repository, issue))
+        return GitHubReply(200, self._shown.pull(repository, issue))
 
-    def make_pull(self, asked: Asked, repository: Repository) -> Reply:
+    def make_pull(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
         wish = asked.content
         refs = [repository.refs.get(f"refs/heads/{wish[side]}") for side in ("head", "base")]
         if refs[0] is None or refs[1] is None:
             raise invalid("PullRequest", "base" if refs[0] else "head")
-        pull = Pull(wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft")))
+        pull = GitHubPull(
+            wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft"))
+        )
         made = repository.add(wish["title"], wish.get("body"), author=ROBOT, pull=pull)
         self._happened("pull_request", "opened", repository, made, sender=ROBOT)
-        return Reply(201, self._shown.pull(repository, made))
+        return GitHubReply(201, self._shown.pull(repository, made))
 
-    def reviews(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def reviews(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue, pull = self._pull(repository, number)
         return self._page(
             asked, pull.reviews, lambda each: self._shown.review(repository, issue, each)
         )
 
-    def make_review(self, asked: Asked, repository: Repository, number: str) -> Reply:
+    def make_review(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
         issue, pull = self._pull(repository, number)
         wish = _fields(asked)
         state = {
@@ -291,7 +311,7 @@ class Api:
             "REQUEST_CHANGES": "CHANGES_REQUESTED",
             "COMMENT": "COMMENTED",
         }
-        made = Review(
+        made = GitHubReview(
             repository.next_id(),
             state.get(wish.get("event", ""), "PENDING"),
             wish.get("body", ""),
@@ -303,13 +323,13 @@ class Api:
         self._happened(
             "pull_request_review", "submitted", repository, issue, review=made, sender=ROBOT
         )
-        return Reply(200, self._shown.review(repository, issue, made))
+        return GitHubReply(200, self._shown.review(repository, issue, made))
 
-    def make_status(self, asked: Asked, repository: Repository, sha: str) -> Reply:
+    def make_status(self, asked: Asked, repository: GitHubRepository, sha: str) -> GitHubReply:
         wish, id = asked.content, repository.next_id()
         told = {name: wish.get(name) for name in ("state", "description", "target_url")}
         user = self._shown.user(ROBOT)
-        return Reply(
+        return GitHubReply(
             201,
             {
                 **told,
@@ -335,7 +355,7 @@ def _names(wish: Any) -> list[str]:
     return [label if isinstance(label, str) else label["name"] for label in given]
 
 
-def _selected(asked: Asked, issues: Iterable[Issue]) -> list[Issue]:
+def _selected(asked: Asked, issues: Iterable[GitHubIssue]) -> list[GitHubIssue]:
     """The list of issues that a query asks for, in its order."""
     state, since = asked.one("state", "open"), asked.one("since")
     labels = {label.lower() for label in asked.one("labels").split(",") if label}
@@ -347,7 +367,7 @@ def _selected(asked: Asked, issues: Iterable[Issue]) -> list[Issue]:
         and issue.updated_at >= since
         and labels <= {name.lower() for name in issue.labels}
     ]
-    by: dict[str, Callable[[Issue], Any]] = {
+    by: dict[str, Callable[[GitHubIssue], Any]] = {
         "created": lambda issue: issue.number,
         "updated": lambda issue: (issue.updated_at, issue.number),
         "comments": lambda issue: len(issue.comments),
@@ -356,7 +376,7 @@ def _selected(asked: Asked, issues: Iterable[Issue]) -> list[Issue]:
     return sorted(found, key=key, reverse=asked.one("direction", "desc") == "desc")
 
 
-def _paths() -> list[tuple[str, re.Pattern[str], Callable[..., Reply]]]:
+def _paths() -> list[tuple[str, re.Pattern[str], Callable[..., GitHubReply]]]:
     issue, pull = "/issues/(?P<number>[0-9]+)", "/pulls/(?P<number>[0-9]+)"
     listed = [
         ("GET", "", Api.repository),

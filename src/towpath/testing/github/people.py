@@ -9,11 +9,11 @@ from typing import Any
 from towpath.testing.github.paths import Happened
 from towpath.testing.github.state import (
     HUMAN,
-    Comment,
-    Issue,
-    Pull,
-    Repository,
-    Review,
+    GitHubComment,
+    GitHubIssue,
+    GitHubPull,
+    GitHubRepository,
+    GitHubReview,
     now,
     sha_of,
 )
@@ -22,23 +22,25 @@ from towpath.testing.github.state import (
 class People:
     """Everybody who works in one repository. Each thing they do is an event, as on GitHub."""
 
-    def __init__(self, repository: Repository, lock: threading.RLock, happened: Happened) -> None:
+    def __init__(
+        self, repository: GitHubRepository, lock: threading.RLock, happened: Happened
+    ) -> None:
         self.repository, self._lock, self._tell = repository, lock, happened
 
-    def __getitem__(self, number: int) -> Issue:
+    def __getitem__(self, number: int) -> GitHubIssue:
         return self.repository.issues[number]
 
-    def _happened(self, event: str, action: str, issue: Issue, **more: Any) -> None:
+    def _happened(self, event: str, action: str, issue: GitHubIssue, **more: Any) -> None:
         self._tell(event, action, self.repository, issue, **more)
 
-    def _about(self, issue: Issue) -> str:
+    def _about(self, issue: GitHubIssue) -> str:
         return "pull_request" if issue.pull else "issues"
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     def open(
         self, title: str, *, body: str | None = None, labels: Iterable[str] = (), by: str = HUMAN
-    ) -> Issue:
+    ) -> GitHubIssue:
         with self._lock:
             issue = self.repository.add(title, body, labels=labels, author=by)
             self._happened("issues", "opened", issue, sender=by)
@@ -92,7 +94,7 @@ class People:
                 self.repository.changed(issue)
                 self._happened(self._about(issue), "unassigned", issue, assignee=login)
 
-    def comment(self, number: int, body: str, *, by: str = HUMAN) -> Comment:
+    def comment(self, number: int, body: str, *, by: str = HUMAN) -> GitHubComment:
         with self._lock:
             issue = self[number]
             made = self.repository.comment(issue, body, by)
@@ -118,11 +120,11 @@ class People:
         body: str | None = None,
         labels: Iterable[str] = (),
         draft: bool = False,
-    ) -> Issue:
+    ) -> GitHubIssue:
         with self._lock:
             target, refs = base or self.repository.default_branch, self.repository.refs
             sha = refs.setdefault(f"refs/heads/{head}", sha_of(f"{head} {len(refs)}"))
-            pull = Pull(head, target, sha, refs[f"refs/heads/{target}"], draft=draft)
+            pull = GitHubPull(head, target, sha, refs[f"refs/heads/{target}"], draft=draft)
             issue = self.repository.add(title, body, labels=labels, pull=pull)
             self._happened("pull_request", "opened", issue)
             return issue
@@ -137,11 +139,11 @@ class People:
             self._happened("pull_request", "synchronize", issue, before=before, after=pull.sha)
             return pull.sha
 
-    def review(self, number: int, state: str, *, body: str = "", by: str = HUMAN) -> Review:
+    def review(self, number: int, state: str, *, body: str = "", by: str = HUMAN) -> GitHubReview:
         """APPROVED, CHANGES_REQUESTED or COMMENTED."""
         with self._lock:
             issue, pull = self[number], self._pull(number)
-            made = Review(self.repository.next_id(), state, body, by, pull.sha)
+            made = GitHubReview(self.repository.next_id(), state, body, by, pull.sha)
             pull.reviews.append(made)
             self.repository.changed(issue)
             self._happened("pull_request_review", "submitted", issue, review=made, sender=by)
@@ -154,7 +156,7 @@ class People:
             self.repository.set_open(issue, is_open=False)
             self._happened("pull_request", "closed", issue)
 
-    def _pull(self, number: int) -> Pull:
+    def _pull(self, number: int) -> GitHubPull:
         pull = self[number].pull
         if pull is None:
             raise LookupError(f"#{number} is no pull request")

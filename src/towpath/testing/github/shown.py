@@ -7,7 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from towpath.testing.github.state import Comment, Issue, Pull, Repository, Review, sha_of
+from towpath.testing.github.state import (
+    GitHubComment,
+    GitHubIssue,
+    GitHubPull,
+    GitHubRepository,
+    GitHubReview,
+    sha_of,
+)
 
 Json = dict[str, Any]
 
@@ -72,7 +79,7 @@ class Shown:
             "site_admin": False,
         }
 
-    def repository(self, repository: Repository) -> Json:
+    def repository(self, repository: GitHubRepository) -> Json:
         url = f"{self.api}/repos/{repository.full_name}"
         html = f"{self.page}/{repository.full_name}"
         opened = sum(each.closed_at is None for each in repository.issues.values())
@@ -98,7 +105,7 @@ class Shown:
             **dict.fromkeys(("pushed_at", "created_at", "updated_at"), repository.created_at),
         }
 
-    def label(self, repository: Repository, name: str) -> Json:
+    def label(self, repository: GitHubRepository, name: str) -> Json:
         label = repository.label(name)
         return {
             "id": label.id,
@@ -110,10 +117,10 @@ class Shown:
             "description": label.description,
         }
 
-    def labels(self, repository: Repository, issue: Issue) -> list[Json]:
+    def labels(self, repository: GitHubRepository, issue: GitHubIssue) -> list[Json]:
         return [self.label(repository, name) for name in issue.labels]
 
-    def issue(self, repository: Repository, issue: Issue) -> Json:
+    def issue(self, repository: GitHubRepository, issue: GitHubIssue) -> Json:
         url = f"{self.api}/repos/{repository.full_name}"
         html = f"{self.page}/{repository.full_name}"
         own = f"{url}/issues/{issue.number}"
@@ -157,7 +164,9 @@ class Shown:
         kinds = ("+1", "-1", "laugh", "confused", "heart", "hooray", "eyes", "rocket")
         return {"url": f"{own}/reactions", "total_count": 0, **dict.fromkeys(kinds, 0)}
 
-    def comment(self, repository: Repository, issue: Issue, comment: Comment) -> Json:
+    def comment(
+        self, repository: GitHubRepository, issue: GitHubIssue, comment: GitHubComment
+    ) -> Json:
         url = f"{self.api}/repos/{repository.full_name}/issues"
         html = f"{self.page}/{repository.full_name}/issues/{issue.number}"
         own = f"{url}/comments/{comment.id}"
@@ -176,7 +185,7 @@ class Shown:
             "reactions": self._reactions(own),
         }
 
-    def ref(self, repository: Repository, name: str) -> Json:
+    def ref(self, repository: GitHubRepository, name: str) -> Json:
         url, sha = f"{self.api}/repos/{repository.full_name}/git", repository.refs[name]
         target = {"type": "commit", "sha": sha, "url": f"{url}/commits/{sha}"}
         return {
@@ -186,7 +195,7 @@ class Shown:
             "object": target,
         }
 
-    def branch(self, repository: Repository, name: str) -> Json:
+    def branch(self, repository: GitHubRepository, name: str) -> Json:
         url = f"{self.api}/repos/{repository.full_name}/branches/{name}"
         html = f"{self.page}/{repository.full_name}/tree/{name}"
         return {
@@ -198,7 +207,7 @@ class Shown:
             "protection_url": f"{url}/protection",
         }
 
-    def _commit(self, repository: Repository, sha: str) -> Json:
+    def _commit(self, repository: GitHubRepository, sha: str) -> Json:
         url = f"{self.api}/repos/{repository.full_name}"
         person = {"name": "O", "email": "o@example.com", "date": repository.created_at}
         tree = {"sha": sha_of(sha), "url": f"{url}/git/trees/{sha_of(sha)}"}
@@ -221,7 +230,7 @@ class Shown:
             "parents": [],
         }
 
-    def pull(self, repository: Repository, issue: Issue) -> Json:
+    def pull(self, repository: GitHubRepository, issue: GitHubIssue) -> Json:
         assert issue.pull is not None  # noqa: S101 -- whoever asks has looked
         plain, places = self.issue(repository, issue), self._places(repository, issue, issue.pull)
         return {
@@ -247,7 +256,9 @@ class Shown:
             **self._sides(repository, issue.pull),
         }
 
-    def _places(self, repository: Repository, issue: Issue, pull: Pull) -> dict[str, str]:
+    def _places(
+        self, repository: GitHubRepository, issue: GitHubIssue, pull: GitHubPull
+    ) -> dict[str, str]:
         url = f"{self.api}/repos/{repository.full_name}"
         own, plain = f"{url}/pulls/{issue.number}", f"{url}/issues/{issue.number}"
         return {
@@ -261,7 +272,7 @@ class Shown:
             "statuses": f"{url}/statuses/{pull.sha}",
         }
 
-    def _sides(self, repository: Repository, pull: Pull) -> Json:
+    def _sides(self, repository: GitHubRepository, pull: GitHubPull) -> Json:
         sides = {"head": (pull.head, pull.sha), "base": (pull.base, pull.base_sha)}
         shared = {"repo": self.repository(repository), "user": self.user(repository.owner)}
         return {
@@ -269,7 +280,9 @@ class Shown:
             for side, (ref, sha) in sides.items()
         }
 
-    def review(self, repository: Repository, issue: Issue, review: Review) -> Json:
+    def review(
+        self, repository: GitHubRepository, issue: GitHubIssue, review: GitHubReview
+    ) -> Json:
         url = f"{self.api}/repos/{repository.full_name}/pulls/{issue.number}"
         html = (
             f"{self.page}/{repository.full_name}/pull/{issue.number}#pullrequestreview-{review.id}"

@@ -24,7 +24,7 @@ def sha_of(text: str) -> str:
 
 
 @dataclass
-class Comment:
+class GitHubComment:
     id: int
     body: str
     author: str
@@ -32,7 +32,7 @@ class Comment:
 
 
 @dataclass
-class Review:
+class GitHubReview:
     id: int
     state: str
     body: str
@@ -42,7 +42,7 @@ class Review:
 
 
 @dataclass
-class Pull:
+class GitHubPull:
     """What a pull request has beside what an issue has."""
 
     head: str
@@ -51,11 +51,11 @@ class Pull:
     base_sha: str
     draft: bool = False
     merged_at: str | None = None
-    reviews: list[Review] = field(default_factory=list[Review])
+    reviews: list[GitHubReview] = field(default_factory=list[GitHubReview])
 
 
 @dataclass
-class Issue:
+class GitHubIssue:
     """An issue; with `pull`, a pull request: GitHub numbers both together."""
 
     id: int
@@ -65,8 +65,8 @@ class Issue:
     author: str
     labels: list[str] = field(default_factory=list[str])
     assignees: list[str] = field(default_factory=list[str])
-    comments: list[Comment] = field(default_factory=list[Comment])
-    pull: Pull | None = None
+    comments: list[GitHubComment] = field(default_factory=list[GitHubComment])
+    pull: GitHubPull | None = None
     created_at: str = field(default_factory=now)
     updated_at: str = field(default_factory=now)
     closed_at: str | None = None
@@ -79,7 +79,7 @@ class Issue:
 
 
 @dataclass
-class Label:
+class GitHubLabel:
     id: int
     name: str
     color: str = "ededed"
@@ -87,14 +87,14 @@ class Label:
 
 
 @dataclass
-class Repository:
+class GitHubRepository:
     """One repository. Names of labels are the same whatever their case, as on GitHub."""
 
     id: int
     full_name: str
     default_branch: str = "main"
-    issues: dict[int, Issue] = field(default_factory=dict[int, Issue])
-    labels: dict[str, Label] = field(default_factory=dict[str, Label])
+    issues: dict[int, GitHubIssue] = field(default_factory=dict[int, GitHubIssue])
+    labels: dict[str, GitHubLabel] = field(default_factory=dict[str, GitHubLabel])
     refs: dict[str, str] = field(default_factory=dict[str, str])
     created_at: str = field(default_factory=now)
     revision: int = 0
@@ -124,7 +124,7 @@ class Repository:
         self.ids += 1
         return self.id * 1_000_000 + self.ids
 
-    def changed(self, issue: Issue | None = None) -> None:
+    def changed(self, issue: GitHubIssue | None = None) -> None:
         """Note that something here, or *issue*, is not as it was."""
         self.revision += 1
         if issue is not None:
@@ -139,24 +139,24 @@ class Repository:
         *,
         labels: Iterable[str] = (),
         author: str = HUMAN,
-        pull: Pull | None = None,
-    ) -> Issue:
+        pull: GitHubPull | None = None,
+    ) -> GitHubIssue:
         self.numbers += 1
-        issue = Issue(self.next_id(), self.numbers, title, body, author, pull=pull)
+        issue = GitHubIssue(self.next_id(), self.numbers, title, body, author, pull=pull)
         self.issues[issue.number] = issue
         issue.labels = [self.label(name).name for name in dict.fromkeys(labels)]
         self.changed(issue)
         return issue
 
-    def label(self, name: str) -> Label:
+    def label(self, name: str) -> GitHubLabel:
         """The label; made if there is none."""
         found = self.labels.get(name.lower())
         if found is None:
-            found = self.labels[name.lower()] = Label(self.next_id(), name)
+            found = self.labels[name.lower()] = GitHubLabel(self.next_id(), name)
             self.changed()
         return found
 
-    def add_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
+    def add_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
         """Those that the issue did not have."""
         new = [name for wanted in names if (name := self.label(wanted).name) not in issue.labels]
         new = list(dict.fromkeys(new))
@@ -165,7 +165,7 @@ class Repository:
             self.changed(issue)
         return new
 
-    def take_labels(self, issue: Issue, names: Iterable[str]) -> list[str]:
+    def take_labels(self, issue: GitHubIssue, names: Iterable[str]) -> list[str]:
         """Those that the issue had."""
         gone = {name.lower() for name in names}
         old = [label for label in issue.labels if label.lower() in gone]
@@ -174,7 +174,7 @@ class Repository:
             self.changed(issue)
         return old
 
-    def set_open(self, issue: Issue, *, is_open: bool) -> bool:
+    def set_open(self, issue: GitHubIssue, *, is_open: bool) -> bool:
         """Whether that changed anything."""
         if is_open == (issue.closed_at is None):
             return False
@@ -182,8 +182,8 @@ class Repository:
         self.changed(issue)
         return True
 
-    def comment(self, issue: Issue, body: str, author: str) -> Comment:
-        made = Comment(self.next_id(), body, author)
+    def comment(self, issue: GitHubIssue, body: str, author: str) -> GitHubComment:
+        made = GitHubComment(self.next_id(), body, author)
         issue.comments.append(made)
         self.changed(issue)
         return made

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from towpath.apps.uploads.stores.options import StoreOptions, new_store
-from towpath.apps.uploads.stores.port import Store
+from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.embedded.objects import EmbeddedObjects
 
 BUCKET = "tests"
@@ -36,7 +36,7 @@ def options(request: pytest.FixtureRequest, tmp_path: Path) -> StoreOptions:
 
 
 @pytest.fixture
-async def store(options: StoreOptions) -> AsyncIterator[Store]:
+async def store(options: StoreOptions) -> AsyncIterator[ObjectStore]:
     made = new_store(options)
     assert made is not None
     async with made as store:

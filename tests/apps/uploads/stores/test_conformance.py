@@ -16,7 +16,7 @@ from towpath.apps.uploads.stores.errors import (
     PartTooSmall,
     RangeBeyondEnd,
 )
-from towpath.apps.uploads.stores.port import LEAST_PART, UPLOAD, Multipart, Part, Store
+from towpath.apps.uploads.stores.port import LEAST_PART, UPLOAD, Multipart, ObjectStore, Part
 from towpath.errors import InvalidInput, InvalidName, InvalidOption, PayloadTooLarge
 
 KEY = "connectors/c-1/node_1.bin"
@@ -26,16 +26,16 @@ LARGE = [bytes([n]) * MIB for n in range(5)]
 METADATA = {"name": "Übung 漢字 50% & more.txt", "n": "1"}
 
 
-async def content(store: Store, key: str, start: int = 0, length: int | None = None) -> bytes:
+async def content(store: ObjectStore, key: str, start: int = 0, length: int | None = None) -> bytes:
     async with store.get(key, start=start, length=length) as pieces:
         return b"".join([piece async for piece in pieces])
 
 
-async def begun(store: Store, key: str = KEY, upload: str = "u-1") -> Multipart:
+async def begun(store: ObjectStore, key: str = KEY, upload: str = "u-1") -> Multipart:
     return await store.begin_multipart(key, upload=upload)
 
 
-async def two_parts(store: Store) -> tuple[Multipart, list[Part]]:
+async def two_parts(store: ObjectStore) -> tuple[Multipart, list[Part]]:
     multipart = await begun(store)
     first = await store.put_part(multipart, 1, LARGE)
     return multipart, [first, await store.put_part(multipart, 2, [b"the end"])]
@@ -47,7 +47,7 @@ def whole_of(parts: Sequence[Part]) -> Checksum:
 
 class TestAnObject:
     @pytest.mark.parametrize("body", [[], [b""], [b"one"], [b"on", memoryview(b"e"), b"", b"!"]])
-    async def test_that_was_put_is_there_whole(self, store: Store, body: list[bytes]) -> None:
+    async def test_that_was_put_is_there_whole(self, store: ObjectStore, body: list[bytes]) -> None:
         given = {**METADATA, "empty": ""}
         put = await store.put(KEY, body, metadata=given, content_type="text/plain")
         meant = b"".join(body)
@@ -58,7 +58,7 @@ class TestAnObject:
         assert put.etag == hashlib.md5(meant, usedforsecurity=False).hexdigest()
         assert await content(store, KEY) == meant
 
-    async def test_is_replaced_by_the_next_of_its_key(self, store: Store) -> None:
+    async def test_is_replaced_by_the_next_of_its_key(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"old"])
         await store.put(KEY, [b"new and longer"])
         assert await content(store, KEY) == b"new and longer"
@@ -66,7 +66,7 @@ class TestAnObject:
 
     @pytest.mark.parametrize("algorithm", Algorithm)
     async def test_with_another_checksum_is_refused(
-        self, store: Store, algorithm: Algorithm
+        self, store: ObjectStore, algorithm: Algorithm
     ) -> None:
         checksum = Checksum.of(algorithm, [b"meant"])
         with pytest.raises(ChecksumDiffers):
@@ -76,27 +76,27 @@ class TestAnObject:
         put = await store.put(KEY, [b"me", b"ant"], checksum=checksum)
         assert put.checksum == checksum or algorithm is Algorithm.SHA256
 
-    async def test_that_is_not_there_is_said_to_be_not_there(self, store: Store) -> None:
+    async def test_that_is_not_there_is_said_to_be_not_there(self, store: ObjectStore) -> None:
         await store.put("another", [b"1"])
         for asked in (store.head(KEY), content(store, KEY), content(store, KEY, 3, 4)):
             with pytest.raises(ObjectNotFound, match=KEY):
                 await asked
         await store.delete(KEY)
 
-    async def test_that_was_deleted_is_gone(self, store: Store) -> None:
+    async def test_that_was_deleted_is_gone(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"1"])
         await store.delete(KEY)
         await store.delete(KEY)
         with pytest.raises(ObjectNotFound):
             await store.head(KEY)
 
-    async def test_may_have_a_key_that_begins_as_another_one(self, store: Store) -> None:
+    async def test_may_have_a_key_that_begins_as_another_one(self, store: ObjectStore) -> None:
         keys = ["a", "a/b", "a/b/c", "a.b", "a-", "connectors"]
         for key in keys:
             await store.put(key, [key.encode()])
         assert [await content(store, key) for key in keys] == [key.encode() for key in keys]
 
-    async def test_of_another_bucket_is_another_one(self, store: Store) -> None:
+    async def test_of_another_bucket_is_another_one(self, store: ObjectStore) -> None:
         other = store.at("names")
         await store.put(KEY, [b"here"])
         await other.put(KEY, [b"there"])
@@ -106,7 +106,7 @@ class TestAnObject:
 
 
 class TestARange:
-    async def test_is_what_was_asked_for(self, store: Store) -> None:
+    async def test_is_what_was_asked_for(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.complete(multipart, parts)
         meant = b"".join(LARGE) + b"the end"
@@ -117,7 +117,7 @@ class TestARange:
             assert await content(store, KEY, start, length) == meant[start : start + length]
         assert await content(store, KEY, LEAST_PART + 4) == b"end"
 
-    async def test_beyond_the_end_is_refused(self, store: Store) -> None:
+    async def test_beyond_the_end_is_refused(self, store: ObjectStore) -> None:
         await store.put(KEY, [b"123"])
         await store.put("empty", [])
         for key, start, length in (
@@ -131,7 +131,7 @@ class TestARange:
 
 
 class TestAnObjectInParts:
-    async def test_is_there_when_it_is_complete_and_not_before(self, store: Store) -> None:
+    async def test_is_there_when_it_is_complete_and_not_before(self, store: ObjectStore) -> None:
         multipart = await store.begin_multipart(
             KEY, upload="u-1", metadata=METADATA, content_type="image/png"
         )
@@ -148,19 +148,19 @@ class TestAnObjectInParts:
         assert made.content_type == "image/png"
         assert await content(store, KEY) == b"".join(LARGE) + b"the end"
 
-    async def test_has_an_etag_of_its_parts_etags(self, store: Store) -> None:
+    async def test_has_an_etag_of_its_parts_etags(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         hashes = b"".join(bytes.fromhex(part.etag) for part in parts)
         made = await store.complete(multipart, parts)
         assert made.etag == hashlib.md5(hashes, usedforsecurity=False).hexdigest() + "-2"
 
-    async def test_can_have_a_crc32c(self, store: Store) -> None:
+    async def test_can_have_a_crc32c(self, store: ObjectStore) -> None:
         multipart = await store.begin_multipart(KEY, upload="u", algorithm=Algorithm.CRC32C)
         part = await store.put_part(multipart, 1, [b"some"])
         made = await store.complete(multipart, [part], checksum=part.checksum)
         assert made.checksum == part.checksum == Checksum.of(Algorithm.CRC32C, [b"some"])
 
-    async def test_that_is_not_what_its_checksum_says_is_refused(self, store: Store) -> None:
+    async def test_that_is_not_what_its_checksum_says_is_refused(self, store: ObjectStore) -> None:
         """Its parts stay: with the right checksum, it is completed."""
         multipart, parts = await two_parts(store)
         other = Checksum.of(multipart.algorithm, [b"other"])
@@ -171,14 +171,14 @@ class TestAnObjectInParts:
         assert await numbers(store, multipart) == [1, 2]
         await store.complete(multipart, parts, checksum=whole_of(parts))
 
-    async def test_completed_again_is_the_same(self, store: Store) -> None:
+    async def test_completed_again_is_the_same(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         made = await store.complete(multipart, parts, checksum=whole_of(parts))
         assert await store.complete(multipart, parts, checksum=whole_of(parts)) == made
         assert [found async for found in store.list_multiparts()] == []
 
     async def test_completed_after_another_upload_took_the_key_is_not_found(
-        self, store: Store
+        self, store: ObjectStore
     ) -> None:
         """The object that is there is not that of the first, though its bytes are the same."""
         first, second = await begun(store), await begun(store, upload="u-2")
@@ -189,7 +189,7 @@ class TestAnObjectInParts:
             await store.complete(first, [part])
         assert (await store.head(KEY)).metadata == {UPLOAD: "u-2"}
 
-    async def test_may_leave_parts_out(self, store: Store) -> None:
+    async def test_may_leave_parts_out(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         await store.put_part(multipart, 3, [b"left out"])
         part = await store.put_part(multipart, 7, [b"taken"])
@@ -199,7 +199,7 @@ class TestAnObjectInParts:
 
 
 class TestAPart:
-    async def test_is_listed_with_size_and_etag(self, store: Store) -> None:
+    async def test_is_listed_with_size_and_etag(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         assert await store.list_parts(multipart) == []
         sent = [await store.put_part(multipart, n, [b"x" * n]) for n in (30, 2, 10_000)]
@@ -210,7 +210,7 @@ class TestAPart:
             assert part.etag == meant[part.number].etag
             assert part.checksum in (None, meant[part.number].checksum)
 
-    async def test_sent_again_is_the_same(self, store: Store) -> None:
+    async def test_sent_again_is_the_same(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         first = await store.put_part(multipart, 1, [b"same"])
         assert await store.put_part(multipart, 1, [b"sa", b"me"]) == first
@@ -218,14 +218,16 @@ class TestAPart:
         await store.complete(multipart, [first])
         assert await content(store, KEY) == b"same"
 
-    async def test_sent_again_with_other_bytes_counts_as_sent_last(self, store: Store) -> None:
+    async def test_sent_again_with_other_bytes_counts_as_sent_last(
+        self, store: ObjectStore
+    ) -> None:
         multipart = await begun(store)
         await store.put_part(multipart, 1, [b"first"])
         last = await store.put_part(multipart, 1, [b"last"])
         await store.complete(multipart, [last], checksum=last.checksum)
         assert await content(store, KEY) == b"last"
 
-    async def test_is_named_by_its_etag(self, store: Store) -> None:
+    async def test_is_named_by_its_etag(self, store: ObjectStore) -> None:
         """An object is made of the bytes that were named, or it is refused: never of others."""
         multipart = await begun(store)
         stale = await store.put_part(multipart, 1, [b"first"])
@@ -238,7 +240,7 @@ class TestAPart:
         else:
             assert await content(store, KEY) == b"first"
 
-    async def test_that_the_store_does_not_have_is_refused(self, store: Store) -> None:
+    async def test_that_the_store_does_not_have_is_refused(self, store: ObjectStore) -> None:
         multipart, [first, last] = await two_parts(store)
         never = Part(3, last.size, last.etag)
         for wrong in ([first._replace(etag="0" * 32), last], [first, last, never]):
@@ -249,14 +251,14 @@ class TestAPart:
             await store.complete(multipart, [first._replace(size=1), last])
         await store.complete(multipart, [first, last])
 
-    async def test_that_is_too_small_is_refused(self, store: Store) -> None:
+    async def test_that_is_too_small_is_refused(self, store: ObjectStore) -> None:
         multipart = await begun(store)
         parts = [await store.put_part(multipart, n, [b"small"]) for n in (1, 2)]
         with pytest.raises(PartTooSmall, match="part 1 has 5 bytes"):
             await store.complete(multipart, parts)
         assert await numbers(store, multipart) == [1, 2]
 
-    async def test_must_be_named_once_and_in_order(self, store: Store) -> None:
+    async def test_must_be_named_once_and_in_order(self, store: ObjectStore) -> None:
         multipart, [first, last] = await two_parts(store)
         for wrong in ([], [last, first], [first, first]):
             with pytest.raises(InvalidInput):
@@ -264,7 +266,7 @@ class TestAPart:
         assert await numbers(store, multipart) == [1, 2]
 
     @pytest.mark.parametrize("number", [0, -1, 10_001])
-    async def test_has_a_number_from_1_to_10000(self, store: Store, number: int) -> None:
+    async def test_has_a_number_from_1_to_10000(self, store: ObjectStore, number: int) -> None:
         multipart = await begun(store)
         with pytest.raises(InvalidOption):
             await store.put_part(multipart, number, [b"x"])
@@ -273,7 +275,7 @@ class TestAPart:
 
 
 class TestACopiedPart:
-    async def test_is_a_range_of_another_object(self, store: Store) -> None:
+    async def test_is_a_range_of_another_object(self, store: ObjectStore) -> None:
         await store.put("source", [b"0123456789"])
         multipart = await begun(store)
         part = await store.copy_part(multipart, 1, "source", start=2, length=5)
@@ -282,7 +284,7 @@ class TestACopiedPart:
         await store.complete(multipart, [part])
         assert await content(store, KEY) == b"23456"
 
-    async def test_needs_a_source_that_has_the_range(self, store: Store) -> None:
+    async def test_needs_a_source_that_has_the_range(self, store: ObjectStore) -> None:
         await store.put("source", [b"0123456789"])
         multipart = await begun(store)
         with pytest.raises(ObjectNotFound):
@@ -294,7 +296,7 @@ class TestACopiedPart:
 
 
 class TestAnAbortedUpload:
-    async def test_takes_nothing_any_more(self, store: Store) -> None:
+    async def test_takes_nothing_any_more(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.put("source", [b"1"])
         await store.abort(multipart)
@@ -309,7 +311,7 @@ class TestAnAbortedUpload:
                 await late
         assert [found async for found in store.list_multiparts()] == []
 
-    async def test_that_was_completed_stays(self, store: Store) -> None:
+    async def test_that_was_completed_stays(self, store: ObjectStore) -> None:
         multipart, parts = await two_parts(store)
         await store.complete(multipart, parts)
         await store.abort(multipart)
@@ -320,7 +322,7 @@ class TestAnAbortedUpload:
 
 
 class TestWhatWasBegun:
-    async def test_is_listed_until_it_has_ended(self, store: Store) -> None:
+    async def test_is_listed_until_it_has_ended(self, store: ObjectStore) -> None:
         await store.put("another", [b"1"])
         multiparts = [await begun(store, f"k/{n}", f"u-{n}") for n in range(3)]
         listed = [found async for found in store.list_multiparts()]
@@ -334,7 +336,7 @@ class TestWhatWasBegun:
             await store.abort(found)
         assert [found async for found in store.list_multiparts()] == []
 
-    async def test_of_one_key_is_told_apart_by_its_id(self, store: Store) -> None:
+    async def test_of_one_key_is_told_apart_by_its_id(self, store: ObjectStore) -> None:
         one, other = await begun(store), await begun(store)
         await store.put_part(one, 1, [b"one"])
         part = await store.put_part(other, 1, [b"other"])
@@ -350,7 +352,7 @@ class TestBadInput:
          "ä", "a~", "a%2f", "a\\b", "a" * 201, "a/" * 400 + "a"],
     )  # fmt: skip
     async def test_no_call_takes_a_key_that_the_server_would_not_make(
-        self, store: Store, key: str
+        self, store: ObjectStore, key: str
     ) -> None:
         multipart = Multipart(key, "0" * 32)
         for call in (
@@ -366,7 +368,7 @@ class TestBadInput:
             with pytest.raises(InvalidName):
                 await call
 
-    async def test_metadata_has_names_and_bounds(self, store: Store) -> None:
+    async def test_metadata_has_names_and_bounds(self, store: ObjectStore) -> None:
         for metadata in ({"Name": ""}, {"a b": ""}, {"": ""}, {"ä": ""}, {UPLOAD: "forged"}):
             with pytest.raises(InvalidName):
                 await store.put(KEY, [b""], metadata=metadata)
@@ -376,10 +378,10 @@ class TestBadInput:
             with pytest.raises(InvalidOption):
                 await store.put(KEY, [b""], content_type=wrong)
 
-    async def test_parts_have_checksums_that_combine(self, store: Store) -> None:
+    async def test_parts_have_checksums_that_combine(self, store: ObjectStore) -> None:
         with pytest.raises(InvalidOption):
             await store.begin_multipart(KEY, upload="u", algorithm=Algorithm.SHA256)
 
 
-async def numbers(store: Store, multipart: Multipart) -> list[int]:
+async def numbers(store: ObjectStore, multipart: Multipart) -> list[int]:
     return [part.number for part in await store.list_parts(multipart)]

@@ -8,18 +8,18 @@ from tests.apps.uploads.uploading import new_row
 from towpath.apps.uploads.concatenation import joined
 from towpath.apps.uploads.model import Upload
 from towpath.apps.uploads.options import MIB
-from towpath.apps.uploads.stores.port import Store
+from towpath.apps.uploads.stores.port import ObjectStore
 
 SIZES = [3, 6 * MIB, 4, 0, MIB]
 """Also below what a part of S3 may have, before and behind one that is copied."""
 
 
-async def piece(store: Store, name: str, body: bytes) -> Upload:
+async def piece(store: ObjectStore, name: str, body: bytes) -> Upload:
     await store.put(f"pieces/{name}", [body])
     return msgspec.structs.replace(new_row(name), s3_key=f"pieces/{name}", final_size=len(body))
 
 
-async def test_is_the_bytes_of_all_in_order_however_often_it_is_made(store: Store) -> None:
+async def test_is_the_bytes_of_all_in_order_however_often_it_is_made(store: ObjectStore) -> None:
     bodies = [random.Random(size).randbytes(size) for size in SIZES]
     pieces = [await piece(store, f"p{at}", body) for at, body in enumerate(bodies)]
     begun = await store.begin_multipart("whole", upload="u1")
@@ -29,7 +29,7 @@ async def test_is_the_bytes_of_all_in_order_however_often_it_is_made(store: Stor
         assert b"".join([some async for some in come]) == b"".join(bodies)
 
 
-async def test_goes_on_with_the_parts_that_are_there(store: Store) -> None:
+async def test_goes_on_with_the_parts_that_are_there(store: ObjectStore) -> None:
     """A worker died before it was completed: what was copied is not copied again."""
     bodies = [random.Random(7).randbytes(6 * MIB), b"end"]
     pieces = [await piece(store, f"p{at}", body) for at, body in enumerate(bodies)]

@@ -19,20 +19,20 @@ from tests.apps.uploads.stores.test_conformance import KEY, LARGE, content, two_
 from towpath.apps.uploads.stores import errors
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.options import StoreOptions, new_store
-from towpath.apps.uploads.stores.port import Multipart, Part, Store
-from towpath.apps.uploads.stores.s3.client import Sending
+from towpath.apps.uploads.stores.port import Multipart, ObjectStore, Part
+from towpath.apps.uploads.stores.s3.client import BodyStream
 from towpath.apps.uploads.stores.s3.store import S3Store
 from towpath.clock import seconds
 from towpath.embedded.objects import EmbeddedObjects
 from towpath.errors import RetryAdvice
 
 
-async def listed(store: Store) -> list[Multipart]:
+async def listed(store: ObjectStore) -> list[Multipart]:
     return [found async for found in store.list_multiparts()]
 
 
 MULTIPART = Multipart(KEY, "some-id", "u")
-Call = Callable[[Store], Coroutine[Any, Any, object]]
+Call = Callable[[ObjectStore], Coroutine[Any, Any, object]]
 CALLS: dict[str, Call] = {
     "check": lambda store: store.check(),
     "put": lambda store: store.put(KEY, LARGE),
@@ -288,7 +288,7 @@ class TestTheClient:
     async def test_takes_pieces_as_they_are(self) -> None:
         piece = bytes(1024 * 1024)
         sent: list[int] = []
-        body = Sending([piece, b"end"], lambda: sent.append(1))
+        body = BodyStream([piece, b"end"], lambda: sent.append(1))
         views = [view async for view in body]
         assert len(body) == len(piece) + 3
         assert [memoryview(view).obj is piece for view in views] == [True] * 4 + [False]

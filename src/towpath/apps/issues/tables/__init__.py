@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.engine import Connection
 
-from towpath.apps.issues.model import Issue, IssueState, Source
+from towpath.apps.issues.model import Issue, IssueSource, IssueState
 from towpath.apps.issues.tables.schema import (
     TABLES,
     is_known,
@@ -119,7 +119,7 @@ def shown_otherwise(repository: str) -> Callable[[Connection], list[Issue]]:
     return _some(select(issues).where(_i.place == repository.lower(), ours))
 
 
-def open_numbers(repository: str, source: Source) -> Callable[[Connection], set[int]]:
+def open_numbers(repository: str, source: IssueSource) -> Callable[[Connection], set[int]]:
     """The numbers of the issues of a repository that are known to be open."""
     there = _i.place == repository.lower(), _i.state == IssueState.OPEN, _i.source == source
     return lambda connection: set(connection.scalars(select(_i.number).where(*there)))

@@ -10,7 +10,7 @@ from sqlalchemy import Column, Table, bindparam, delete, insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import IntegrityError
 
-from towpath.apps.issues.model import Issue, Source
+from towpath.apps.issues.model import Issue, IssueSource
 from towpath.apps.issues.tables import KnownPage
 from towpath.apps.issues.tables.schema import (
     issue_of,
@@ -213,7 +213,7 @@ def noted(name: str, **values: Any) -> Decide[None]:
 
         def write(connection: Connection) -> None:
             if not there:
-                _unless_there(connection, repositories, _new_repository(name, Source.GITHUB))
+                _unless_there(connection, repositories, _new_repository(name, IssueSource.GITHUB))
             change = update(repositories).where(_r.place == name.lower())
             connection.execute(change.values(values))
 

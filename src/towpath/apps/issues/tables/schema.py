@@ -8,7 +8,7 @@ import msgspec
 from sqlalchemy import BigInteger, Boolean, Column, Index, Integer, String, Table, Text
 from sqlalchemy.engine import RowMapping
 
-from towpath.apps.issues.model import Issue, IssueState, Source, TaskType
+from towpath.apps.issues.model import Issue, IssueSource, IssueState, TaskType
 from towpath.ledger.database.tables import Tables
 
 TABLES = Tables("issues", version="0002", steps=__package__ or "")
@@ -101,7 +101,7 @@ pages = Table(
 )
 Index(None, pages.c.place)
 _LISTS = ("labels", "assignees", "done", "shown")
-_ENUMS = {"state": IssueState, "source": Source, "task_type": TaskType}
+_ENUMS = {"state": IssueState, "source": IssueSource, "task_type": TaskType}
 _FIELDS = Issue.__struct_fields__
 _texts = msgspec.json.Decoder(tuple[str, ...])
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from towpath.apps.reviews.model import Comment, Kind, Review, ReviewTask, Verdict
+from towpath.apps.reviews.model import Comment, Review, ReviewKind, ReviewTask, Verdict
 from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, line_comment, marker
-from towpath.calls.answer import Answer
+from towpath.calls.answer import CallAnswer
 from towpath.calls.caller import Caller
 from towpath.forges import GITHUB
 from towpath.forges.client import ForgeClient
@@ -56,7 +56,7 @@ class GitHubPoster:
         """A review for a pull request, looked for before it is posted; a status for a push, of
         which GitHub shows the last. Raises Retry and Discard."""
         with as_posting(self._forge, task):
-            if task.kind is Kind.PULL:
+            if task.kind is ReviewKind.PULL:
                 return await self._review(task, review, marker(task, key))
             return await self._status(task, review)
 
@@ -103,7 +103,7 @@ class GitHubPoster:
         answer = await self._forge.post(f"/repos/{task.repository}/statuses/{task.head}", status)
         return self._posted(answer)
 
-    def _posted(self, answer: Answer) -> Posted:
+    def _posted(self, answer: CallAnswer) -> Posted:
         self._forge.require_taken(answer)
         return Posted(url=_page(answer))
 
@@ -117,7 +117,7 @@ def _at_line(comment: Comment) -> dict[str, Any]:
     }
 
 
-def _page(answer: Answer) -> str:
+def _page(answer: CallAnswer) -> str:
     """Where people see it; it was taken, whatever the answer looks like."""
     try:
         fields: Any = msgspec.json.decode(answer.body, type=dict[str, Any])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import quote
 
-from towpath.apps.reviews.model import Kind, Review, ReviewTask, Verdict
+from towpath.apps.reviews.model import Review, ReviewKind, ReviewTask, Verdict
 from towpath.apps.reviews.posting.port import Posted, as_posting
 from towpath.apps.reviews.posting.wording import body, in_short, marker
 from towpath.calls.caller import Caller
@@ -53,7 +53,7 @@ class GitLabPoster:
 
     async def _post(self, task: ReviewTask, review: Review, key: str) -> Posted:
         project, mark = f"/projects/{quote(task.repository, safe='')}", marker(task, key)
-        if task.kind is Kind.PULL:
+        if task.kind is ReviewKind.PULL:
             path = f"{project}/merge_requests/{task.number}/notes"
             return await self._once(path, task, review, mark, field="body")
         await self._status(f"{project}/statuses/{task.head}", task, review)

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import Query, Response
 
 from towpath.apps.timers.http import CanLook, TheTimers
-from towpath.apps.timers.listing import Wanted
+from towpath.apps.timers.listing import TimerQuery
 from towpath.web.pages import Pages, ThePage, pages_router
 
 router = pages_router()
@@ -26,7 +26,7 @@ async def timers(
     after: Annotated[str, Query(max_length=2048)] = "",
 ) -> Response:
     """The types, and the timers of one or of all in the order of their due times."""
-    wanted = Wanted(app=app, task_type=task_type or None)
+    wanted = TimerQuery(app=app, task_type=task_type or None)
     found = await service.list(wanted, after=after or None, size=50, covers=key.covers)
     return page.show(
         "timers/list.html",

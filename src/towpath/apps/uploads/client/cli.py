@@ -25,7 +25,7 @@ from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
     from towpath.apps.uploads.client.sending import SendOptions, Sent
-    from towpath.apps.uploads.client.server import Address, Wire
+    from towpath.apps.uploads.client.server import Address, UploadConnection
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _STDIN = "-"
@@ -184,11 +184,11 @@ class _Uploads:
     """The files of one command."""
 
     def __init__(self, session: Session, address: Address, wish: SendOptions) -> None:
-        from towpath.apps.uploads.client.sending import Stop  # noqa: PLC0415 -- slow to import
+        from towpath.apps.uploads.client.sending import StopSignal  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._idle: list[Wire] = []  # one file's connections are the next one's
-        self._new_stop, self._stops = partial(Stop, self._idle), list[Stop]()
+        self._idle: list[UploadConnection] = []  # one file's connections are the next one's
+        self._new_stop, self._stops = partial(StopSignal, self._idle), list[StopSignal]()
         self._telling = threading.Lock()  # files end in several threads; lines stay whole
 
     def run(self, items: Sequence[Item]) -> int:

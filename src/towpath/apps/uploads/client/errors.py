@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from towpath.errors import InvalidInput, RetryAdvice, TowpathError
 
 if TYPE_CHECKING:
-    from towpath.apps.uploads.client.server import Reply
+    from towpath.apps.uploads.client.server import ServerReply
 
 
 class NotAFile(InvalidInput):
@@ -68,7 +68,7 @@ class UploadServerRefused(TowpathError):
     code = "upload_server_refused"
     remedy = "Follow the server's message, check its address, then run the same command again."
 
-    def __init__(self, what: str, answer: Reply) -> None:
+    def __init__(self, what: str, answer: ServerReply) -> None:
         told = str(answer.body.get("detail") or f"it answered {answer.status}")
         if remedy := answer.body.get("remedy"):
             told = f"{told}. {remedy}"

@@ -24,8 +24,8 @@ from towpath.apps.uploads.client.errors import (
     UploadServerAway,
     UploadServerRefused,
 )
-from towpath.apps.uploads.client.server import PATH, Address, Reply, Wire
-from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Running
+from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningChecksum
 from towpath.calls.answer import Next
 from towpath.clock import steady
 
@@ -69,19 +69,19 @@ class Sent(NamedTuple):
     """Bytes that were there before."""
 
 
-class Stop:
+class StopSignal:
     """Told to all threads: no more. *idle* are connections that nobody uses now."""
 
-    def __init__(self, idle: list[Wire] | None = None) -> None:
+    def __init__(self, idle: list[UploadConnection] | None = None) -> None:
         self._over = threading.Event()
         self._idle = [] if idle is None else idle
-        self._connections: list[Wire] = []
+        self._connections: list[UploadConnection] = []
 
-    def connection(self, address: Address) -> Wire:
+    def connection(self, address: Address) -> UploadConnection:
         try:
             found = self._idle.pop()
         except IndexError:
-            found = Wire(address)
+            found = UploadConnection(address)
         self._connections.append(found)
         return found
 
@@ -109,7 +109,7 @@ class Sending:
     """One file. Raises UploadServerAway, UploadServerRefused, FileNotStored, FileChanged."""
 
     def __init__(
-        self, address: Address, file: Path, name: str, wish: SendOptions, stop: Stop
+        self, address: Address, file: Path, name: str, wish: SendOptions, stop: StopSignal
     ) -> None:
         self._file, self._name, self._wish, self._stop = file, name, wish, stop
         self._address = address
@@ -161,10 +161,10 @@ class Sending:
         its library is here: that of parts makes the whole; else SHA-256, which is read back.
         """
         try:
-            running = Running(Algorithm.CRC64NVME)
+            running = RunningChecksum(Algorithm.CRC64NVME)
             running.update(b"")  # loads it
         except ModuleNotFoundError:
-            running = Running(Algorithm.SHA256)
+            running = RunningChecksum(Algorithm.SHA256)
         piece = memoryview(bytearray(_READ))
         with self._file.open("rb", buffering=0) as file:
             while size := file.readinto(piece):
@@ -246,7 +246,7 @@ class Sending:
         upload: dict[str, Any],
         queue: Waiting,
         sent: Callable[[int], None],
-        connection: Wire,
+        connection: UploadConnection,
     ) -> None:
         ask, refused = False, 0
         with self._file.open("rb", buffering=0) as file:
@@ -266,7 +266,9 @@ class Sending:
                 if answer.later:
                     self._pause(answer, refused)
 
-    def _heed(self, answer: Reply, number: int, queue: Waiting, sent: Callable[[], None]) -> None:
+    def _heed(
+        self, answer: ServerReply, number: int, queue: Waiting, sent: Callable[[], None]
+    ) -> None:
         if answer.taken:
             self._heard_of = steady()
             queue.done(number)
@@ -295,7 +297,7 @@ class Sending:
 
     def _answer(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-    ) -> Reply:
+    ) -> ServerReply:
         """An answer that counts: what may work later is tried again."""
         while True:
             try:
@@ -309,7 +311,7 @@ class Sending:
                 return answer
             self._pause(answer)
 
-    def _pause(self, why: Reply | OSError, refused: int = 0) -> None:
+    def _pause(self, why: ServerReply | OSError, refused: int = 0) -> None:
         """Wait a while; *refused* = how often there was no room.
 
         Raises UploadServerAway where that has not helped for long.
@@ -317,9 +319,9 @@ class Sending:
         if self._stop.said:
             raise InterruptedError
         if steady() - self._heard_of > _PATIENCE:
-            told = why.body.get("detail", why.status) if isinstance(why, Reply) else why
+            told = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
             raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
-        after = why.after if isinstance(why, Reply) else 0.3
+        after = why.after if isinstance(why, ServerReply) else 0.3
         if refused:
             after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))
         self._stop.wait(min(after, _LONGEST_PAUSE) * random.uniform(0.7, 1.3))  # noqa: S311 -- so that not all come at once

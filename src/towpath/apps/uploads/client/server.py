@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from towpath.apps.uploads.client.errors import FileChanged
-from towpath.calls.answer import Advice, Answer, Next, advice
+from towpath.calls.answer import Advice, CallAnswer, Next, advice
 from towpath.errors import InvalidOption
 
 PATH = "/api/v1/uploads"
@@ -26,7 +26,7 @@ _LARGEST_ANSWER = 1 << 20
 _HEAD_MOST = 4096
 
 
-class Reply(NamedTuple):
+class ServerReply(NamedTuple):
     """What came back."""
 
     status: int
@@ -42,7 +42,7 @@ class Reply(NamedTuple):
     def advice(self) -> Advice:
         """What it asks for."""
         headers = {name.lower(): value for name, value in self.headers.items()}
-        return advice(Answer(self.status, headers, b""))
+        return advice(CallAnswer(self.status, headers, b""))
 
     @property
     def taken(self) -> bool:
@@ -102,7 +102,7 @@ class Address(NamedTuple):
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), key)
 
 
-class Wire:
+class UploadConnection:
     """One connection, made when it is needed, and made anew after trouble. For one thread."""
 
     def __init__(self, address: Address) -> None:
@@ -119,7 +119,7 @@ class Wire:
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
-    ) -> Reply:
+    ) -> ServerReply:
         """The answer to a request with JSON. Raises OSError if there is none."""
         sent = b"" if body is None else json.dumps(body).encode()
         given = {**(headers or {}), "Content-Type": "application/json"} if sent else headers or {}
@@ -131,7 +131,7 @@ class Wire:
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
-    def put(self, path: str, file: IO[bytes], start: int, length: int, *, ask: bool) -> Reply:
+    def put(self, path: str, file: IO[bytes], start: int, length: int, *, ask: bool) -> ServerReply:
         """Send bytes of a file. Raises OSError if there is no answer.
 
         With *ask*, only once the server has said that it takes them: after a refusal, nothing is
@@ -187,7 +187,7 @@ class Wire:
         if sent != length:
             raise FileChanged(str(file.name))
 
-    def _answer(self, connection: http.client.HTTPConnection) -> Reply:
+    def _answer(self, connection: http.client.HTTPConnection) -> ServerReply:
         try:
             got = connection.getresponse()
             text = got.read(_LARGEST_ANSWER)
@@ -200,4 +200,4 @@ class Wire:
             body = msgspec.json.decode(text, type=dict[str, Any])
         except (msgspec.MsgspecError, UnicodeDecodeError):
             body = {}
-        return Reply(got.status, dict(got.headers.items()), body)
+        return ServerReply(got.status, dict(got.headers.items()), body)

@@ -25,8 +25,8 @@ from towpath.apps.uploads.http.shapes import (
     StartIn,
     SummaryOut,
     UploadOut,
+    UploadQuery,
     UploadsOut,
-    Wish,
 )
 from towpath.apps.uploads.lifecycle import progress_of
 from towpath.apps.uploads.model import UPLOADS, Range
@@ -149,7 +149,7 @@ async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
 
 @router.get("", response_model=UploadsOut, responses=documented())
 async def list_uploads(
-    uploads: TheUploads, _: CanRead, wish: Annotated[Wish, Query()]
+    uploads: TheUploads, _: CanRead, wish: Annotated[UploadQuery, Query()]
 ) -> UploadsOut:
     """A page of uploads, newest first."""
     page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)

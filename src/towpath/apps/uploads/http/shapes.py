@@ -9,7 +9,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
 from towpath.apps.uploads.model import NewUpload, Status, Upload
-from towpath.apps.uploads.receiving import Receipt, Safety
+from towpath.apps.uploads.receiving import ChunkReceipt, Safety
 from towpath.apps.uploads.service import LARGEST_PAGE, View
 from towpath.apps.uploads.stores.checksums import Checksum
 from towpath.web.fields import Answer, Body, Json, example
@@ -134,7 +134,7 @@ class ChunkOut(Answer):
     """How safe it is now."""
 
     @classmethod
-    def of(cls, receipt: Receipt) -> ChunkOut:
+    def of(cls, receipt: ChunkReceipt) -> ChunkOut:
         return cls(**msgspec.structs.asdict(receipt))
 
 
@@ -172,7 +172,7 @@ class UploadsOut(Answer):
     """Pass it as `after` to get the next page; null on the last page."""
 
 
-class Wish(Body):
+class UploadQuery(Body):
     """Which uploads."""
 
     status: Status | None = None

@@ -12,7 +12,7 @@ from typing import Any, Self
 
 import msgspec
 
-from towpath.apps.uploads.appending import Hash, Wanted
+from towpath.apps.uploads.appending import ExpectedDigest, Hash
 from towpath.apps.uploads.model import FINAL, PARTIAL, NewUpload, Upload
 from towpath.apps.uploads.stores.port import Piece
 from towpath.web.problems import Refused
@@ -136,7 +136,7 @@ def told_metadata(upload: Upload) -> str:
     )
 
 
-def checksum_of(headers: Mapping[str, str]) -> Wanted | None:
+def checksum_of(headers: Mapping[str, str]) -> ExpectedDigest | None:
     """What Upload-Checksum says. 400."""
     text = headers.get("Upload-Checksum")
     if text is None:
@@ -150,7 +150,7 @@ def checksum_of(headers: Mapping[str, str]) -> Wanted | None:
         found = b""
     if len(found) != len(ALGORITHMS[name]().digest()):
         raise _invalid("Upload-Checksum", f"has no {name} in base64")
-    return Wanted(name, found, ALGORITHMS[name])
+    return ExpectedDigest(name, found, ALGORITHMS[name])
 
 
 def _invalid(name: str, rule: str) -> Refused:

@@ -55,7 +55,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class DirectoryStore:
-    """Objects below `options.directory`, which is made if it is missing. Keeps to `Store`."""
+    """Objects below `options.directory`, which is made if it is missing. Keeps to `ObjectStore`."""
 
     def __init__(
         self, options: StoreOptions, *, bucket: str = "", threads: _Threads | None = None

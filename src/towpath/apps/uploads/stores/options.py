@@ -18,7 +18,7 @@ from towpath.options import Options, Secret
 
 if TYPE_CHECKING:
     from towpath.apps.application import Own
-    from towpath.apps.uploads.stores.port import Store
+    from towpath.apps.uploads.stores.port import ObjectStore
 
 BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 BUCKET_RULE = "3 to 63 of a-z, 0-9, '.', '-', beginning and ending with a letter or digit"
@@ -108,7 +108,7 @@ def with_own(options: _Kind, own: Own) -> _Kind:
     )
 
 
-def new_store(options: StoreOptions) -> Store | None:
+def new_store(options: StoreOptions) -> ObjectStore | None:
     """The store that *options* name, not entered yet; None if they name none.
 
     Raises StoreNotInstalled.

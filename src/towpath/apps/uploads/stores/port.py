@@ -77,14 +77,14 @@ class Part(NamedTuple):
     """Known to who sent it; not every store lists it."""
 
 
-class Store(Protocol):
+class ObjectStore(Protocol):
     """A store of objects. Entered before its first use; left, it closes its connections."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
-    def at(self, bucket: str) -> Store:
+    def at(self, bucket: str) -> ObjectStore:
         """The same store, with the objects of another bucket; its connections are shared.
 
         Never entered by itself; in a directory, a folder. Empty = the bucket of the options.

@@ -19,7 +19,7 @@ from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import InvalidOption
 from towpath.ids import sink_name
 from towpath.ledger.errors import SinkNotInstalled, SinkUnreachable
-from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Outcome, Refusal
+from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, OutboxEvent, Outcome, Refusal
 
 if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
@@ -77,7 +77,7 @@ class KafkaSink:
         self._config = {**options, **_OURS, "bootstrap.servers": brokers}
         self._producer: Producer | None = self._new_producer()
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Produce *events*; Kafka has those without an outcome. Raises SinkUnreachable."""
         self._producer = self._producer or self._new_producer()
         round_ = _Round(self._producer, self._topic, events)
@@ -119,15 +119,15 @@ class _Round:
     a key under way, the second can be taken where the first was not.
     """
 
-    def __init__(self, producer: Producer, topic: str, events: Sequence[Event]) -> None:
+    def __init__(self, producer: Producer, topic: str, events: Sequence[OutboxEvent]) -> None:
         self._producer, self._topic = producer, topic
         self.outcomes: dict[int, Outcome] = {}
         self.trouble = ""
         """What came instead of an acknowledgement; then the producer is of no more use."""
-        self._waiting: dict[str, deque[Event]] = {}
+        self._waiting: dict[str, deque[OutboxEvent]] = {}
         for event in events:
             self._waiting.setdefault(event.key, deque()).append(event)
-        self._suspects: list[Event] = []
+        self._suspects: list[OutboxEvent] = []
 
     def run(self, limit: float) -> None:
         """Produce, and wait for the acknowledgements. In a thread: it blocks."""
@@ -166,7 +166,7 @@ class _Round:
             if self._produce(event, partial(self._answered, event)):
                 return
 
-    def _produce(self, event: Event, answered: Any) -> bool:
+    def _produce(self, event: OutboxEvent, answered: Any) -> bool:
         """Hand *event* over; False if that is refused."""
         value, key = event.encoded(), event.key.encode()
         try:
@@ -182,7 +182,7 @@ class _Round:
         return True
 
     def _answered(
-        self, event: Event, error: KafkaError | None, _: object, *, alone: bool = False
+        self, event: OutboxEvent, error: KafkaError | None, _: object, *, alone: bool = False
     ) -> None:
         if error is None:
             self.outcomes[event.seq] = None
@@ -193,7 +193,7 @@ class _Round:
         else:
             self._failed(event, error)
 
-    def _failed(self, event: Event, error: KafkaError) -> None:
+    def _failed(self, event: OutboxEvent, error: KafkaError) -> None:
         if error.name() in _REFUSALS:
             self.outcomes[event.seq] = Refusal(f"Kafka refused it: {error.str()}")
         else:

@@ -10,7 +10,7 @@ from towpath.engine.space import MOST_KEPT
 from towpath.errors import ServerError
 from towpath.ids import sink_name, stream_name
 from towpath.ledger.errors import SinkUnreachable
-from towpath.ledger.outbox.event import Event, Outcome
+from towpath.ledger.outbox.event import OutboxEvent, Outcome
 from towpath.ledger.outbox.options import DEFAULTS
 
 
@@ -34,7 +34,7 @@ class RedisStreamSink:
         self._engine, self._stream = engine, stream_name(stream)
         self._kept = whole("kept", kept, 1, MOST_KEPT)
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Append all of *events*. Raises SinkUnreachable; whatever Redis says may pass."""
         entries = [
             {"id": event.id, "type": event.type, "event": event.encoded()} for event in events

@@ -6,14 +6,21 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
 
-from towpath.calls.answer import Answer, Next, advice
+from towpath.calls.answer import CallAnswer, Next, advice
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallError
 from towpath.calls.signature import headers_for, message_id
 from towpath.engine.check import whole
 from towpath.errors import InvalidInput
 from towpath.ids import sink_name
-from towpath.ledger.outbox.event import CONTENT_TYPE, Behind, Event, Later, Outcome, Refusal
+from towpath.ledger.outbox.event import (
+    CONTENT_TYPE,
+    Behind,
+    OutboxEvent,
+    Outcome,
+    Postponed,
+    Refusal,
+)
 
 AT_ONCE = 8
 _LONGEST_ID = 1024
@@ -44,7 +51,7 @@ class WebhookSink:
         self._caller, self._url, self._secrets = caller, url, list(secrets)
         self._at_once = whole("at_once", at_once, 1, 100)
 
-    async def send(self, events: Sequence[Event]) -> Sequence[Outcome]:
+    async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
         """Call for each. Raises no SinkUnreachable: what was answered is worth knowing."""
         round_ = _Round(events, patience=self._at_once)
         async with asyncio.TaskGroup() as calls:
@@ -61,10 +68,10 @@ class WebhookSink:
             for event in waiting:
                 outcome = await self._deliver(event)
                 round_.note(event, outcome)
-                if isinstance(outcome, Later):
+                if isinstance(outcome, Postponed):
                     break
 
-    async def _deliver(self, event: Event) -> Outcome:
+    async def _deliver(self, event: OutboxEvent) -> Outcome:
         try:
             answer = await self._caller.post(
                 self._url,
@@ -74,9 +81,9 @@ class WebhookSink:
                 secrets=self._secrets,
             )
         except AnswerTooLarge as error:
-            return _meaning(Answer(error.status, {}, b""))
+            return _meaning(CallAnswer(error.status, {}, b""))
         except CallError as error:
-            return Later(str(error))
+            return Postponed(str(error))
         except InvalidInput as error:
             return Refusal(str(error))
         return _meaning(answer)
@@ -85,15 +92,15 @@ class WebhookSink:
 class _Round:
     """One batch on its way: the events of each key in order, and what became of them."""
 
-    def __init__(self, events: Sequence[Event], *, patience: int) -> None:
-        self.keys: dict[str, list[Event]] = {}
+    def __init__(self, events: Sequence[OutboxEvent], *, patience: int) -> None:
+        self.keys: dict[str, list[OutboxEvent]] = {}
         for event in events:
             self.keys.setdefault(event.key, []).append(event)
         self.outcomes: dict[int, Outcome] = {}
         self._waiting = iter(self.keys.values())
         self._patience, self._in_vain = patience, 0
 
-    def next_keys(self) -> Iterator[list[Event]]:
+    def next_keys(self) -> Iterator[list[OutboxEvent]]:
         """Keys that nobody has begun; none once nothing but failures came in a row.
 
         A receiver that is down need not be asked a hundred times to be believed.
@@ -104,20 +111,20 @@ class _Round:
                 return
             yield waiting
 
-    def note(self, event: Event, outcome: Outcome) -> None:
+    def note(self, event: OutboxEvent, outcome: Outcome) -> None:
         self.outcomes[event.seq] = outcome
-        self._in_vain = self._in_vain + 1 if isinstance(outcome, Later) else 0
+        self._in_vain = self._in_vain + 1 if isinstance(outcome, Postponed) else 0
 
 
-def _message(event: Event) -> str:
+def _message(event: OutboxEvent) -> str:
     """The event's id as a header takes it; one that is too long, by its digest."""
     id = message_id(event.id)
     return id if len(id) <= _LONGEST_ID else f"sha256:{sha256(id.encode()).hexdigest()}"
 
 
-def _meaning(answer: Answer) -> Outcome:
+def _meaning(answer: CallAnswer) -> Outcome:
     told = advice(answer)
     if told.next is Next.DONE:
         return None
     reason = f"the receiver answered {answer.status}"
-    return Later(reason, told.after) if told.next is Next.LATER else Refusal(reason)
+    return Postponed(reason, told.after) if told.next is Next.LATER else Refusal(reason)

@@ -68,7 +68,7 @@ class Client:
             async with asyncio.timeout(within) as limit:
                 if "Body" in given:
                     loop = asyncio.get_running_loop()
-                    given["Body"] = Sending(
+                    given["Body"] = BodyStream(
                         given["Body"], lambda: limit.reschedule(loop.time() + within)
                     )
                 return await getattr(self._client, verb)(**given)
@@ -120,7 +120,7 @@ def _without_expectation(params: dict[str, Any], **_: Any) -> None:
     params["headers"].pop("Expect", None)
 
 
-class Sending:
+class BodyStream:
     """A body on its way, piece by piece as it is: nothing is joined, and little is copied.
 
     The client takes what can be read; what it then does is iterate. *sent* is called whenever it

@@ -52,7 +52,10 @@ _FIRST_REGION = "us-east-1"
 
 
 class S3Store:
-    """Objects in a bucket. One client, entered with the store and closed with it. See `Store`."""
+    """Objects in a bucket. Keeps to `ObjectStore`.
+
+    One client, entered with the store and closed with it.
+    """
 
     def __init__(
         self, options: StoreOptions, *, bucket: str | None = None, client: Client | None = None
