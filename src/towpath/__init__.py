@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
     from towpath.app.handlers import Handlers
-    from towpath.app.job import BlockingJob, Job
-    from towpath.app.submission import Draft, Submission
+    from towpath.app.job import Job
     from towpath.clock import Duration, days, hours, milliseconds, minutes, seconds
     from towpath.engine.durability import Durability
     from towpath.engine.engine import Engine
-    from towpath.engine.model import HIGH, LOW, NORMAL, Failure, JobInfo
+    from towpath.engine.model import HIGH, LOW, NORMAL, JobInfo
     from towpath.engine.options import LanePolicy, QueueOptions
     from towpath.engine.retry import Exponential, Fixed, Listed, Never
     from towpath.engine.schedule import Cron, Every, Missed
@@ -32,18 +31,15 @@ __all__ = [
     "LOW",
     "NORMAL",
     "AttemptStopped",
-    "BlockingJob",
     "CallNext",
     "Context",
     "Cron",
     "Discard",
-    "Draft",
     "Durability",
     "Duration",
     "Engine",
     "Every",
     "Exponential",
-    "Failure",
     "Fixed",
     "HandOver",
     "Handlers",
@@ -58,7 +54,6 @@ __all__ = [
     "Retry",
     "Snooze",
     "State",
-    "Submission",
     "Towpath",
     "TowpathError",
     "Worker",
@@ -79,7 +74,6 @@ _HOMES = (
     "towpath.engine.schedule",
     "towpath.engine.states",
     "towpath.errors",
-    "towpath.app.submission",
     "towpath.app.job",
     "towpath.worker.context",
     "towpath.worker.middleware",
@@ -93,14 +87,17 @@ _HOMES = (
 _MOVED = {
     "AppHandler": "towpath.app.submitting",
     "AttemptMiddleware": "towpath.worker.middleware",
+    "BlockingJob": "towpath.app.job",
     "Bury": "towpath.engine.model",
     "Call": "towpath.engine.model",
     "Complete": "towpath.engine.model",
     "Counts": "towpath.engine.inspect",
+    "Draft": "towpath.app.submission",
     "Event": "towpath.engine.events",
     "Exchanged": "towpath.engine.model",
     "Explanation": "towpath.engine.explain",
     "Fail": "towpath.engine.model",
+    "Failure": "towpath.engine.model",
     "FellBehind": "towpath.errors",
     "HandlerOptions": "towpath.worker.handler",
     "JobOptions": "towpath.engine.model",
@@ -118,6 +115,7 @@ _MOVED = {
     "RetryPolicy": "towpath.engine.retry",
     "ServerFacts": "towpath.engine.durability",
     "Settlement": "towpath.engine.model",
+    "Submission": "towpath.app.submission",
     "SubmitMiddleware": "towpath.app.submission",
     "Submitted": "towpath.engine.model",
     "Why": "towpath.engine.explain",

@@ -12,8 +12,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"
 MISTAKES = """
-from shop.jobs import Mail, Order, Step, book, daily_report, send_mail, thumbnail
-from towpath import Context, Towpath
+from shop.jobs import Mail, Order, Step, app, book, daily_report, send_mail, thumbnail
+from towpath import Context, Every, Towpath
 
 async def use() -> None:
     await send_mail.submit()  # refused
@@ -31,6 +31,12 @@ async def use() -> None:
     step = await thumbnail.job("a").progress(Step)
     print(path, step.done)  # refused
     print(book.ticket)  # refused
+    app.recur(send_mail, Every("1h"))  # refused
+    app.recur(send_mail, Every("1h"), "anna")  # refused
+    app.recur(send_mail, Every("1h"), Mail("anna", "hello"), name="hourly")
+    app.recur(daily_report, Every("1h"))
+    await send_mail.schedule("hourly", Every("1h"))  # refused
+    await send_mail.schedule("hourly", Every("1h"), Mail("anna", "hello"))
 
 async def wrong(ctx: Context) -> int:
     return 1

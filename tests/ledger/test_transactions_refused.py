@@ -18,7 +18,8 @@ from sqlalchemy.orm import Session
 from tests.ledger.own_transactions import ORDERS, Sell, named, order, rows
 from tests.ledger.records import REVIEWS
 from tests.postgres import PostgresServer
-from towpath import CallNext, Submission, Towpath
+from towpath import CallNext, Towpath
+from towpath.app.submission import Submission
 from towpath.embedded import EmbeddedServer
 from towpath.errors import InvalidOption
 from towpath.ledger.errors import LedgerElsewhere

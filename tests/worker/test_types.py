@@ -33,6 +33,12 @@ async def use() -> None:
     plain.blocking.submit(3)  # refused
     text: str = await (await plain.submit(Mail("anna"))).result(within=seconds(1))  # refused
     app.recur(plain, Every(seconds(5)), "anna")  # refused
+    app.recur(plain, Every(seconds(5)))  # refused
+    app.recur(plain, Every(seconds(5)), Mail("anna"))
+    app.recur(nightly, Every(seconds(5)))
+    await plain.schedule("often", Every(seconds(5)))  # refused
+    await plain.schedule("often", Every(seconds(5)), Mail("anna"))
+    await nightly.schedule("often", Every(seconds(5)))
     app.handler("mails", max_attempts="many")  # refused
     print(text)
 

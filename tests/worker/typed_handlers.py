@@ -8,7 +8,8 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession
 from sqlalchemy.orm import Session
 
-from towpath import BlockingJob, Context, Job, Towpath, seconds
+from towpath import Context, Job, Towpath, seconds
+from towpath.app.job import BlockingJob
 from towpath.app.submission import NotGiven
 from towpath.app.submitting import AppHandler
 

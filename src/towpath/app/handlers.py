@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, overload
 
 from towpath.app.decorator import Decorator
-from towpath.app.submission import NOTHING
+from towpath.app.submission import NOTHING, NotGiven, X
 from towpath.app.submitting import AppHandler
 from towpath.clock import DurationLike
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
-from towpath.engine.schedule import Missed, Recurrence, Schedule, schedule
+from towpath.engine.schedule import Missed, Recurrence, Schedule, ScheduleOptions, schedule
 from towpath.errors import HandlerInvalid
 from towpath.worker.handler import HandlerOptions
 from towpath.worker.recurring import Recurrences
@@ -156,11 +156,41 @@ class Handlers:
 
         return Decorator(self.add, queue, HandlerOptions(**options), plan)
 
+    @overload
+    def recur(
+        self,
+        handler: AppHandler[None, Any, Any],
+        when: str | Schedule,
+        payload: None = ...,
+        *,
+        name: str | None = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Recurrence: ...
+    @overload
+    def recur(
+        self,
+        handler: AppHandler[X | NotGiven, Any, Any],
+        when: str | Schedule,
+        payload: X = ...,
+        *,
+        name: str | None = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Recurrence: ...
+    @overload
     def recur(
         self,
         handler: AppHandler[T, Any, Any],
         when: str | Schedule,
-        payload: T = NOTHING,
+        payload: T,
+        *,
+        name: str | None = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Recurrence: ...
+    def recur(
+        self,
+        handler: AppHandler[Any, Any, Any],
+        when: str | Schedule,
+        payload: Any = NOTHING,
         *,
         name: str | None = None,
         tz: str | None = None,

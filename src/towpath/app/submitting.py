@@ -20,7 +20,7 @@ from towpath.engine.model import (
     new_job,
     with_own_attempts,
 )
-from towpath.engine.schedule import Missed, Recurrence, Schedule, schedule
+from towpath.engine.schedule import Missed, Recurrence, Schedule, ScheduleOptions, schedule
 from towpath.engine.schedules import SetSchedule
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
@@ -42,12 +42,7 @@ _NO_PAYLOAD = b"null"
 class AppHandler(Handler[T, R, C]):
     """A handler that jobs can be submitted to."""
 
-    def __init__(
-        self,
-        queue: str,
-        function: Callable[..., C],
-        options: HandlerOptions,
-    ) -> None:
+    def __init__(self, queue: str, function: Callable[..., C], options: HandlerOptions) -> None:
         super().__init__(queue, function, options)
         self._attached: Connection | None = None
         self.blocking = BlockingHandler[T, R](self)
@@ -93,22 +88,14 @@ class AppHandler(Handler[T, R, C]):
 
     @overload
     def new(
-        self: AppHandler[None, R, Any],
-        payload: None = ...,
-        **options: Unpack[RecordOptions],
+        self: AppHandler[None, R, Any], payload: None = ..., **options: Unpack[RecordOptions]
     ) -> Draft[Any, R]: ...
     @overload
     def new(
-        self: AppHandler[X | NotGiven, R, Any],
-        payload: X = ...,
-        **options: Unpack[RecordOptions],
+        self: AppHandler[X | NotGiven, R, Any], payload: X = ..., **options: Unpack[RecordOptions]
     ) -> Draft[Any, R]: ...
     @overload
-    def new(
-        self,
-        payload: T,
-        **options: Unpack[RecordOptions],
-    ) -> Draft[T, R]: ...
+    def new(self, payload: T, **options: Unpack[RecordOptions]) -> Draft[T, R]: ...
     def new(self, payload: Any = NOTHING, **options: Unpack[RecordOptions]) -> Draft[Any, R]:
         """A job for `submit_many`, with options of its own; nothing is submitted yet."""
         return Draft(self, payload, options)
@@ -238,7 +225,7 @@ class AppHandler(Handler[T, R, C]):
             except TowpathError as error:
                 return error
             connection.tell(submitted, self.name)
-            return self._record_job(connection, made, new.job.payload)
+            return self._record_job(connection, made)
 
         return list(await asyncio.gather(*map(one, wanted)))
 
@@ -292,11 +279,35 @@ class AppHandler(Handler[T, R, C]):
             cast("JobOptions", {**self._own_options, **options}) if self._own_options else options
         )
 
+    @overload
+    async def schedule(
+        self: AppHandler[None, R, Any],
+        name: str,
+        when: str | Schedule,
+        payload: None = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> SetSchedule: ...
+    @overload
+    async def schedule(
+        self: AppHandler[X | NotGiven, R, Any],
+        name: str,
+        when: str | Schedule,
+        payload: X = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> SetSchedule: ...
+    @overload
     async def schedule(
         self,
         name: str,
         when: str | Schedule,
-        payload: T = NOTHING,
+        payload: T,
+        **options: Unpack[ScheduleOptions],
+    ) -> SetSchedule: ...
+    async def schedule(
+        self,
+        name: str,
+        when: str | Schedule,
+        payload: Any = NOTHING,
         *,
         tz: str | None = None,
         missed: Missed = Missed.ONCE,
@@ -363,32 +374,19 @@ class AppHandler(Handler[T, R, C]):
         on_conflict: OnConflict,
     ) -> list[Job[R]]:
         """Those that were made in somebody's transaction."""
-        both = list(zip(made.recorded, wanted, strict=True))
-        for recorded, new in both:
+        for recorded, new in zip(made.recorded, wanted, strict=True):
             _submitted(recorded, new.job.payload).checked(on_conflict)
         return [
-            self._record_job(
-                connection, entry, new.job.payload, Uncommitted(entry.record, made.transaction)
-            )
-            for entry, new in both
+            self._record_job(connection, recorded, Uncommitted(recorded.record, made.transaction))
+            for recorded in made.recorded
         ]
 
     def _record_job(
-        self,
-        connection: Connection,
-        made: Recorded,
-        data: bytes,
-        uncommitted: Uncommitted | None = None,
+        self, connection: Connection, made: Recorded, uncommitted: Uncommitted | None = None
     ) -> Job[R]:
-        submitted = _submitted(made, data)
-        return RecordJob(
-            submitted.job,
-            connection,
-            self.result,
-            submitted.existed,
-            made.record.id,
-            uncommitted,
-        )
+        record = made.record
+        ref = JobRef(record.queue, record.job)
+        return RecordJob(ref, connection, self.result, made.existed, record.id, uncommitted)
 
 
 def _submitted(made: Recorded, data: bytes) -> Submitted:

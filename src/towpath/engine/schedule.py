@@ -162,6 +162,13 @@ def described(words: str) -> Schedule | None:
         return None
 
 
+class ScheduleOptions(JobOptions, total=False):
+    """What may be said about jobs that a schedule submits, for type checkers."""
+
+    tz: str | None
+    missed: Missed
+
+
 class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be submitted again and again: under a name, by a schedule, into a queue.
 
