@@ -1,17 +1,24 @@
 """Every script opens with a header, and the header does not lie."""
 
 import ast
+import inspect
 import itertools
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.architecture.sources import SOURCE, TESTS, python_files, shown
 from towpath.embedded import EmbeddedServer
-from towpath.engine import codec, record
+from towpath.engine import codec, model, record
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Inspector
 from towpath.engine.keys import TYPES, QueueKeys
+from towpath.engine.options import SCRIPTED, QueueOptions
+from towpath.engine.queues import Queues
 from towpath.engine.refusals import CALL_WORDS
+from towpath.engine.schedules import Schedules
 from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
 from towpath.engine.states import MOVES
 from towpath.ids import queue_name
@@ -124,6 +131,74 @@ def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
         python = getattr(keys, name.lower())
         assert key == (python("") if callable(python) else python), name
     assert {name.lower() for name in spelled} == set(TYPES)
+
+
+# ── Lua calls things what Python calls them ──────────────────────────────────────────────
+
+OF_SCRIPTS = {
+    "anew", "born", "called", "claim", "clock", "declared", "ids", "most", "over", "plan",
+    "room", "score", "settle", "span", "whole",
+}  # fmt: skip
+"""Arguments that only engines and scripts tell each other."""
+OF_RECORDS = {
+    "changed", "completed", "counted", "expire", "forget_at", "gone_at", "group", "named", "score",
+    "stored", "tick", "ttl", "turn",
+}  # fmt: skip
+"""What scripts note about a job that nobody else sees."""
+SHADOWED = {"progress": ("id", "token", "text"), "exchange": ("settle", "wish")}
+"""Whose argument has the name of a function that they call."""
+LUA = sorted((SOURCE / "engine" / "lua").rglob("*.lua"))
+
+
+def python_names() -> set[str]:
+    """What callers of the engine give and get: parameters, fields, options, attributes."""
+    names = {*model.FIELDS, *QueueOptions.__struct_fields__}
+    for kind in vars(model).values():
+        if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
+            names |= {*kind.__struct_fields__, *vars(kind)}
+    for part in (Engine, Inspector, Queues, Schedules):
+        for _, method in inspect.getmembers(part, inspect.isfunction):
+            names |= set(inspect.signature(method).parameters)
+    return names
+
+
+def job_names() -> set[str]:
+    """What is said of a job and what is seen of it; and the names under which that is stored."""
+    seen = {*model.JobInfo.__struct_fields__, *vars(model.JobInfo), *model.NewJob._fields}
+    return {*model.FIELDS, *seen, *record.STORED.values()}
+
+
+def test_arguments_of_scripts_have_the_names_that_callers_know() -> None:
+    arguments = {argument for names in ARGS.values() for argument in names}
+    assert arguments - python_names() - OF_SCRIPTS == set()
+    assert arguments >= OF_SCRIPTS
+
+
+@verbs
+def test_the_function_of_a_verb_names_its_arguments_as_the_header_does(verb: str) -> None:
+    runs = " ".join(header(verb).fields.get("runs", []))
+    found = re.search(r"(?:each|whole)\((\w+)|^(\w+)\(unpack", runs)
+    if found is None:
+        return  # it reads them one by one, or as a batch
+    function = found[1] or found[2]
+    parameters = re.search(rf"local function {function}\((.*?)\)", lua_text(verb))
+    assert parameters is not None
+    assert tuple(re.findall(r"\w+", parameters[1])) == SHADOWED.get(verb, ARGS[verb])
+
+
+@pytest.mark.parametrize("path", LUA, ids=shown)
+def test_options_and_fields_of_jobs_have_their_python_names(path: Path) -> None:
+    code = "\n".join(line.partition("--")[0] for line in path.read_text().splitlines())
+    assert set(re.findall(r"\boptions\.(\w+)", code)) <= set(SCRIPTED)
+    assert set(re.findall(r"\bjob\.(\w+)", code)) <= job_names() | OF_RECORDS
+
+
+def test_a_name_that_is_stored_is_another_only_where_the_table_says_so() -> None:
+    table = re.search(r"CHANGED = \{([^}]*)\}", lua_text("record"))
+    assert table is not None
+    changed = set(re.findall(r"'(\w+)'", table[1]))
+    assert changed <= job_names() | OF_RECORDS
+    assert set(record.STORED) <= set(vars(model.JobInfo))
 
 
 def test_lua_writes_records_as_python_reads_them() -> None:

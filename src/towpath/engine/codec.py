@@ -149,19 +149,19 @@ def too_large(size: int, limit: int) -> list[Any]:
 
 def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
     """A lease as `claim` answers it: six fields, then what is not plain by name."""
-    id, load, token, attempt, expires, at, *more = fields
+    id, payload, token, attempt, expires, submitted, *more = fields
     job = JobRef(queue, id.decode())
     if not more:
-        return Lease(job, load, token, attempt, worker, expires, at, token // 1000)
+        return Lease(job, payload, token, attempt, worker, expires, submitted, token // 1000)
     named = pairs(more)
     return Lease(
         job,
-        load,
+        payload,
         token,
         attempt,
         worker,
         expires,
-        at,
+        submitted,
         # A token tells the time of its claim in µs; where it does not, the record does.
         int(named.get("claimed", token // 1000)),
         due_ms=int(named.get("due", 0)),

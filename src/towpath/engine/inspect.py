@@ -16,7 +16,7 @@ from towpath.engine.codec import pairs
 from towpath.engine.explain import Explanation, Position, explain, position
 from towpath.engine.history import History, columns, window
 from towpath.engine.model import Failure, JobInfo, JobRef, said
-from towpath.engine.record import STATES, StoredJob, decode, readable
+from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
 from towpath.errors import InvalidOption, JobNotFound
@@ -308,13 +308,13 @@ def _job(
         payload=payload,
         attempts=record.attempts,
         submitted_at=instant(record.submitted_ms),
-        due_at=_instant(more.get("due")),
+        due_at=_instant(more.get(STORED["due_at"])),
         claimed_at=_instant(record.claimed_ms),
         expires_at=_instant(int(facts["expires"])) if "expires" in facts else None,
-        ended_at=_instant(more.get("ended")),
+        ended_at=_instant(more.get(STORED["ended_at"])),
         worker=record.worker if record.state is State.LEASED else None,
         token=Token(record.token) if record.token else None,
-        cancel_requested="cancel" in more,
+        cancel_requested=STORED["cancel_requested"] in more,
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
         failures=tuple(map(_failure, more.get("failures", ()))),
         progress=more.get("progress"),

@@ -20,6 +20,11 @@ STATES = (
     State.DONE, State.CANCELLED, State.DEAD,
 )  # fmt: skip
 """By code, from 1."""
+STORED = {
+    "due_at": "due", "claimed_at": "claimed", "ended_at": "ended", "cancel_requested": "cancel",
+}  # fmt: skip
+"""What scripts call a field whose name is another in `JobInfo`: as it is stored. All else that
+both know has one name."""
 
 
 class StoredJob(msgspec.Struct, frozen=True):
@@ -36,7 +41,7 @@ class StoredJob(msgspec.Struct, frozen=True):
     @property
     def claimed_ms(self) -> int:
         """When it was last claimed: what its token tells, in µs, unless the record says it."""
-        return int(self.more.get("claimed", self.token // 1000))
+        return int(self.more.get(STORED["claimed_at"], self.token // 1000))
 
 
 def decode(text: bytes) -> StoredJob:

@@ -20,8 +20,8 @@ from towpath.errors import SpaceInvalid
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "submit": ("id", "load", "more"),
-        "claim": ("worker", "lease", "count", "lane", "selectors", "limit", "called"),
+        "submit": ("id", "payload", "more"),
+        "claim": ("worker", "lease", "count", "lane", "selectors", "max_held", "called"),
         "renew": ("id", "token", "ttl"),
         "progress": ("id", "token", "note"),
         "complete": ("id", "token", "result"),
@@ -29,7 +29,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "release": ("id", "token", "delay"),
         "cancel": ("id",),
         "move": ("id", "due", "delay"),
-        "set": ("id", "load", "more"),
+        "set": ("id", "payload", "more"),
         "exchange": ("settle", "claim"),
         **dict.fromkeys(("promote", "reap", "trim"), ("limit",)),
         **dict.fromkeys(("retry", "delete"), ("id",)),
@@ -41,7 +41,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fire": ("name", "after", "upto", "about", "jobs", "version"),
         "forget": ("name",),
         "recurring": ("clock", "known"),
-        "schedule": ("name", "over", "version", "about", "plan", "load", "anew", "most"),
+        "schedule": ("name", "over", "version", "about", "plan", "payload", "anew", "most"),
         "unschedule": ("name", "over", "version"),
         "scheduled": ("clock", "name"),
         "look": ("clock", "id"),
@@ -51,7 +51,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "list": ("clock", "state", "lane", "group", "after", "score", "size"),
         **dict.fromkeys(("counts", "groups"), ("clock",)),
         "history": ("clock", "kind", "span", "count"),
-        "search": ("clock", "text", "from", "count"),
+        "search": ("clock", "text", "looked", "count"),
     }
 )
 """Every script and its arguments in order; a test compares them with the headers."""

@@ -15,7 +15,7 @@
 --        count    int      at most so many, and no more than one answer carries: one at least
 --        lane     text     of this lane only; '' = of any
 --        selectors list    of these selectors only; empty = of any; left out = as the rest
---        limit    int      the worker may hold so many; 0 = any number
+--        max_held int      the worker may hold so many; 0 = any number
 --        called   text     the selector for which the caller was called, if it was
 -- reply  leases <next due: now = there may be more at once> <ready left; -1 = the worker holds its limit> <now>
 -- moves  ready -> leased
@@ -37,25 +37,25 @@ local function sweep(limit)
   return full_reap or full_promote
 end
 
-local function claim(worker, lease, most, lane, selectors, limit, called_for)
-  local swept = sweep(math.max(PROMOTE_LEAST, most))
-  local paused, limited = meta.paused > 0, limit and limit > 0
-  if limited then most = math.min(most, room_of(worker, limit)) end
+local function claim(worker, lease, count, lane, selectors, max_held, called)
+  local swept = sweep(math.max(PROMOTE_LEAST, count))
+  local paused, limited = meta.paused > 0, max_held and max_held > 0
+  if limited then count = math.min(count, room_of(worker, max_held)) end
   local leases, cut = {}, false
-  if most > 0 then note_asked(selectors) end
-  if most > 0 and not paused then
-    local found = lane == '' and ready_candidates(most, selectors) or lane_candidates(lane)
-    local chosen, loads
-    chosen, loads, cut = choose(found, most)
+  if count > 0 then note_asked(selectors) end
+  if count > 0 and not paused then
+    local found = lane == '' and ready_candidates(count, selectors) or lane_candidates(lane)
+    local chosen, payloads
+    chosen, payloads, cut = choose(found, count)
     for i, job in ipairs(chosen) do
       lease_job(job, worker, lease, limited)
-      leases[i] = lease_answer(job, loads[i], job.score)
+      leases[i] = lease_answer(job, payloads[i], job.score)
     end
   end
   local due, left = next_due(swept or cut), ready_left()
   -- A claimer that got something may be busy for long: whoever else waits should look.
   local soon = #leases > 0 and due > 0 and due - now < WAIT_CAP_MS
   wanted = not paused and (left > 0 or soon)
-  if selectors and not paused then pass_on(called_for, soon) end
-  return { leases, due, most > 0 and left or -1, now }
+  if selectors and not paused then pass_on(called, soon) end
+  return { leases, due, count > 0 and left or -1, now }
 end

@@ -14,11 +14,11 @@
 -- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each
 -- runs   each(drop)
 
-local function drop(name)
-  local lane = read_lane(name)
-  local holder = lane.holder and read_job(lane.holder)
+local function drop(lane)
+  local parked = read_lane(lane)
+  local holder = parked.holder and read_job(parked.holder)
   if not holder or holder.state ~= 'dead' then return { 'LANE_NOT_PARKED' } end
   note('drop', holder.id)
-  advance_lane(lane)
+  advance_lane(parked)
   return { 'dropped', holder.id }
 end

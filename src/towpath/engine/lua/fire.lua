@@ -15,7 +15,7 @@
 --        after    ms       the last firing that the caller knows of; 0 = it was never seen
 --        upto     ms       the last firing from now on; 0 = stays as it is, whatever it is
 --        about    text     the schedule, for people
---        jobs     list     of {id, load, more} as submit takes them; may be empty
+--        jobs     list     of {id, payload, more} as submit takes them; may be empty
 --        version  text     of the kept schedule, whose payload the jobs get; '' = code declares it
 -- reply  <answers in order>
 --        SCHEDULE_CHANGED <version>
@@ -41,16 +41,16 @@ local function refusal()
   end
 end
 
-local function fire(name, after, upto, about, batch, version)
+local function fire(name, after, upto, about, jobs, version)
   if remembered then return remembered end
   local kept, last, words = version_of(name), last_firing(name)
   if kept ~= version then return refuse({ 'SCHEDULE_CHANGED', kept }) end
   if upto > 0 and last ~= after then return refuse({ 'FIRING_TAKEN', last }) end
   if upto > now then return refuse({ 'NOT_YET', now }) end
-  items = batch
+  items = jobs
   if #items > 0 then
-    local load = version ~= '' and redis.call('HGET', LOADS, name)
-    for i = 1, load and #items or 0 do items[i][2] = load end
+    local payload = version ~= '' and redis.call('HGET', LOADS, name)
+    for i = 1, payload and #items or 0 do items[i][2] = payload end
     read_stored()
   end
   local fresh = answer_all()

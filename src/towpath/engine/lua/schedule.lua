@@ -9,7 +9,7 @@
 --        version  text     tells definitions apart
 --        about    text     the schedule, for people
 --        plan     text     the definition, as engines read it
---        load     bytes    the payload of its jobs
+--        payload  bytes    the payload of its jobs
 --        anew     int      1 = it goes on from now; 0 = from its last firing
 --        most     int      so many may be kept in the queue
 -- reply  made <how many are kept>
@@ -31,7 +31,7 @@ local function refusal(name, over, words, count, most)
   if count >= most then return { 'SCHEDULES_FULL', most } end
 end
 
-local function schedule(name, over, version, about, plan, load, anew, most)
+local function schedule(name, over, version, about, plan, payload, anew, most)
   if remembered then return remembered end
   local count, last, words = redis.call('HLEN', SCHEDULES), last_firing(name)
   local answer = refusal(name, over, words, count, most)
@@ -40,7 +40,7 @@ local function schedule(name, over, version, about, plan, load, anew, most)
     local still = (words == '' or anew == 1) and unfired(words)
       or string.match(words, ', not fired yet$') or string.match(words, ', fired for %d+$') or ''
     local at = (words == '' or anew == 1) and now or last
-    redis.call('HSET', LOADS, name, load)
+    redis.call('HSET', LOADS, name, payload)
     redis.call('HSET', SCHEDULES, name, version .. ' ' .. plan)
     redis.call('HSET', RECURRING, name, int(at) .. ' ' .. about .. still)
     redis.call('HSET', META, 'schedules', version)

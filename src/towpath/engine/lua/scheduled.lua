@@ -12,5 +12,5 @@
 -- uses   keys clock
 
 local name = ARGV[2]
-local schedule, load = redis.call('HGET', SCHEDULES, name), redis.call('HGET', LOADS, name)
-return { schedule, load, redis.call('HGET', RECURRING, name), now }
+local schedule, payload = redis.call('HGET', SCHEDULES, name), redis.call('HGET', LOADS, name)
+return { schedule, payload, redis.call('HGET', RECURRING, name), now }

@@ -4,7 +4,7 @@
 --        job      string   the records
 -- args   clock    ms       '' = the server's
 --        text     text     in small letters
---        from     int      so many of the newest were looked at before
+--        looked   int      so many of the newest were looked at before
 --        count    int      look at so many
 -- reply  <id, score, record> of each that has it; <looked at>; <now>
 -- moves  none
@@ -12,9 +12,9 @@
 -- full   works
 -- uses   keys clock record answer
 
-local text, from, count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
-local found = redis.call('ZRANGE', DEAD, -(from + count), -(from + 1), 'WITHSCORES')
-local page, bytes, looked = {}, 0, 0
+local text, looked, count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
+local found = redis.call('ZRANGE', DEAD, -(looked + count), -(looked + 1), 'WITHSCORES')
+local page, bytes, seen = {}, 0, 0
 for i = #found - 1, 1, -2 do
   local record = redis.call('GET', JOB .. found[i]) or ''
   local reason = decode(found[i], record).reason
@@ -23,6 +23,6 @@ for i = #found - 1, 1, -2 do
     if bytes > ANSWER_BYTES and #page > 0 then break end
     page[#page + 1] = { found[i], found[i + 1], record }
   end
-  looked = looked + 1
+  seen = seen + 1
 end
-return { page, looked, now }
+return { page, seen, now }

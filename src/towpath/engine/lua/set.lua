@@ -11,7 +11,7 @@
 --        load     string   the payload
 --        result   string   removed, if there was one
 -- args   id       text
---        load     bytes
+--        payload  bytes
 --        more     map      what is not plain, as in submit
 -- reply  new <state>
 --        replaced <state>
@@ -41,8 +41,8 @@ local function take_away(job)
   end
 end
 
-local function place(job, load)
-  put(LOAD .. job.id, load)
+local function place(job, payload)
+  put(LOAD .. job.id, payload)
   fresh[#fresh + 1] = LOAD .. job.id
   if take_lane(job) then
     if job.due then enter_delayed(job, job.due) else enter_ready(job) end
@@ -50,11 +50,11 @@ local function place(job, load)
   note('set', job.id)
 end
 
-local function set_job(id, load, more)
+local function set_job(id, payload, more)
   local old = read_job(id)
   local replaces = WAITS[old.state]
   room = room or room_left()
-  if #load > options.max_payload then return { 'PAYLOAD_TOO_LARGE', #load, options.max_payload } end
+  if #payload > options.max_payload then return { 'PAYLOAD_TOO_LARGE', #payload, options.max_payload } end
   if old.state == 'leased' then return { 'JOB_NOT_WAITING', old.state } end
   if not replaces and room <= 0 then return { 'QUEUE_FULL', options.max_length } end
   if old.stored or old.changed then take_away(old) end
@@ -64,7 +64,7 @@ local function set_job(id, load, more)
   local due = job.more.due or (job.more.delay and now + job.more.delay) or 0
   job.more.delay, job.more.due = nil, due > now and due or nil
   for field, value in pairs(job.more) do job[field] = value end
-  place(job, load)
+  place(job, payload)
   if replaces then count('replaced') else count('submitted') end
   if not replaces then room = room - 1 end
   return { replaces and 'replaced' or 'new', job.state }

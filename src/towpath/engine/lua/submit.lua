@@ -9,7 +9,7 @@
 --        load     string   the payload
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
---        load     bytes
+--        payload  bytes
 --        more     map      what is not plain: the fields of JobOptions; named = a caller chose the id
 -- reply  ready
 --        delayed
@@ -28,12 +28,12 @@ local function answer_all()
   local room = room_left()
   local fresh = {}
   for i = 1, #items do
-    local id, load, more = items[i][1], items[i][2], items[i][3]
-    local answer = known(id, load, more and more.named)
+    local id, payload, more = items[i][1], items[i][2], items[i][3]
+    local answer = known(id, payload, more and more.named)
     if not answer and room <= 0 then answer = { 'QUEUE_FULL', options.max_length } end
-    if #load > options.max_payload then answer = { 'PAYLOAD_TOO_LARGE', #load, options.max_payload } end
+    if #payload > options.max_payload then answer = { 'PAYLOAD_TOO_LARGE', #payload, options.max_payload } end
     if not answer then
-      answer = accept(id, load, more)
+      answer = accept(id, payload, more)
       room = room - 1
       fresh[#fresh + 1] = id
       if stored[id] then outlived[#outlived + 1] = id end

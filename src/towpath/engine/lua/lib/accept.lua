@@ -44,7 +44,7 @@ local function place_special(id, tick, more)
   return state, next(more) and cmsgpack.pack(more) or ''  -- an empty map has no form of its own
 end
 
-local function accept(id, load, more)
+local function accept(id, payload, more)
   local tick, state, rest = next_tick(), 'ready', ''
   if more then
     state, rest = place_special(id, tick, more)
@@ -56,6 +56,6 @@ local function accept(id, load, more)
   puts[n + 1] = JOB .. id
   puts[n + 2] = struct.pack(HEAD, CODES[state], now, tick, 0, 0, '') .. rest
   puts[n + 3] = LOAD .. id
-  puts[n + 4] = load
+  puts[n + 4] = payload
   return state
 end

@@ -26,8 +26,8 @@ end
 
 -- Who was *called* because of a selector and leaves such jobs behind lets the next one look. Who
 -- got something may be busy for long: others should know what falls due *soon*.
-local function pass_on(called_for, soon)
-  if called_for ~= '' and ready_left(called_for) > 0 then wanted_of[called_for] = true end
+local function pass_on(called, soon)
+  if called ~= '' and ready_left(called) > 0 then wanted_of[called] = true end
   if soon then
     want_those_of(RETRY)
     want_those_of(LEASES)

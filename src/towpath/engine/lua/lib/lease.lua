@@ -18,8 +18,8 @@ local function lease_job(job, worker, lease, counted)
 end
 
 -- What is not plain about a job comes last, by name. LEASE_FIELDS comes from the loader.
-local function lease_answer(job, load, expires)
-  local answer = { job.id, load, job.token, job.attempts, expires, job.at }
+local function lease_answer(job, payload, expires)
+  local answer = { job.id, payload, job.token, job.attempts, expires, job.submitted_at }
   if not job.more then return answer end
   for _, field in ipairs(LEASE_FIELDS) do
     if job[field] then
@@ -46,10 +46,10 @@ local function recall_claim(memory)
   for i = 3, #memory, 2 do
     local job = read_job(memory[i])
     local held = job.state == 'leased' and job.token == memory[i + 1]
-    local load = held and redis.call('GET', LOAD .. job.id)
-    if load then
+    local payload = held and redis.call('GET', LOAD .. job.id)
+    if payload then
       local expires = tonumber(redis.call('ZSCORE', LEASES, job.id))
-      leases[#leases + 1] = lease_answer(job, load, expires)
+      leases[#leases + 1] = lease_answer(job, payload, expires)
     end
   end
   return { leases, memory[1], memory[2], now }

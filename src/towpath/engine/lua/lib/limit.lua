@@ -10,9 +10,9 @@ end
 
 -- How many more it may take; none if that is not above 0. What this very call has settled or
 -- reaped is held no longer.
-local function room_of(worker, most)
+local function room_of(worker, max_held)
   local key = HELD .. worker
-  local room = most - redis.call('ZCARD', key)
+  local room = max_held - redis.call('ZCARD', key)
   for i = 1, #changed do
     local job = changed[i]
     if is_counted(job, worker) and job.state ~= 'leased' then room = room + 1 end

@@ -31,29 +31,29 @@ local function plan_leases(worker, lease)
     local names, n, texts = read_plain(from, to)
     for i = from, to do
       local k = i - from + 1
-      local id, text, load = taken[i], texts[k], texts[n + k]
-      if not text or not load then return end
-      local fine, code, at, tick, _, attempts, _, rest = pcall(struct.unpack, HEAD, text)
+      local id, text, payload = taken[i], texts[k], texts[n + k]
+      if not text or not payload then return end
+      local fine, code, submitted_at, tick, _, attempts, _, rest = pcall(struct.unpack, HEAD, text)
       if not fine or code ~= READY or rest <= #text then return end
-      size = size + #load
+      size = size + #payload
       if size > ANSWER_BYTES and i > 1 then return i - 1 end
       token = token + 1
       puts[2 * i - 1] = names[k]
-      puts[2 * i] = struct.pack(HEAD, LEASED, at, tick, token, attempts + 1, worker)
+      puts[2 * i] = struct.pack(HEAD, LEASED, submitted_at, tick, token, attempts + 1, worker)
       expiries[2 * i - 1], expiries[2 * i] = now + lease, id
       memory[2 * i + 1], memory[2 * i + 2] = id, token
-      leases[i] = { id, load, token, attempts + 1, now + lease, at }
+      leases[i] = { id, payload, token, attempts + 1, now + lease, submitted_at }
     end
   end
   return #taken
 end
 
 -- Plan the claim. False if there is more to it.
-local function lease_plain(worker, lease, most, lane, selectors)
+local function lease_plain(worker, lease, count, lane, selectors)
   if selectors or lane ~= '' or meta.paused > 0 or now - meta.trimmed_at >= TRIM_EVERY_MS then return false end
   due = math.min(first_score(LEASES), first_score(RETRY))
   if due <= now then return false end
-  taken, lasting = redis.call('ZRANGE', QUEUE, 0, most - 1), lease
+  taken, lasting = redis.call('ZRANGE', QUEUE, 0, count - 1), lease
   local n = plan_leases(worker, lease)
   if not n then return false end
   if due == math.huge then due = 0 end

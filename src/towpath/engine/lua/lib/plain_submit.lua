@@ -7,8 +7,8 @@
 local items, names, place = request, { '' }, {}
 local plain = #items > 0 and options.max_length == 0 and now - meta.minute < MINUTE_MS
 for i = 1, plain and #items or 0 do
-  local id, load, more = items[i][1], items[i][2], items[i][3]
-  plain = not (more or place[id] or #load > options.max_payload)
+  local id, payload, more = items[i][1], items[i][2], items[i][3]
+  plain = not (more or place[id] or #payload > options.max_payload)
   if not plain then break end
   names[i], place[id] = JOB .. id, i
 end

@@ -18,16 +18,17 @@ local CHANGED = {
 -- What stands for a record that is not there, or that nobody can read: it has no state.
 local function blank(id)
   return {
-    id = id, stored = false, state = false, at = now, tick = false, token = 0, attempts = 0,
-    worker = '', score = false, changed = false, more = false,
+    id = id, stored = false, state = false, submitted_at = now, tick = false, token = 0,
+    attempts = 0, worker = '', score = false, changed = false, more = false,
   }
 end
 
 local function decoded(id, text)
-  local code, at, tick, token, attempts, worker, last = struct.unpack(HEAD, text)
+  local code, submitted_at, tick, token, attempts, worker, last = struct.unpack(HEAD, text)
   local job = {
-    id = id, stored = STATES[code], state = STATES[code], at = at, tick = tick, token = token,
-    attempts = attempts, worker = worker, score = false, changed = false, more = false,
+    id = id, stored = STATES[code], state = STATES[code], submitted_at = submitted_at,
+    tick = tick, token = token, attempts = attempts, worker = worker,
+    score = false, changed = false, more = false,
   }
   if last <= #text then
     local more = cmsgpack.unpack(string.sub(text, last))
@@ -45,7 +46,7 @@ end
 
 local function encode(job)
   local head = struct.pack(
-    HEAD, CODES[job.state], job.at, job.tick, job.token, job.attempts, job.worker)
+    HEAD, CODES[job.state], job.submitted_at, job.tick, job.token, job.attempts, job.worker)
   if not job.more then return head end
   for _, field in ipairs(CHANGED) do job.more[field] = job[field] end
   return next(job.more) and head .. cmsgpack.pack(job.more) or head

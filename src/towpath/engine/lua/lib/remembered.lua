@@ -17,13 +17,13 @@ local function read_stored()
 end
 
 -- The answer for an id that is known; nothing for one that is new.
-local function known(id, load, named)
+local function known(id, payload, named)
   local twin = place[id]
-  if twin then return { 'existed', answers[twin], SAME[items[twin][2] == load] } end
+  if twin then return { 'existed', answers[twin], SAME[items[twin][2] == payload] } end
   local job = stored[id]
   if job and not (job.gone_at and job.gone_at <= now) then
     local kept = redis.call('GET', LOAD .. id)
-    return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }
+    return { 'existed', job.state, kept and SAME[kept == payload] or 'unknown' }
   end
   local forget_at = named and redis.call('ZSCORE', SEEN, id)
   if forget_at and tonumber(forget_at) > now then return { 'existed', 'gone', 'unknown' } end
