@@ -1,12 +1,20 @@
 """One word per idea: the glossary is short, public classes have names of their own."""
 
 import ast
+import inspect
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 
+import pytest
+
 from tests.architecture.sources import ROOT, SOURCE, TESTS, python_files, shown
 from tests.architecture.test_public import promised
+from towpath.engine.engine import Engine
+from towpath.engine.inspect import Inspector
+from towpath.engine.queues import Queues
+from towpath.ledger.outbox.outbox import Outbox
+from towpath.ledger.records.jobs import Jobs
 
 CALLED_IT = 1193
 """Places in the tests that call something `it`: fewer is better, more is refused."""
@@ -38,6 +46,32 @@ def test_no_two_public_classes_share_a_name() -> None:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 homes[node.name].append(path.relative_to(SOURCE).as_posix())
     assert {name: paths for name, paths in homes.items() if len(paths) > 1} == {}
+
+
+READS = {"get"}
+"""What the ledger alone is asked: `Engine.inspect.job` gives a job, `get` a row."""
+
+
+def test_the_ledger_has_the_verbs_of_the_engine() -> None:
+    parts = (Engine, Queues, Inspector)
+    verbs = {name for part in parts for name, _ in inspect.getmembers(part, inspect.isfunction)}
+    offered = {name for name in vars(Jobs) if not name.startswith("_")} - READS
+    stems = {re.sub("(_new|_in|ting)$", "", name) for name in offered}
+    assert stems - verbs == {"close", "committed", "tell"}
+
+
+@pytest.mark.parametrize(
+    ("owner", "old", "new"),
+    [
+        (Jobs, "prune", "trim"),
+        (Jobs, "ready", "submitting"),
+        (Outbox, "ready", "putting"),
+    ],
+)
+def test_a_verb_that_was_another_says_its_new_name(owner: type, old: str, new: str) -> None:
+    with pytest.raises(AttributeError, match=rf"\.{old} is now {owner.__name__}\.{new}$"):
+        getattr(owner.__new__(owner), old)
+    assert hasattr(owner, new)
 
 
 def test_modules_are_named_for_what_they_know() -> None:

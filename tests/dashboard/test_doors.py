@@ -124,16 +124,16 @@ class TestTheLink:
             key = (await ledger.keys.create("me", scopes=["admin"])).info
             early, late = [await ledger.logins.link(key) for _ in range(2)]
             now[0] += int((minutes(10) - seconds(1)).total_seconds() * 1000)
-            assert await ledger.logins.exchange(early) == key
+            assert await ledger.logins.redeem(early) == key
             now[0] += 1000
-            assert await ledger.logins.exchange(late) is None
+            assert await ledger.logins.redeem(late) is None
 
     async def test_is_no_session_and_a_session_is_no_link(self, prepared_file_url: str) -> None:
         async with Ledger(prepared_file_url) as ledger:
             key = (await ledger.keys.create("me", scopes=["admin"])).info
             link, session = await ledger.logins.link(key), await ledger.logins.open(key)
             assert await ledger.logins.find(link) is None
-            assert await ledger.logins.exchange(session) is None
+            assert await ledger.logins.redeem(session) is None
             assert await ledger.logins.find(session) is not None
 
 

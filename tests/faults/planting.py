@@ -124,8 +124,8 @@ NUDGED_EARLY = Planted(
     "Redis hears of a record before its transaction commits",
     "jobs",
     "Jobs.submit_in",
-    "return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]",
-    "made = (await self._ledger.transactions.take(transaction, wanted)).recorded[0];"
+    "return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]",
+    "made = (await self._ledger.transactions.submit(transaction, wanted)).recorded[0];"
     " await self.fastpath.bring([made.record]); return made",
 )
 

@@ -46,8 +46,8 @@ def lend(
     def decide(connection: Connection) -> Write[Recorded]:
         [title] = connection.scalars(select(lending.books.c.title)).all()
         event = NewEvent(type="library.book.lent", key=title, data=b"{}")
-        told = library.outbox.ready([event])
-        reminder = library.jobs.ready(connection, "reminders", b"1", id=f"remind-{number}")
+        told = library.outbox.putting([event])
+        reminder = library.jobs.submitting(connection, "reminders", b"1", id=f"remind-{number}")
         row = insert(lending.loans).values(id=number, book=1)
 
         def write(connection: Connection) -> Recorded:
@@ -145,7 +145,7 @@ class TestAChange:
         self, library: Ledger
     ) -> None:
         def decide(connection: Connection) -> Write[Any]:
-            return library.jobs.ready(connection, "reminders", b"1", priority=1000)
+            return library.jobs.submitting(connection, "reminders", b"1", priority=1000)
 
         with pytest.raises(InvalidOption, match="priority"):
             await library.decide(decide)

@@ -117,7 +117,7 @@ class BlockingHandler(Generic[T, R]):
         jobs = len(submission.jobs)
         with traces.producer_span(handler.queue, handler=handler.name, jobs=jobs):
             wanted = handler.new_records(submission)
-            made = connection.transactions.take_blocking(
+            made = connection.transactions.submit_blocking(
                 submission.transaction, wanted, handler.tell_made
             )
         return handler.record_jobs(connection, made, wanted, submission.on_conflict)

@@ -198,7 +198,7 @@ class AppHandler(Handler[T, R, C]):
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
                 wanted = self.new_records(submission)
-                made = await connection.transactions.take(
+                made = await connection.transactions.submit(
                     submission.transaction, wanted, self.tell_made
                 )
                 return self.record_jobs(connection, made, wanted, on_conflict)

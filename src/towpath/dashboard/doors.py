@@ -133,7 +133,7 @@ async def log_in_or_out(request: Request) -> Response:
 async def _proven(ledger: Ledger, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
     """Whose session it is to be, or why none."""
     if link := form.get("link"):
-        return await ledger.logins.exchange(link), _USED
+        return await ledger.logins.redeem(link), _USED
     return await ledger.keys.check(form.get("key", "").strip()), _WRONG
 
 

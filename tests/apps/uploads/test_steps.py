@@ -44,8 +44,10 @@ TELLING = (
     "Engine.submit",
 )
 """Steps at which each way is tried always."""
-EACH = "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.place"
-    " Engine.submit SpaceRecord.commit Ledger.decide"
+EACH = (
+    "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.place SpaceRecord.commit"
+    " Engine.submit Ledger.decide"
+)
 IN_PARTS = f"{EACH} SpaceRecord.extend DirectoryStore.put_part DirectoryStore.complete"
 WHOLE = f"{EACH} DirectoryStore.put"
 """What is among the steps of a file in parts, and of one that is an object at once."""

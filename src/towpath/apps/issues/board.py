@@ -157,7 +157,7 @@ class Board:
         if not (moved and self._shows(after)):
             return None
         payload = msgspec.json.encode(Payload(after.id))
-        return self.ledger.jobs.ready(
+        return self.ledger.jobs.submitting(
             connection, PROJECTIONS, payload, lane=after.id, subject=after.id
         )
 

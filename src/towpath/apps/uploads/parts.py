@@ -364,7 +364,7 @@ class Storing:
             ),
         )
         # A piece of another upload is no document: nobody is told of it.
-        put = None if upload.partial else self._own.ledger.outbox.ready([event])
+        put = None if upload.partial else self._own.ledger.outbox.putting([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
         change = tables.moved(upload, Status.COMPLETED, fields, also=put)
         active = await self._own.ledger.write(change)

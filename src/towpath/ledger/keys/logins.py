@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 SESSION = hours(12)
 """How long a session lasts, whatever is done with it."""
 LINK = minutes(10)
-"""How long a link can be exchanged for a session."""
+"""How long a link can be redeemed for a session."""
 _SESSION, _LINK = "session", "link"
 _FRESH = seconds(5).total_seconds()
 _MOST = 10_000
@@ -57,10 +57,10 @@ class Logins:
         return await self._made(_SESSION, key, duration_ms("session", SESSION))
 
     async def link(self, key: KeyInfo) -> str:
-        """What can be exchanged for a session of *key*: once, within ten minutes."""
+        """What can be redeemed for a session of *key*: once, within ten minutes."""
         return await self._made(_LINK, key, duration_ms("link", LINK))
 
-    async def exchange(self, link: str) -> KeyInfo | None:
+    async def redeem(self, link: str) -> KeyInfo | None:
         """Use up *link*: its key; None if it was used, is too old or never was."""
         wanted, now = digest(link), self._wall()
 

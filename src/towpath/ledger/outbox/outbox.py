@@ -79,7 +79,7 @@ class Outbox:
         self._couriers: set[Callable[[], None]] = set()
 
     if not TYPE_CHECKING:
-        __getattr__ = methods("Outbox", {"discard": "delete"})
+        __getattr__ = methods("Outbox", {"discard": "delete", "ready": "putting"})
 
     # ── going out ────────────────────────────────────────────────────────────────────────
 
@@ -89,9 +89,9 @@ class Outbox:
         Those of one key leave in the order of their puts, provided that each put comes after the
         change it tells of: the row that both change puts two transactions in order. One statement.
         """
-        self.ready(events)(connection)
+        self.putting(events)(connection)
 
-    def ready(self, events: Iterable[NewEvent]) -> Callable[[Connection], None]:
+    def putting(self, events: Iterable[NewEvent]) -> Callable[[Connection], None]:
         """What puts *events*, with everything done that needs no connection."""
         now = self._wall()
         rows = [

@@ -18,7 +18,7 @@ from towpath.ledger.database.bulk import has_arrays
 from towpath.ledger.database.schema import jobs, now_ms
 from towpath.ledger.database.writing import Overtaken, Write
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound, RecordNotWaiting
-from towpath.ledger.records.making import NOT_YET, NUDGED_WITHIN, new_row, take
+from towpath.ledger.records.making import NOT_YET, NUDGED_WITHIN, new_row, submit
 from towpath.ledger.records.record import (
     RESTING,
     NewRecord,
@@ -82,7 +82,7 @@ def move(
     return _renamed(row, {"due_at": due_at, "relay_at": now + NUDGED_WITHIN if nudged else now})
 
 
-def replace(
+def set_record(
     connection: Connection, new: NewRecord, tell: Tell, *, nudged: bool
 ) -> Write[Callable[[], tuple[Record | None, Record]]]:
     """Make a record in the place of the one under its id: that one, if there was one, and the new
@@ -91,7 +91,7 @@ def replace(
     try:
         row = row_of(connection, new.queue, new.job.id, _one_held)
     except RecordNotFound:
-        return _made(take(connection, [new], tell, nudged=nudged))
+        return _made(submit(connection, [new], tell, nudged=nudged))
     if row["state"] == RecordState.RUNNING:
         raise RecordNotWaiting(new.queue, new.job.id, row["state"])
     now, name = row["now"], next_name(row["id"], row["job"])

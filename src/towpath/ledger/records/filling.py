@@ -30,10 +30,10 @@ from towpath.ledger.records.making import NUDGED_WITHIN
 from towpath.ledger.records.open_records import (
     At,
     as_read,
-    give_back,
+    claim_due,
     highest_fence,
     page_of,
-    take_due,
+    release,
     write_down,
 )
 from towpath.ledger.records.record import (
@@ -153,13 +153,13 @@ class Filling:
         """Queue the records whose maker did not; *early*: those too whose maker still might."""
         found, within = FillCounts(), NUDGED_WITHIN if early else 0
         while rows := as_read(
-            await self._ledger.write(lambda connection: take_due(connection, self.queue, within))
+            await self._ledger.write(lambda connection: claim_due(connection, self.queue, within))
         ):
             try:
                 found = found.and_(await self._queue(rows))
             except ServerError:
                 seqs = [at.record.seq for at in rows]
-                await self._ledger.write(lambda connection, seqs=seqs: give_back(connection, seqs))
+                await self._ledger.write(lambda connection, seqs=seqs: release(connection, seqs))
                 raise
             if len(rows) < LARGEST_BATCH:
                 break

@@ -24,8 +24,8 @@ from towpath.ledger.database.batching import Joined
 from towpath.ledger.database.schema import jobs, moment
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
-from towpath.ledger.records.changes import cancel, move, replace, retry, row_of
-from towpath.ledger.records.making import take
+from towpath.ledger.records.changes import cancel, move, retry, row_of, set_record
+from towpath.ledger.records.making import submit
 from towpath.ledger.records.open_records import counted, newest, page
 from towpath.ledger.records.record import (
     OPEN,
@@ -116,7 +116,7 @@ class Jobs:
         """Those who know the handlers of a queue: they refuse what names none and needs to."""
 
     if not TYPE_CHECKING:
-        __getattr__ = methods("Jobs", {"prune": "trim"})
+        __getattr__ = methods("Jobs", {"prune": "trim", "ready": "submitting"})
 
     async def close(self) -> None:
         """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
@@ -155,9 +155,9 @@ class Jobs:
         database: the record is there if and when that commits. Nothing waits for Redis.
         """
         wanted = [self._checked(queue, payload, options)]
-        return (await self._ledger.transactions.take(transaction, wanted)).recorded[0]
+        return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]
 
-    def ready(
+    def submitting(
         self, connection: Connection, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Write[Recorded]:
         """The same as a part of a change of your own, inside of `ledger.decide`.
@@ -165,7 +165,7 @@ class Jobs:
         What it answers makes the record where it is called in the write: the record is there if
         and when the change is. Nothing waits for Redis. Not joined with others.
         """
-        make = take(
+        make = submit(
             connection,
             [self._checked(queue, payload, options)],
             self.tell,
@@ -247,7 +247,7 @@ class Jobs:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
         new, nudged = self._checked(queue, payload, options), self.fastpath is not None
         told = await self._ledger.decide(
-            lambda connection: replace(connection, new, self.tell, nudged=nudged)
+            lambda connection: set_record(connection, new, self.tell, nudged=nudged)
         )
         before, record = told()
         await self._queued_anew(before, record)
@@ -315,7 +315,7 @@ class Jobs:
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
         tell_of_them = await self._ledger.decide(
-            lambda connection: take(connection, wanted, self.tell)
+            lambda connection: submit(connection, wanted, self.tell)
         )
         made = tell_of_them()
         # Each queue by itself: nobody waits for the server of another. One that existed too:
@@ -346,7 +346,7 @@ class Jobs:
 
     def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
         """What puts the end of those of *rows* that end into the outbox, if anybody listens."""
-        return self._ledger.outbox.ready(ends(rows)) if self._ledger.outbox.sinks else nothing
+        return self._ledger.outbox.putting(ends(rows)) if self._ledger.outbox.sinks else nothing
 
     def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
         """Those of *made* that are open, on their way to Redis."""
@@ -368,7 +368,7 @@ class Jobs:
 
 
 def were_made(connection: Connection) -> list[int]:
-    """Which records were made by `Jobs.ready` on *connection* since this was last asked."""
+    """Which records were made by `Jobs.submitting` on *connection* since this was last asked."""
     return connection.info.pop(_MADE, [])
 
 

@@ -42,7 +42,7 @@ NUDGED_WITHIN = 2_000
 """Milliseconds in which whoever made a record brings it to Redis; after that a relay does."""
 
 
-def take(
+def submit(
     connection: Connection,
     wanted: Sequence[NewRecord],
     tell: Tell = nobody,

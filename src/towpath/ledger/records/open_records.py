@@ -155,7 +155,7 @@ _taken = (
 )
 
 
-def take_due(connection: Connection, queue: str, early: int = 0) -> Sequence[RowMapping]:
+def claim_due(connection: Connection, queue: str, early: int = 0) -> Sequence[RowMapping]:
     """Records of *queue* that are due to be looked after, or will be within *early* ms; for this
     relay alone for a while. They are rows: `as_read` tells what they say, later.
 
@@ -164,7 +164,7 @@ def take_due(connection: Connection, queue: str, early: int = 0) -> Sequence[Row
     return connection.execute(_taken, {"in_queue": queue, "early": early}).mappings().all()
 
 
-def give_back(connection: Connection, seqs: Sequence[int]) -> None:
+def release(connection: Connection, seqs: Sequence[int]) -> None:
     """Let the next look have them at once, where nobody has seen them in Redis."""
     still = jobs.c.seq.in_(seqs), jobs.c.relay_at.is_not(None)
     connection.execute(update(jobs).where(*still).values(relay_at=now_ms()))

@@ -51,7 +51,7 @@ LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = seconds(30)
 """How often one of all relays goes through all open records: if it dies, another one does the next
 time."""
-PRUNE_EVERY = minutes(5)
+TRIM_EVERY = minutes(5)
 _TRIMMED_AT_ONCE = 100
 _TURN = "(relay)"
 """In place of a sink's name: whose turn it is to go through all records."""
@@ -77,7 +77,7 @@ class Relay:
         self._reconcile_every = reconcile_every
         self._me = secrets.token_hex(8)
         self._fillings: dict[QueueName, Filling] = {}
-        self._reconciled_at = self._pruned_at = float("-inf")
+        self._reconciled_at = self._trimmed_at = float("-inf")
         self._read = Joined(self._read_many)
         self._trouble = ""
         self._running = Background("relay", self.run, log=log)
@@ -115,7 +115,7 @@ class Relay:
             ended = [filling for filling, task in looks.items() if task.done()]
             troubles = [looks.pop(filling).exception() for filling in ended]
             self._raise_first(troubles)
-            await self._prune()
+            await self._trim()
         except (ServerError, LedgerError) as error:
             self._say(error)
         else:
@@ -204,7 +204,7 @@ class Relay:
         looks = [filling.look(whole=whole) for filling, whole in await self._to_look_at()]
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
-        await self._prune()
+        await self._trim()
         return sum(outcome.brought for outcome in found if isinstance(outcome, FillCounts))
 
     async def reconcile(self) -> dict[QueueName, FillCounts | TowpathError]:
@@ -233,12 +233,12 @@ class Relay:
             self._reconciled_at = steady()
         return [(filling, whole) for filling in self._fillings.values()]
 
-    async def _prune(self) -> None:
+    async def _trim(self) -> None:
         """Remove some of what ended long ago: little at a time, beside the work."""
-        if steady() - self._pruned_at < PRUNE_EVERY.total_seconds():
+        if steady() - self._trimmed_at < TRIM_EVERY.total_seconds():
             return
         if await self._ledger.jobs.trim(limit=_TRIMMED_AT_ONCE) < _TRIMMED_AT_ONCE:
-            self._pruned_at = steady()
+            self._trimmed_at = steady()
 
     def _filling(self, queue: QueueName) -> Filling:
         if queue not in self._fillings:

@@ -15,7 +15,7 @@ from sqlalchemy.exc import DBAPIError, InvalidRequestError, UnboundExecutionErro
 from towpath.errors import InvalidOption
 from towpath.ledger.database.store import translated
 from towpath.ledger.errors import LedgerElsewhere
-from towpath.ledger.records.making import take
+from towpath.ledger.records.making import submit
 from towpath.ledger.records.record import NewRecord, Recorded
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Transactions:
         self._known: WeakSet[Engine] = WeakSet()
         """Those that are known to be on the ledger's database."""
 
-    async def take(
+    async def submit(
         self, transaction: Transaction, wanted: Sequence[NewRecord], told: Told | None = None
     ) -> Made:
         """Make records in *transaction*; *told* hears of them once they count.
@@ -72,7 +72,7 @@ class Transactions:
                 self._require_same(theirs)
             return await begun.run_sync(self._make, wanted, told or (lambda _: None))
 
-    def take_blocking(
+    def submit_blocking(
         self, transaction: BlockingTransaction, wanted: Sequence[NewRecord], told: Told
     ) -> Made:
         """The same in a plain transaction, in the caller's thread; the ledger need not be open."""
@@ -109,7 +109,7 @@ class Transactions:
         transaction = connection.get_transaction() or connection.begin()
         tells = not isinstance(begun, Connection)
         nudged = tells and jobs.fastpath is not None
-        recorded = take(connection, wanted, jobs.tell, nudged=nudged)(connection)()
+        recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
         self._known.add(connection.engine)
         if isinstance(begun, Connection):
             told(recorded)
