@@ -26,7 +26,7 @@ from towpath.ids import Token, job_id, queue_name
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.event import NewEvent
 from towpath.ledger.records.attempts import Ending
-from towpath.ledger.records.open_records import as_read, take_due, write_down
+from towpath.ledger.records.open_records import as_read, claim_due, write_down
 
 ROUNDS, MANY, RECORDS, AT_ONCE = 20, 100, 4_000, 200
 _WRITES = ("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")
@@ -151,7 +151,7 @@ async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
     taken: list[Any] = []
 
     async def take() -> None:
-        taken[:] = as_read(await ledger.write(lambda connection: take_due(connection, "mails")))
+        taken[:] = as_read(await ledger.write(lambda connection: claim_due(connection, "mails")))
 
     async def complete(leases: list[Lease]) -> None:
         await _all(clerk.end(lease, Complete(lease)) for lease in leases)
