@@ -185,7 +185,7 @@ MUTANTS = [
         "existed is not said",
         (
             "remembered",
-            "return { 'existed', job.state, kept and SAME[kept == load] or 'unknown' }",
+            "return { 'existed', job.state, kept and SAME[kept == payload] or 'unknown' }",
             "return job.state",
         ),
     ),

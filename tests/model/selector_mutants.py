@@ -64,11 +64,11 @@ SELECTOR_MUTANTS = [
     ),
     Mutant(
         "a worker's limit is ignored",
-        ("claim", "most = math.min(most, room_of(worker, limit))", "most = most + 0"),
+        ("claim", "count = math.min(count, room_of(worker, max_held))", "count = count + 0"),
     ),
     Mutant(
         "a worker's limit counts one too few",
-        ("limit", "most - redis.call('ZCARD', key)", "most + 1 - redis.call('ZCARD', key)"),
+        ("limit", "max_held - redis.call('ZCARD', key)", "max_held + 1 - redis.call('ZCARD', key)"),
     ),
     Mutant(
         "what a worker settled counts towards its limit",
