@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from towpath.clock import wall_ms
-from towpath.testing.github.exchange import Asked, GitHubReply
+from towpath.testing.github.exchange import Asked, Reply
 from towpath.testing.github.hooks import GitHubDelivery, GitHubHook, Hooks
 from towpath.testing.github.paths import Api
 from towpath.testing.github.people import People
@@ -213,12 +213,12 @@ class GitHubDouble:
         double = self
 
         class Handler(_Handler):
-            def answered(self, asked: Asked) -> GitHubReply | None:
+            def answered(self, asked: Asked) -> Reply | None:
                 return double.answered(asked)
 
         return Handler
 
-    def answered(self, asked: Asked) -> GitHubReply | None:
+    def answered(self, asked: Asked) -> Reply | None:
         """The answer to a request; None = the connection is to be closed instead."""
         with self._lock:
             self.asked.append(asked)
@@ -229,7 +229,7 @@ class GitHubDouble:
             if trouble.hang_up is HangUp.BEFORE:
                 return None
             if trouble.status:
-                return GitHubReply(trouble.status, {"message": trouble.message}, trouble.headers)
+                return Reply(trouble.status, {"message": trouble.message}, trouble.headers)
         with self._lock:
             reply = self._answer(asked)
         return None if trouble is not None and trouble.hang_up is HangUp.AFTER else reply
@@ -244,32 +244,30 @@ class GitHubDouble:
                 return trouble
         return None
 
-    def _answer(self, asked: Asked) -> GitHubReply:
+    def _answer(self, asked: Asked) -> Reply:
         if asked.headers.get("authorization") not in (
             f"Bearer {self.token}",
             f"token {self.token}",
         ):
-            return GitHubReply(401, {"message": "Bad credentials", "status": "401"})
+            return Reply(401, {"message": "Bad credentials", "status": "401"})
         if misfits := list(self._check(asked)) if self._check else []:
             self.misfits += misfits
-            return GitHubReply(
-                400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"}
-            )
+            return Reply(400, {"message": f"not as GitHub describes it: {'; '.join(misfits)}"})
         if self.used >= self.limit:
-            return _with_limit(GitHubReply(403, {"message": "API rate limit exceeded"}), self)
+            return _with_limit(Reply(403, {"message": "API rate limit exceeded"}), self)
         reply = self._api.answer(asked)
         if reply.status == 501:
             self.misfits.append(str(reply.content["message"]))
         if asked.method == "GET" and reply.status == 200:
             etag = f'W/"{hashlib.sha256(json.dumps(reply.content).encode()).hexdigest()}"'
             if asked.headers.get("if-none-match") == etag:
-                return _with_limit(GitHubReply(304, None, {"etag": etag}), self)
+                return _with_limit(Reply(304, None, {"etag": etag}), self)
             reply.headers["etag"] = etag
         self.used += 1
         return _with_limit(reply, self)
 
 
-def _with_limit(reply: GitHubReply, double: GitHubDouble) -> GitHubReply:
+def _with_limit(reply: Reply, double: GitHubDouble) -> Reply:
     reply.headers.update(
         {
             "x-ratelimit-limit": str(double.limit),
@@ -314,7 +312,7 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def answered(self, asked: Asked) -> GitHubReply | None:
+    def answered(self, asked: Asked) -> Reply | None:
         raise NotImplementedError
 
     def _serve(self) -> None:

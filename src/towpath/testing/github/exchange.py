@@ -32,7 +32,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class GitHubReply:
+class Reply:
     """One answer of the API."""
 
     status: int
@@ -43,7 +43,7 @@ class GitHubReply:
 class Answered(Exception):
     """An answer that ends the matter."""
 
-    def __init__(self, reply: GitHubReply) -> None:
+    def __init__(self, reply: Reply) -> None:
         super().__init__(reply.status)
         self.reply = reply
 
@@ -51,7 +51,7 @@ class Answered(Exception):
 def refused(status: int, message: str, **more: Any) -> Answered:
     """A refusal as GitHub writes it."""
     told = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
-    return Answered(GitHubReply(status, told))
+    return Answered(Reply(status, told))
 
 
 def invalid(resource: str, name: str, message: str = "Validation Failed") -> Answered:

@@ -8,21 +8,14 @@ from collections.abc import Callable, Iterable
 from typing import Any, cast
 from urllib.parse import unquote, urlencode
 
-from towpath.testing.github.exchange import (
-    DOCUMENTED,
-    Answered,
-    Asked,
-    GitHubReply,
-    invalid,
-    refused,
-)
+from towpath.testing.github.exchange import DOCUMENTED, Answered, Asked, Reply, invalid, refused
 from towpath.testing.github.shown import Json, Shown
 from towpath.testing.github.state import (
     ROBOT,
     GitHubIssue,
-    GitHubPull,
     GitHubRepository,
     GitHubReview,
+    Pull,
     sha_of,
 )
 
@@ -50,7 +43,7 @@ class Api:
         self._happened = happened
         self._lists: dict[tuple[int, str], tuple[int, list[GitHubIssue]]] = {}
 
-    def answer(self, asked: Asked) -> GitHubReply:
+    def answer(self, asked: Asked) -> Reply:
         """The answer; 404 for what is not there, 501 for what the double does not know."""
         path = asked.path
         try:
@@ -63,7 +56,7 @@ class Api:
                     return answer(self, asked, self._repository(asked, name), **parts)
         except Answered as early:
             return early.reply
-        return GitHubReply(501, {"message": f"the double has no {asked.method} {asked.path}"})
+        return Reply(501, {"message": f"the double has no {asked.method} {asked.path}"})
 
     # ── what requests are about ──────────────────────────────────────────────────────────
 
@@ -95,7 +88,7 @@ class Api:
             "Temporary Redirect",
         )  # fmt: skip
         told = {"message": message, "url": url, "documentation_url": DOCUMENTED}
-        return Answered(GitHubReply(status, told, {"location": url}))
+        return Answered(Reply(status, told, {"location": url}))
 
     def _issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubIssue:
         found = repository.issues.get(int(number))
@@ -110,13 +103,13 @@ class Api:
             raise self._elsewhere(asked, path.rstrip("/"))
         return found
 
-    def _pull(self, repository: GitHubRepository, number: str) -> tuple[GitHubIssue, GitHubPull]:
+    def _pull(self, repository: GitHubRepository, number: str) -> tuple[GitHubIssue, Pull]:
         found = repository.issues.get(int(number))
         if found is None or found.pull is None:
             raise refused(404, "Not Found")
         return found, found.pull
 
-    def _page(self, asked: Asked, entries: list[Any], show: Callable[[Any], Json]) -> GitHubReply:
+    def _page(self, asked: Asked, entries: list[Any], show: Callable[[Any], Json]) -> Reply:
         size = min(int(asked.one("per_page", str(_PAGE))), _PAGE_MOST)
         page = int(asked.one("page", "1"))
         last = max(1, -(-len(entries) // size))
@@ -132,26 +125,26 @@ class Api:
             if shown[name]
         ]
         headers = {"link": ", ".join(found)} if found else {}
-        return GitHubReply(
+        return Reply(
             200, [show(entry) for entry in entries[size * (page - 1) : size * page]], headers
         )
 
     # ── repositories and branches ────────────────────────────────────────────────────────
 
-    def repository(self, _: Asked, repository: GitHubRepository) -> GitHubReply:
-        return GitHubReply(200, self._shown.repository(repository))
+    def repository(self, _: Asked, repository: GitHubRepository) -> Reply:
+        return Reply(200, self._shown.repository(repository))
 
-    def branch(self, _: Asked, repository: GitHubRepository, branch: str) -> GitHubReply:
+    def branch(self, _: Asked, repository: GitHubRepository, branch: str) -> Reply:
         if f"refs/heads/{branch}" not in repository.refs:
             raise refused(404, "Branch not found")
-        return GitHubReply(200, self._shown.branch(repository, branch))
+        return Reply(200, self._shown.branch(repository, branch))
 
-    def ref(self, _: Asked, repository: GitHubRepository, ref: str) -> GitHubReply:
+    def ref(self, _: Asked, repository: GitHubRepository, ref: str) -> Reply:
         if f"refs/{ref}" not in repository.refs:
             raise refused(404, "Not Found")
-        return GitHubReply(200, self._shown.ref(repository, f"refs/{ref}"))
+        return Reply(200, self._shown.ref(repository, f"refs/{ref}"))
 
-    def make_ref(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def make_ref(self, asked: Asked, repository: GitHubRepository) -> Reply:
         name, sha = str(asked.content["ref"]), str(asked.content["sha"])
         if not name.startswith("refs/") or name.count("/") < 2:
             raise invalid("Reference", "ref", "Reference name must start with 'refs'")
@@ -161,17 +154,17 @@ class Api:
             raise refused(422, "Reference already exists")
         repository.refs[name] = sha
         repository.changed()
-        return GitHubReply(201, self._shown.ref(repository, name))
+        return Reply(201, self._shown.ref(repository, name))
 
-    def delete_ref(self, _: Asked, repository: GitHubRepository, ref: str) -> GitHubReply:
+    def delete_ref(self, _: Asked, repository: GitHubRepository, ref: str) -> Reply:
         if repository.refs.pop(f"refs/{ref}", None) is None:
             raise refused(422, "Reference does not exist")
         repository.changed()
-        return GitHubReply(204)
+        return Reply(204)
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    def issues(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def issues(self, asked: Asked, repository: GitHubRepository) -> Reply:
         # Made once for all pages of one list, while nothing changes.
         kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
         key = (repository.id, json.dumps(kept, sort_keys=True))
@@ -183,11 +176,11 @@ class Api:
             )
         return self._page(asked, made[1], lambda issue: self._shown.issue(repository, issue))
 
-    def issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def issue(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         found = self._issue(asked, repository, number)
-        return GitHubReply(200, self._shown.issue(repository, found))
+        return Reply(200, self._shown.issue(repository, found))
 
-    def change_issue(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def change_issue(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue, wish = self._issue(asked, repository, number), _fields(asked)
         for name in ("title", "body"):
             if name in wish and wish[name] != getattr(issue, name):
@@ -199,33 +192,33 @@ class Api:
         if "state" in wish and repository.set_open(issue, is_open=wish["state"] == "open"):
             action = "closed" if issue.closed_at else "reopened"
             self._happened("issues", action, repository, issue, sender=ROBOT)
-        return GitHubReply(200, self._shown.issue(repository, issue))
+        return Reply(200, self._shown.issue(repository, issue))
 
     # ── labels ───────────────────────────────────────────────────────────────────────────
 
-    def issue_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def issue_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         return self._page(asked, issue.labels, lambda name: self._shown.label(repository, name))
 
-    def add_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def add_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         for name in repository.add_labels(issue, _names(asked.content)):
             self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
-        return GitHubReply(200, self._shown.labels(repository, issue))
+        return Reply(200, self._shown.labels(repository, issue))
 
-    def set_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def set_labels(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         self._set_labels(repository, issue, _names(asked.content))
-        return GitHubReply(200, self._shown.labels(repository, issue))
+        return Reply(200, self._shown.labels(repository, issue))
 
     def take_label(
         self, asked: Asked, repository: GitHubRepository, number: str, label: str
-    ) -> GitHubReply:
+    ) -> Reply:
         issue = self._issue(asked, repository, number)
         if not repository.take_labels(issue, [label]):
             raise refused(404, "Label does not exist")
         self._happened("issues", "unlabeled", repository, issue, label=label, sender=ROBOT)
-        return GitHubReply(200, self._shown.labels(repository, issue))
+        return Reply(200, self._shown.labels(repository, issue))
 
     def _set_labels(
         self, repository: GitHubRepository, issue: GitHubIssue, names: list[str]
@@ -237,40 +230,40 @@ class Api:
         for name in repository.add_labels(issue, names):
             self._happened("issues", "labeled", repository, issue, label=name, sender=ROBOT)
 
-    def labels(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def labels(self, asked: Asked, repository: GitHubRepository) -> Reply:
         names = [label.name for label in repository.labels.values()]
         return self._page(asked, names, lambda name: self._shown.label(repository, name))
 
-    def label(self, _: Asked, repository: GitHubRepository, label: str) -> GitHubReply:
+    def label(self, _: Asked, repository: GitHubRepository, label: str) -> Reply:
         if label.lower() not in repository.labels:
             raise refused(404, "Not Found")
-        return GitHubReply(200, self._shown.label(repository, label))
+        return Reply(200, self._shown.label(repository, label))
 
-    def make_label(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def make_label(self, asked: Asked, repository: GitHubRepository) -> Reply:
         wish = asked.content
         if wish["name"].lower() in repository.labels:
             raise invalid("Label", "name")
         made = repository.label(wish["name"])
         made.color, made.description = wish.get("color", made.color), wish.get("description", "")
-        return GitHubReply(201, self._shown.label(repository, made.name))
+        return Reply(201, self._shown.label(repository, made.name))
 
     # ── comments ─────────────────────────────────────────────────────────────────────────
 
-    def comments(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def comments(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         return self._page(
             asked, issue.comments, lambda each: self._shown.comment(repository, issue, each)
         )
 
-    def make_comment(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def make_comment(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue = self._issue(asked, repository, number)
         made = repository.comment(issue, str(asked.content["body"]), ROBOT)
         self._happened("issue_comment", "created", repository, issue, comment=made, sender=ROBOT)
-        return GitHubReply(201, self._shown.comment(repository, issue, made))
+        return Reply(201, self._shown.comment(repository, issue, made))
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    def pulls(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def pulls(self, asked: Asked, repository: GitHubRepository) -> Reply:
         state = asked.one("state", "open")
         found = [
             issue
@@ -281,29 +274,27 @@ class Api:
         ]
         return self._page(asked, found, lambda issue: self._shown.pull(repository, issue))
 
-    def pull(self, _: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def pull(self, _: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue, _pull = self._pull(repository, number)
-        return GitHubReply(200, self._shown.pull(repository, issue))
+        return Reply(200, self._shown.pull(repository, issue))
 
-    def make_pull(self, asked: Asked, repository: GitHubRepository) -> GitHubReply:
+    def make_pull(self, asked: Asked, repository: GitHubRepository) -> Reply:
         wish = asked.content
         refs = [repository.refs.get(f"refs/heads/{wish[side]}") for side in ("head", "base")]
         if refs[0] is None or refs[1] is None:
             raise invalid("PullRequest", "base" if refs[0] else "head")
-        pull = GitHubPull(
-            wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft"))
-        )
+        pull = Pull(wish["head"], wish["base"], refs[0], refs[1], draft=bool(wish.get("draft")))
         made = repository.add(wish["title"], wish.get("body"), author=ROBOT, pull=pull)
         self._happened("pull_request", "opened", repository, made, sender=ROBOT)
-        return GitHubReply(201, self._shown.pull(repository, made))
+        return Reply(201, self._shown.pull(repository, made))
 
-    def reviews(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def reviews(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue, pull = self._pull(repository, number)
         return self._page(
             asked, pull.reviews, lambda each: self._shown.review(repository, issue, each)
         )
 
-    def make_review(self, asked: Asked, repository: GitHubRepository, number: str) -> GitHubReply:
+    def make_review(self, asked: Asked, repository: GitHubRepository, number: str) -> Reply:
         issue, pull = self._pull(repository, number)
         wish = _fields(asked)
         state = {
@@ -323,13 +314,13 @@ class Api:
         self._happened(
             "pull_request_review", "submitted", repository, issue, review=made, sender=ROBOT
         )
-        return GitHubReply(200, self._shown.review(repository, issue, made))
+        return Reply(200, self._shown.review(repository, issue, made))
 
-    def make_status(self, asked: Asked, repository: GitHubRepository, sha: str) -> GitHubReply:
+    def make_status(self, asked: Asked, repository: GitHubRepository, sha: str) -> Reply:
         wish, id = asked.content, repository.next_id()
         told = {name: wish.get(name) for name in ("state", "description", "target_url")}
         user = self._shown.user(ROBOT)
-        return GitHubReply(
+        return Reply(
             201,
             {
                 **told,
@@ -376,7 +367,7 @@ def _selected(asked: Asked, issues: Iterable[GitHubIssue]) -> list[GitHubIssue]:
     return sorted(found, key=key, reverse=asked.one("direction", "desc") == "desc")
 
 
-def _paths() -> list[tuple[str, re.Pattern[str], Callable[..., GitHubReply]]]:
+def _paths() -> list[tuple[str, re.Pattern[str], Callable[..., Reply]]]:
     issue, pull = "/issues/(?P<number>[0-9]+)", "/pulls/(?P<number>[0-9]+)"
     listed = [
         ("GET", "", Api.repository),

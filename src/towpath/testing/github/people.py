@@ -11,9 +11,9 @@ from towpath.testing.github.state import (
     HUMAN,
     GitHubComment,
     GitHubIssue,
-    GitHubPull,
     GitHubRepository,
     GitHubReview,
+    Pull,
     now,
     sha_of,
 )
@@ -124,7 +124,7 @@ class People:
         with self._lock:
             target, refs = base or self.repository.default_branch, self.repository.refs
             sha = refs.setdefault(f"refs/heads/{head}", sha_of(f"{head} {len(refs)}"))
-            pull = GitHubPull(head, target, sha, refs[f"refs/heads/{target}"], draft=draft)
+            pull = Pull(head, target, sha, refs[f"refs/heads/{target}"], draft=draft)
             issue = self.repository.add(title, body, labels=labels, pull=pull)
             self._happened("pull_request", "opened", issue)
             return issue
@@ -156,7 +156,7 @@ class People:
             self.repository.set_open(issue, is_open=False)
             self._happened("pull_request", "closed", issue)
 
-    def _pull(self, number: int) -> GitHubPull:
+    def _pull(self, number: int) -> Pull:
         pull = self[number].pull
         if pull is None:
             raise LookupError(f"#{number} is no pull request")

@@ -10,9 +10,9 @@ from typing import Any
 from towpath.testing.github.state import (
     GitHubComment,
     GitHubIssue,
-    GitHubPull,
     GitHubRepository,
     GitHubReview,
+    Pull,
     sha_of,
 )
 
@@ -257,7 +257,7 @@ class Shown:
         }
 
     def _places(
-        self, repository: GitHubRepository, issue: GitHubIssue, pull: GitHubPull
+        self, repository: GitHubRepository, issue: GitHubIssue, pull: Pull
     ) -> dict[str, str]:
         url = f"{self.api}/repos/{repository.full_name}"
         own, plain = f"{url}/pulls/{issue.number}", f"{url}/issues/{issue.number}"
@@ -272,7 +272,7 @@ class Shown:
             "statuses": f"{url}/statuses/{pull.sha}",
         }
 
-    def _sides(self, repository: GitHubRepository, pull: GitHubPull) -> Json:
+    def _sides(self, repository: GitHubRepository, pull: Pull) -> Json:
         sides = {"head": (pull.head, pull.sha), "base": (pull.base, pull.base_sha)}
         shared = {"repo": self.repository(repository), "user": self.user(repository.owner)}
         return {

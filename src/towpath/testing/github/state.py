@@ -42,7 +42,7 @@ class GitHubReview:
 
 
 @dataclass
-class GitHubPull:
+class Pull:
     """What a pull request has beside what an issue has."""
 
     head: str
@@ -66,7 +66,7 @@ class GitHubIssue:
     labels: list[str] = field(default_factory=list[str])
     assignees: list[str] = field(default_factory=list[str])
     comments: list[GitHubComment] = field(default_factory=list[GitHubComment])
-    pull: GitHubPull | None = None
+    pull: Pull | None = None
     created_at: str = field(default_factory=now)
     updated_at: str = field(default_factory=now)
     closed_at: str | None = None
@@ -139,7 +139,7 @@ class GitHubRepository:
         *,
         labels: Iterable[str] = (),
         author: str = HUMAN,
-        pull: GitHubPull | None = None,
+        pull: Pull | None = None,
     ) -> GitHubIssue:
         self.numbers += 1
         issue = GitHubIssue(self.next_id(), self.numbers, title, body, author, pull=pull)

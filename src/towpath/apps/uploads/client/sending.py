@@ -25,7 +25,7 @@ from towpath.apps.uploads.client.errors import (
     UploadServerRefused,
 )
 from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
-from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningChecksum
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningSum
 from towpath.calls.answer import Next
 from towpath.clock import steady
 
@@ -161,10 +161,10 @@ class Sending:
         its library is here: that of parts makes the whole; else SHA-256, which is read back.
         """
         try:
-            running = RunningChecksum(Algorithm.CRC64NVME)
+            running = RunningSum(Algorithm.CRC64NVME)
             running.update(b"")  # loads it
         except ModuleNotFoundError:
-            running = RunningChecksum(Algorithm.SHA256)
+            running = RunningSum(Algorithm.SHA256)
         piece = memoryview(bytearray(_READ))
         with self._file.open("rb", buffering=0) as file:
             while size := file.readinto(piece):
