@@ -68,7 +68,7 @@ def test_the_ledger_has_the_verbs_of_the_engine() -> None:
         (Outbox, "ready", "putting"),
     ],
 )
-def test_a_verb_that_was_another_says_its_new_name(owner: type, old: str, new: str) -> None:
+def test_a_verb_that_was_another_says_its_new_name(owner: type[object], old: str, new: str) -> None:
     with pytest.raises(AttributeError, match=rf"\.{old} is now {owner.__name__}\.{new}$"):
         getattr(object.__new__(owner), old)
     assert hasattr(owner, new)
