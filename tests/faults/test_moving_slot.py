@@ -26,7 +26,7 @@ from towpath.engine.engine import Engine
 from towpath.errors import TowpathError
 
 LIMITS = Limits(answer=seconds(30), give_up=seconds(60), channels=50)
-HASTY = Limits(answer=seconds(2), give_up=seconds(2), channels=50)
+HASTY = Limits(answer=seconds(5), give_up=seconds(5), channels=50)
 """A call that can't succeed during the move is repeated for so long, and then given up."""
 
 

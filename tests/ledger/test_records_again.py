@@ -24,7 +24,7 @@ async def failed_once(ledger: Ledger, engine: Engine, **options: Unpack[RecordOp
     """A record whose first attempt has failed: the next comes in a minute."""
     options = {"id": "a", **options}
     await ledger.jobs.submit(REVIEWS, b"1", **options)
-    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
+    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(30))
     await ledger.jobs.begin(lease)
     failure = Fail(lease, "no", seconds(60))
     await ledger.jobs.end(Ending(lease, failure, cancelled=False))

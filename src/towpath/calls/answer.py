@@ -37,6 +37,14 @@ class CallAnswer:
         return f"CallAnswer(status={self.status}, {len(self.body)} bytes)"
 
 
+_CREATED = 201
+
+
+def created(status: int) -> bool:
+    """Whether the call has made something that was not there before."""
+    return status == _CREATED
+
+
 class Next(StrEnum):
     """What to do after an answer."""
 

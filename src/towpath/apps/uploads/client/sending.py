@@ -26,7 +26,7 @@ from towpath.apps.uploads.client.errors import (
 )
 from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningSum
-from towpath.calls.answer import Next
+from towpath.calls.answer import Next, created
 from towpath.clock import steady
 
 _READ = 1 << 20
@@ -45,7 +45,6 @@ _AT_ONCE, _MORE_AT_ONCE = 4, 16
 _ANEW = 20
 """How often an upload that was aborted or has expired is begun anew."""
 _GONE, _OPEN = ("ABORTED", "EXPIRED"), ("PENDING", "UPLOADING", "COMPLETING")
-_CREATED = 201
 
 
 class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -191,7 +190,7 @@ class Sending:
             if not answer.taken:
                 raise UploadServerRefused(self._name, answer)
             if answer.body["status"] not in _GONE:
-                return answer.body, answer.status == _CREATED
+                return answer.body, created(answer.status)
         raise FileNotStored(f"{self._name}: it was aborted {_ANEW} times")
 
     def _path(self, upload: dict[str, Any]) -> str:
