@@ -517,12 +517,12 @@ class ScheduleDeclared(_OfASchedule):
 
 
 class ScheduleChanged(_OfASchedule):
-    """Somebody changed or deleted the schedule meanwhile; nothing was done."""
+    """The schedule was changed or deleted meanwhile; nothing was done."""
 
     code = "schedule_changed"
     remedy = "Read the schedule again, then repeat the change."
     retry = RetryAdvice.LATER
-    _what = "somebody else has changed it"
+    _what = "it was changed by another request"
 
 
 class ScheduleUnreadable(_OfASchedule):

@@ -85,7 +85,7 @@ def test_a_parked_lane_is_dropped(tab: Tab, running: Serving, api: Api) -> None:
     page = tab.go(f"/ui/queues/{api.queue}?state=waiting")
     expect(page.locator("tbody")).to_contain_text("first")
     tab.do("Drop")
-    expect(page.locator("#told")).to_contain_text("The lane goes on.")
+    expect(page.locator("#told")).to_contain_text("The lane continues.")
     assert api.look("second")["state"] == "ready"
     assert api.look("first")["state"] == "dead"
     assert tab.complaints == []

@@ -117,7 +117,7 @@ WORKER_STARTED = LogEvent(
 )
 WORKER_STOPPING = LogEvent(
     "worker.stopping",
-    "The worker was asked to stop: it claimed no more and let running jobs finish.",
+    "The worker was asked to stop: it claims no more jobs and lets running ones finish.",
     ("reason", "running", "grace"),
 )
 WORKER_STOPPED = LogEvent(
@@ -143,12 +143,12 @@ WORKER_CHILD_DIED = LogEvent(
 )
 RELOAD_CHANGED = LogEvent(
     "reload.changed",
-    "Source files have changed: the worker stops, and is started with what they say now.",
+    "Source files changed; the worker stops and starts again with the new code.",
     ("files",),
 )
 RELOAD_REFUSED = LogEvent(
     "reload.refused",
-    "A source file has a syntax error: the worker goes on with the old code until it is fixed.",
+    "A source file has a syntax error; the worker keeps the old code until it is fixed.",
     ("place", "reason"),
     ERROR,
 )
@@ -394,8 +394,7 @@ OUTBOX_DELAYED = LogEvent(
 )
 OUTBOX_REFUSED = LogEvent(
     "outbox.refused",
-    "The sink refused the event for good; it was set aside, and stays until somebody resends or "
-    "deletes it.",
+    "The sink refused the event for good; the event is kept until you resend or delete it.",
     ("sink", "event_id", "type", "reason"),
     ERROR,
 )

@@ -99,8 +99,8 @@ class TimerTypesFull(QueueError):
 
     code = "timer_types_full"
     remedy = (
-        "Use one of the existing types (`towpath timers types`), and put what differs from timer "
-        "to timer into params. An unused type is deleted after a day."
+        "Use an existing type (`towpath timers types`) and put what differs between timers into "
+        "params. An unused type is deleted after a day."
     )
 
     def __init__(self, most: int) -> None:

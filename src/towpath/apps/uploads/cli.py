@@ -124,9 +124,9 @@ async def resume(
 async def sweep(session: Session, *, older: Older = None, database: DatabaseOption = None) -> None:
     """Clean up all uploads now, as servers do by themselves.
 
-    Uploads that stand still go on, those that were silent for too long expire, and what crashes
-    have left in the store is deleted: parts of uploads that ended, and parts that no row knows.
-    Exit code 75 if the store did not let go of something.
+    Stalled uploads continue, and uploads that were silent for too long expire. Leftovers of crashes
+    are deleted from the store: parts of uploads that ended, and parts of unknown uploads. Exit code
+    75 if the store could not delete something.
     """
     from towpath.console import exits  # noqa: PLC0415 -- a help text needs none
 

@@ -192,7 +192,7 @@ function follow() {
     source = new EventSource(`/ui/live?queue=${frame.live === "*" ? "" : encodeURIComponent(frame.live)}&mark=${frame.mark}`);
     source.onopen = () => { if (open === false && source.again) refresh(); open = true; show("on", "live"); };
     source.addEventListener("changed", () => { show("on", "live"); refresh(); });
-    source.addEventListener("away", () => show("off", "the store is away"));
+    source.addEventListener("away", () => show("off", "the store does not answer"));
     source.onerror = () => {
       open = false;
       show("off", "reconnecting");
@@ -214,6 +214,6 @@ if (frame.live) {
 document.body.addEventListener("htmx:responseError", (event) => {
   const status = event.detail.xhr.status;
   if (status === 401) tell("Your session has ended. Reload the page to log in again.", "bad");
-  else if (status === 404) tell("What this page shows is gone.", "warn");
+  else if (status === 404) tell("What this page shows no longer exists.", "warn");
 });
 document.body.addEventListener("htmx:sendError", () => tell("The server can't be reached.", "bad"));

@@ -200,7 +200,7 @@ class RetryIn(Body):
     group: Annotated[str, Field(min_length=1, max_length=40)] | None = None
     """Only jobs of this error group."""
     text: Annotated[str, Field(max_length=200)] = ""
-    """Only those whose reason contains it, in whatever case."""
+    """Only dead jobs whose reason contains this text; upper and lower case are the same."""
     most: Annotated[int, Field(ge=1, le=_DELETED_MOST, strict=True)] = 1000
     """Maximum number of jobs."""
 
