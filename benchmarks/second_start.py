@@ -75,6 +75,6 @@ def _tell(what: str, said: str) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description="Measure how long `towpath up` takes.")
     parser.add_argument("--rounds", type=int, default=5, help="starts after the first")
     main(parser.parse_args().rounds)
