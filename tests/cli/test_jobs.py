@@ -117,7 +117,7 @@ class TestShowing:
         assert (ran.code, ran.out) == (5, "")
         refused, do = ran.err.splitlines()
         assert refused == "refused  job_not_found: job mails/m-1: not found"
-        assert do.startswith("do       Check queue and id.")
+        assert do.startswith("do       Check the queue and the id.")
 
 
 class TestChanging:

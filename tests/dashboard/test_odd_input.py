@@ -55,7 +55,7 @@ def test_a_queue_that_is_removed_while_its_page_is_open_is_said_to_be_gone(
     expect(page.locator("h1")).to_have_text(api.queue)
     tab.live()
     assert remove(running, api.queue)
-    expect(page.locator("#told")).to_contain_text("What this page shows is gone")
+    expect(page.locator("#told")).to_contain_text("What this page shows no longer exists")
     page.reload()
     expect(page.locator("main")).to_contain_text("no queue")
 

@@ -102,7 +102,7 @@ async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: P
         assert (ready["ready"], ready["status"]) == (False, "degraded")
         part = ready["parts"][name]
         assert (part["ok"], part["error"]) == (False, "RuntimeError")
-        assert "started again" in part["remedy"]
+        assert "restarts" in part["remedy"]
         plant.failing = False
 
         async def works() -> bool:

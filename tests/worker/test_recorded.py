@@ -145,7 +145,7 @@ class TestAHandlerWithARecord:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
-        with pytest.raises(InvalidOption, match="on disk"):
+        with pytest.raises(InvalidOption, match="can't be chosen"):
             await sell.submit(durability="disk")  # type: ignore[arg-type]
 
 

@@ -256,7 +256,7 @@ HANDLER_NOT_FOUND = LogEvent(
 )
 PAYLOAD_INVALID = LogEvent(
     "payload.invalid",
-    "The payload does not match the handler's type. The reason names fields, never values.",
+    "The payload did not match the handler's type. The reason names fields, never values.",
     ("job", "queue", "handler", "attempt", "reason"),
     ERROR,
 )
@@ -313,7 +313,7 @@ SERVER_UNREACHABLE = LogEvent(
 )
 QUEUE_UNREADABLE = LogEvent(
     "queue.unreadable",
-    "An entry in the list of queues can't be read and is left out. Another program or a newer "
+    "An entry in the list of queues could not be read and was left out. Another program or a newer "
     "release wrote it.",
     ("queue", "reason"),
     WARNING,
@@ -332,11 +332,13 @@ QUEUE_RECOVERED = LogEvent(
     "Jobs of the queue are claimed and settled again.",
     ("queue", "server", "away"),
 )
-METRICS_SERVED = LogEvent("metrics.served", "The worker serves its metrics.", ("address",))
+METRICS_SERVED = LogEvent("metrics.served", "The worker began to serve its metrics.", ("address",))
 
 # ── the HTTP server ──────────────────────────────────────────────────────────────────────
 
-HTTP_STARTED = LogEvent("http.started", "The HTTP server answers requests.", ("address", "version"))
+HTTP_STARTED = LogEvent(
+    "http.started", "The HTTP server began to answer requests.", ("address", "version")
+)
 HTTP_STOPPED = LogEvent(
     "http.stopped",
     "The HTTP server ended; open requests were answered or timed out.",
@@ -381,11 +383,11 @@ TASK_RECOVERED = LogEvent(
 
 SINK_UNREACHABLE = LogEvent(
     "sink.unreachable",
-    "The sink accepts no events; they are kept and sent later.",
+    "The sink accepted no events; they are kept and sent later.",
     ("sink", "reason"),
     ERROR,
 )
-SINK_BACK = LogEvent("sink.back", "The sink accepts events again.", ("sink", "away"))
+SINK_BACK = LogEvent("sink.back", "The sink accepted events again.", ("sink", "away"))
 OUTBOX_DELAYED = LogEvent(
     "outbox.delayed",
     "The sink did not accept the event but accepted others. Later events of its key wait.",
@@ -409,7 +411,7 @@ OUTBOX_UNREADABLE = LogEvent(
 
 QUEUE_CONFIGURED = LogEvent(
     "queue.configured",
-    "The queue now has the options that its handlers declare.",
+    "The queue was given the options that its handlers declare.",
     ("queue", "reason"),
 )
 QUEUE_ADDED = LogEvent(
@@ -436,7 +438,7 @@ RECORDS_QUEUED = LogEvent(
 )
 RELAY_BLOCKED = LogEvent(
     "relay.blocked",
-    "Redis or the database gives no answer; records wait in the database.",
+    "Redis or the database gave no answer; records wait in the database.",
     ("error", "reason"),
     WARNING,
 )
@@ -487,7 +489,7 @@ ISSUE_HANDED_OUT = LogEvent(
 )
 ISSUE_HOLD_ENDED = LogEvent(
     "issue.hold_ended",
-    "An agent no longer holds an issue; `how` says why.",
+    "An agent's hold on an issue ended; `how` says why.",
     ("issue", "job", "agent", "how"),
 )
 ISSUE_REFUSED = LogEvent(

@@ -250,7 +250,7 @@ FAULTS: list[tuple[Gap, Planted]] = [
         without_the_bytes,
         Planted(
             "nobody looks for the bytes",
-            RECORDS, "Records.sync", "if not gone or", "if True or",
+            RECORDS, "UploadRecords.sync", "if not gone or", "if True or",
         ),
     ),
     (

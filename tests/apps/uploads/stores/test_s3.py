@@ -320,7 +320,7 @@ class TestTheClient:
     async def test_that_was_left_says_so(self, options: StoreOptions) -> None:
         async with S3Store(options) as store:
             pass
-        with pytest.raises(errors.StoreUnreachable, match="was left"):
+        with pytest.raises(errors.StoreUnreachable, match="not open"):
             await store.head(KEY)
 
     def test_that_is_not_installed_names_the_extra(
