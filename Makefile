@@ -13,6 +13,7 @@ REDIS  := $(VENV)/redis-tls
 GITHUB := $(VENV)/github-openapi.json
 TUS    := $(VENV)/tus
 CHROMIUM := $(VENV)/chromium
+SHELLS := $(VENV)/shells
 JOBS   ?= 4
 PROGRAMS ?= 5000
 
@@ -51,7 +52,7 @@ types: $(STAMP) ## pyright's strict mode, by basedpyright
 contracts: $(STAMP) ## who may import whom
 	$(BIN)/lint-imports --no-logo --no-cache
 
-unit: $(STAMP) $(REDIS) $(GITHUB) $(TUS) $(CHROMIUM) ## the whole test suite; JOBS=n processes
+unit: $(STAMP) $(REDIS) $(GITHUB) $(TUS) $(CHROMIUM) $(SHELLS) ## the whole test suite; JOBS=n processes
 	$(BIN)/pytest -n $(JOBS) --dist worksteal
 
 model: $(STAMP) ## many more random programs against the oracle; PROGRAMS=n
@@ -109,6 +110,10 @@ $(GITHUB): tests/bring_github.sh | $(VENV)/pyvenv.cfg
 $(CHROMIUM): tests/bring_chromium.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_chromium.sh $(CHROMIUM) && touch $(CHROMIUM) || true
 
+# Debian's zsh and fish: completion is tried in both. Where they can't be had, those tests are skipped.
+$(SHELLS): tests/bring_shells.sh | $(VENV)/pyvenv.cfg
+	@sh tests/bring_shells.sh $(SHELLS) && touch $(SHELLS) || true
+
 # The tus project's own client: uploads are tried with it. Where npm is away, those tests are skipped.
 $(TUS): tests/bring_tus.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_tus.sh $(TUS) && touch $(TUS) || true
@@ -120,5 +125,5 @@ $(RUNTIME): pyproject.toml | $(VENV)/pyvenv.cfg
 
 # The same with the tools of the tests.
 $(STAMP): pyproject.toml | $(VENV)/pyvenv.cfg
-	$(call install,$(TO_TEST),towpath and the tools of its tests (about 800 MB))
+	$(call install,$(TO_TEST),towpath and the tools of its tests (about 950 MB))
 	@touch $(RUNTIME) $@

@@ -41,7 +41,7 @@ class Plan(msgspec.Struct, frozen=True):
         return quick if self.quick else full
 
 
-class Kept(StrEnum):
+class Persistence(StrEnum):
     """What a server keeps of an acknowledged write: its durability class."""
 
     MEMORY = "memory"
@@ -78,10 +78,12 @@ class Bench:
 
 
 @asynccontextmanager
-async def bench(kept: Kept = Kept.MEMORY, clock: Clock | None = None) -> AsyncGenerator[Bench]:
+async def bench(
+    kept: Persistence = Persistence.MEMORY, clock: Clock | None = None
+) -> AsyncGenerator[Bench]:
     """A bench with a private server on a Unix socket; `disk`: every write is synced."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
-        data = Path(folder) if kept is Kept.DISK else None
+        data = Path(folder) if kept is Persistence.DISK else None
         async with EmbeddedServer(data=data) as server, Engine(server.url, clock=clock) as engine:
             meter = Meter(server)
             try:

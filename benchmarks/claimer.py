@@ -26,7 +26,7 @@ STAMPED = 100
 """Bytes of a payload that carries the time it was sent at."""
 
 
-class Seen(msgspec.Struct, array_like=True, frozen=True):
+class ClaimedJob(msgspec.Struct, array_like=True, frozen=True):
     """One job as the claimer saw it. All times are of this machine, whatever the process."""
 
     sent_ns: int
@@ -77,16 +77,16 @@ class Claimer:
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
-    async def seen(self) -> list[Seen]:
+    async def seen(self) -> list[ClaimedJob]:
         """All that it saw; waits until it has seen as many as it was told to."""
         async with asyncio.timeout(60):
             told, _ = await self._process.communicate()
-        return msgspec.json.decode(told, type=list[Seen])
+        return msgspec.json.decode(told, type=list[ClaimedJob])
 
 
-async def claim_all(engine: Engine, queue: str, count: int) -> list[Seen]:
+async def claim_all(engine: Engine, queue: str, count: int) -> list[ClaimedJob]:
     """Wait for *count* jobs, one after the other, as a worker does that has nothing else to do."""
-    seen: list[Seen] = []
+    seen: list[ClaimedJob] = []
     while len(seen) < count:
         for lease in await engine.claim(queue, worker=WORKER, lease=seconds(30), wait=seconds(30)):
             seen.append(_seen(lease))
@@ -94,22 +94,22 @@ async def claim_all(engine: Engine, queue: str, count: int) -> list[Seen]:
     return seen
 
 
-def _seen(lease: Lease) -> Seen:
+def _seen(lease: Lease) -> ClaimedJob:
     returned, wall = time.perf_counter_ns(), time.time_ns() / 1e6
     # A token is the server's time of its claim, in µs.
-    return Seen(int(lease.payload), returned, wall, lease.token / 1000, lease.due_ms)
+    return ClaimedJob(int(lease.payload), returned, wall, lease.token / 1000, lease.due_ms)
 
 
-async def _claim(url: str, queue: str, count: int) -> list[Seen]:
+async def _claim(url: str, queue: str, count: int) -> list[ClaimedJob]:
     async with Engine(url) as engine:
         return await claim_all(engine, queue, count)
 
 
-async def _blpop(path: str, key: str, count: int) -> list[Seen]:
+async def _blpop(path: str, key: str, count: int) -> list[ClaimedJob]:
     client: Any = Redis(unix_socket_path=path, protocol=2)
     try:
         got = [
-            Seen(int((await client.blpop(key, 30))[1]), time.perf_counter_ns())
+            ClaimedJob(int((await client.blpop(key, 30))[1]), time.perf_counter_ns())
             for _ in range(count)
         ]
     finally:

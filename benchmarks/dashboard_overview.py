@@ -22,7 +22,7 @@ from time import perf_counter
 import httpx
 
 from benchmarks.bench import Bench, bench
-from benchmarks.web.serving import KEY, Serving, served
+from benchmarks.web.serving import KEY, ServerProcess, served
 from towpath.engine.model import new_job
 
 _LOADS = 15
@@ -66,7 +66,7 @@ async def _visitor(host: str, port: int) -> AsyncGenerator[httpx.AsyncClient]:
         yield client
 
 
-async def _pages(workbench: Bench, serving: Serving, visitor: httpx.AsyncClient) -> None:
+async def _pages(workbench: Bench, serving: ServerProcess, visitor: httpx.AsyncClient) -> None:
     anew, shared, asked, spent = list[float](), list[float](), list[int](), list[float]()
     first = await _load(visitor)
     for _ in range(_LOADS):
@@ -101,7 +101,7 @@ async def _open_pages(workbench: Bench, visitor: httpx.AsyncClient, pages: int) 
         return (_commands(workbench) - before) / (perf_counter() - began)
 
 
-def _cpu(workbench: Bench, serving: Serving) -> float:
+def _cpu(workbench: Bench, serving: ServerProcess) -> float:
     info = workbench.meter.info("cpu")
     return serving.cpu() + float(info["used_cpu_user"]) + float(info["used_cpu_sys"])
 

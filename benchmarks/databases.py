@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from benchmarks.figure import Figure, not_measured
-from benchmarks.peers.side.family import family
+from benchmarks.peers.side.process_tree import process_tree
 from benchmarks.postgres import PostgresMissing, postgres
 from benchmarks.web.process import cpu_of
 
@@ -24,16 +24,16 @@ _PAYLOAD = b"x" * 600
 _TABLE = "CREATE TABLE IF NOT EXISTS raw (id BIGINT PRIMARY KEY, payload {kind} NOT NULL)"
 
 
-class Kind(StrEnum):
+class DatabaseKind(StrEnum):
     SQLITE = "sqlite"
     POSTGRES = "postgres"
 
     @property
     def said(self) -> str:
-        return "SQLite" if self is Kind.SQLITE else "PostgreSQL"
+        return "SQLite" if self is DatabaseKind.SQLITE else "PostgreSQL"
 
 
-class Commits(NamedTuple):
+class CommitRates(NamedTuple):
     """Commits per second, one after the other on one connection."""
 
     single: float
@@ -48,7 +48,7 @@ class Commits(NamedTuple):
 class Database(NamedTuple):
     """A database that nobody else uses, on disk and durable."""
 
-    kind: Kind
+    kind: DatabaseKind
     url: str
     folder: Path
     pid: int | None = None
@@ -56,19 +56,19 @@ class Database(NamedTuple):
 
     def cpu(self) -> float:
         """Seconds of CPU that processes of its own have used."""
-        return 0.0 if self.pid is None else cpu_of(family(self.pid))
+        return 0.0 if self.pid is None else cpu_of(process_tree(self.pid))
 
-    async def commits(self, wanted: int) -> Commits:
+    async def commits(self, wanted: int) -> CommitRates:
         """How often it commits with its driver alone, in *wanted* commits of each sort."""
-        if self.kind is Kind.SQLITE:
+        if self.kind is DatabaseKind.SQLITE:
             return _sqlite(self.folder, wanted)
         return await _postgres(self.url, wanted)
 
 
 @asynccontextmanager
-async def database(kind: Kind) -> AsyncGenerator[Database]:
+async def database(kind: DatabaseKind) -> AsyncGenerator[Database]:
     """A new one. Raises PostgresMissing."""
-    if kind is Kind.SQLITE:
+    if kind is DatabaseKind.SQLITE:
         with TemporaryDirectory(prefix="towpath-bench-") as folder:
             yield Database(kind, f"sqlite:///{folder}/ledger.db", Path(folder))
     else:
@@ -77,11 +77,11 @@ async def database(kind: Kind) -> AsyncGenerator[Database]:
 
 
 async def on_each(
-    measure: Callable[[Kind], Awaitable[list[Figure]]], *, name: str, what: str, unit: str
+    measure: Callable[[DatabaseKind], Awaitable[list[Figure]]], *, name: str, what: str, unit: str
 ) -> list[Figure]:
     """The figures of every kind of database; of one that is not installed, that it is not."""
     figures: list[Figure] = []
-    for kind in Kind:
+    for kind in DatabaseKind:
         try:
             figures += await measure(kind)
         except PostgresMissing as missing:
@@ -97,7 +97,7 @@ def _rows(size: int) -> Iterator[tuple[int, bytes]]:
     return ((next(_ids), _PAYLOAD) for _ in range(size))
 
 
-def _sqlite(folder: Path, wanted: int) -> Commits:
+def _sqlite(folder: Path, wanted: int) -> CommitRates:
     """As the ledger opens a file."""
     connection = sqlite3.connect(folder / "raw.db", isolation_level=None)
     for setting in ("journal_mode=WAL", "synchronous=FULL"):
@@ -113,12 +113,12 @@ def _sqlite(folder: Path, wanted: int) -> Commits:
         return wanted / (perf_counter() - began)
 
     try:
-        return Commits(rate(1), rate(BATCH))
+        return CommitRates(rate(1), rate(BATCH))
     finally:
         connection.close()
 
 
-async def _postgres(url: str, wanted: int) -> Commits:
+async def _postgres(url: str, wanted: int) -> CommitRates:
     asyncpg: Any = import_module("asyncpg")
     connection = await asyncpg.connect(url)
     await connection.execute(_TABLE.format(kind="BYTEA"))
@@ -131,6 +131,6 @@ async def _postgres(url: str, wanted: int) -> Commits:
         return wanted / (perf_counter() - began)
 
     try:
-        return Commits(await rate(1), await rate(BATCH))
+        return CommitRates(await rate(1), await rate(BATCH))
     finally:
         await connection.close()

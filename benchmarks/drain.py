@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bench import Bench, Plan, bench
-from benchmarks.figure import Beside, Figure, measured
+from benchmarks.figure import Figure, Reference, measured
 from benchmarks.measure import Cost, in_turns, rates
 from benchmarks.raw import Raw
 from benchmarks.server_cpu import exchange_all
@@ -26,7 +26,7 @@ async def run(plan: Plan) -> list[Figure]:
             "claim + complete by exchange, batches of 100",
             "jobs/s",
             rates(costs["ours"]),
-            beside=Beside(POOL, rates(costs["raw"])),
+            beside=Reference(POOL, rates(costs["raw"])),
         )
     ]
 

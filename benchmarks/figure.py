@@ -9,7 +9,7 @@ from statistics import median
 import msgspec
 
 
-class Sense(StrEnum):
+class Bound(StrEnum):
     """How a figure must stand to its target."""
 
     AT_LEAST = ">="
@@ -18,18 +18,18 @@ class Sense(StrEnum):
 
     def holds(self, value: float, number: float) -> bool:
         match self:
-            case Sense.AT_LEAST:
+            case Bound.AT_LEAST:
                 return value >= number
-            case Sense.AT_MOST:
+            case Bound.AT_MOST:
                 return value <= number
-            case Sense.BELOW:
+            case Bound.BELOW:
                 return value < number
 
 
 class Target(msgspec.Struct, frozen=True):
     """What was promised: a number, or (*times*) a multiple of something else in the same run."""
 
-    sense: Sense
+    sense: Bound
     number: float
     times: str = ""
 
@@ -38,15 +38,15 @@ class Target(msgspec.Struct, frozen=True):
 
 
 def at_least(number: float, times: str = "") -> Target:
-    return Target(Sense.AT_LEAST, number, times)
+    return Target(Bound.AT_LEAST, number, times)
 
 
 def at_most(number: float, times: str = "") -> Target:
-    return Target(Sense.AT_MOST, number, times)
+    return Target(Bound.AT_MOST, number, times)
 
 
 def below(number: float) -> Target:
-    return Target(Sense.BELOW, number)
+    return Target(Bound.BELOW, number)
 
 
 class Figure(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Figure(msgspec.Struct, frozen=True, kw_only=True):
     """What bounds it, in measured facts: printed where the target is not reached."""
 
 
-class Beside(msgspec.Struct, frozen=True):
+class Reference(msgspec.Struct, frozen=True):
     """Something else that was measured in the same rounds."""
 
     what: str
@@ -84,7 +84,7 @@ def measured(
     rounds: Sequence[float],
     target: Target | None = None,
     *,
-    beside: Beside | None = None,
+    beside: Reference | None = None,
     bound: str = "",
 ) -> Figure:
     """A figure from one value per round, held against its target."""
@@ -115,7 +115,9 @@ def not_measured(name: str, what: str, unit: str, *, why: str) -> Figure:
     )
 
 
-def _ratio(rounds: Sequence[float], target: Target | None, beside: Beside | None) -> float | None:
+def _ratio(
+    rounds: Sequence[float], target: Target | None, beside: Reference | None
+) -> float | None:
     """To the target's own number, or else to what is beside it, round by round."""
     if target and not target.times:
         return median(rounds) / target.number if target.number else None

@@ -12,9 +12,9 @@ import msgspec
 from benchmarks.bench import Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.measure import Cost
-from benchmarks.web.account import Account, Given, Violation
+from benchmarks.web.account import HeldMessage, MessageAccount, Violation
 from benchmarks.web.serving import KEY, served
-from benchmarks.web.wire import Client, Place, client, request
+from benchmarks.web.wire import HttpClient, Place, client, request
 
 ROUNDS = 3
 LEASE_S = 1
@@ -27,23 +27,25 @@ _SENDERS = 20
 _WITHIN = 600.0
 
 
-class Size(msgspec.Struct, frozen=True):
+class ConsumersSize(msgspec.Struct, frozen=True):
     users: int
     each: int
     consumers: int
 
 
 async def run(plan: Plan) -> list[Figure]:
-    size = Size(plan.count(1_000, 50), plan.count(20, 6), plan.count(50, 10))
-    costs, accounts = list[Cost](), list[Account]()
+    size = ConsumersSize(plan.count(1_000, 50), plan.count(20, 6), plan.count(50, 10))
+    costs, accounts = list[Cost](), list[MessageAccount]()
     for number in range(ROUNDS):
-        cost, account = await crowd(size, seed=number)
+        cost, account = await consumers_round(size, seed=number)
         costs.append(cost)
         accounts.append(account)
     return _figures(size, costs, accounts)
 
 
-def _figures(size: Size, costs: list[Cost], accounts: list[Account]) -> list[Figure]:
+def _figures(
+    size: ConsumersSize, costs: list[Cost], accounts: list[MessageAccount]
+) -> list[Figure]:
     what = f"{size.users:,} users, {size.each} messages each, {size.consumers} consumers"
     return [
         measured("http_consumers", what, "messages/s", [cost.rate for cost in costs]),
@@ -70,25 +72,25 @@ def _figures(size: Size, costs: list[Cost], accounts: list[Account]) -> list[Fig
     ]
 
 
-async def crowd(size: Size, *, seed: int) -> tuple[Cost, Account]:
+async def consumers_round(size: ConsumersSize, *, seed: int) -> tuple[Cost, MessageAccount]:
     """Send and consume all at once on a new server. Raises Violation."""
-    account = Account(size.users, size.each)
+    account = MessageAccount(size.users, size.each)
     async with bench() as workbench, served(workbench) as (serving, _):
-        everybody = _Crowd(serving.place, account, Random(seed))
+        everybody = _SendersAndConsumers(serving.place, account, Random(seed))
         cost = await workbench.meter.cost(account.total, everybody.work(size))
         account.check(await _totals(serving.place))
     return cost, account
 
 
-class _Crowd:
+class _SendersAndConsumers:
     """Those who send and those who consume, each with a connection of its own."""
 
-    def __init__(self, place: Place, account: Account, chance: Random) -> None:
+    def __init__(self, place: Place, account: MessageAccount, chance: Random) -> None:
         self._place, self._account, self._chance = place, account, chance
         self._names = count(1)
         self._all_done = asyncio.Event()
 
-    async def work(self, size: Size) -> None:
+    async def work(self, size: ConsumersSize) -> None:
         """Until all that was sent is completed. Raises Violation, also if that takes too long."""
         senders = [self._send(range(n, size.users, _SENDERS), size.each) for n in range(_SENDERS)]
         everybody = asyncio.gather(*senders, *(self._live() for _ in range(size.consumers)))
@@ -126,7 +128,7 @@ class _Crowd:
                 await self._consume(consumer, f"consumer-{next(self._names)}")
             self._account.deaths += 1
 
-    async def _consume(self, consumer: Client, name: str) -> None:
+    async def _consume(self, consumer: HttpClient, name: str) -> None:
         """Claim and complete, until death."""
         wish = {"worker": name, "wait": 5, "lease": LEASE_S}
         while True:
@@ -148,7 +150,7 @@ class _Crowd:
                 return
             await self._complete(consumer, job["id"], given)
 
-    async def _complete(self, consumer: Client, id: str, given: Given) -> None:
+    async def _complete(self, consumer: HttpClient, id: str, given: HeldMessage) -> None:
         self._account.completing(given)
         path = f"{_QUEUE}/jobs/{id}/complete"
         status, _ = await _told(consumer, path, {"token": given.token}, 200, 404, 409)
@@ -163,16 +165,16 @@ class _Crowd:
         return self._chance.random() < DEATHS / 3
 
 
-def _given(job: dict[str, Any]) -> Given:
+def _given(job: dict[str, Any]) -> HeldMessage:
     message = job["payload"]
-    return Given(message["user_id"], int(message["message"]), job["token"])
+    return HeldMessage(message["user_id"], int(message["message"]), job["token"])
 
 
 def _post(path: str, body: object) -> bytes:
     return request("POST", path, KEY, msgspec.json.encode(body))
 
 
-async def _told(who: Client, path: str, body: object, *statuses: int) -> tuple[int, bytes]:
+async def _told(who: HttpClient, path: str, body: object, *statuses: int) -> tuple[int, bytes]:
     answer = await who.ask(_post(path, body))
     if answer.status not in statuses:
         raise Violation(f"{path} was answered with {answer.status}: {answer.body[:200]!r}")

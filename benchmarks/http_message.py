@@ -8,10 +8,10 @@ from itertools import count
 import msgspec
 
 from benchmarks.bench import Bench, Plan, bench
-from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.figure import Figure, Reference, at_least, measured
 from benchmarks.measure import Cost, in_turns, percentile
-from benchmarks.web.load import CONNECTIONS, Trial, load
-from benchmarks.web.serving import Serving, empty, served
+from benchmarks.web.load import CONNECTIONS, LoadResult, load
+from benchmarks.web.serving import ServerProcess, empty, served
 
 EACH = 10
 """Messages of one user, where they wait for each other."""
@@ -20,14 +20,16 @@ _WARM = 200
 
 async def run(plan: Plan) -> list[Figure]:
     messages = plan.count(4_000, 320)
-    trials: dict[str, list[Trial]] = {"empty": [], "ours": [], "behind": []}
+    trials: dict[str, list[LoadResult]] = {"empty": [], "ours": [], "behind": []}
     async with (
         bench() as workbench,
         served(workbench) as (ours, database),
         empty(database) as nothing,
     ):
 
-        def contender(name: str, serving: Serving, each: int) -> Callable[[], Awaitable[Cost]]:
+        def contender(
+            name: str, serving: ServerProcess, each: int
+        ) -> Callable[[], Awaitable[Cost]]:
             async def work() -> Cost:
                 trials[name].append(await load(workbench, serving, bodies(messages, each=each)))
                 return trials[name][-1].cost
@@ -44,10 +46,10 @@ async def run(plan: Plan) -> list[Figure]:
     return _figures(trials)
 
 
-def _figures(trials: dict[str, list[Trial]]) -> list[Figure]:
+def _figures(trials: dict[str, list[LoadResult]]) -> list[Figure]:
     nothing, ours, behind = trials["empty"], trials["ours"], trials["behind"]
     bound = f"a message takes {_typical(ours).spent()}; an empty one {_typical(nothing).spent()}"
-    aside = Beside("requests/s, empty endpoint", _rates(nothing))
+    aside = Reference("requests/s, empty endpoint", _rates(nothing))
     what = f"POST /api/v1/message, {CONNECTIONS} connections"
     figures = [
         measured(
@@ -72,7 +74,7 @@ def _figures(trials: dict[str, list[Trial]]) -> list[Figure]:
     ]
     for word, share in (("p50", 0.5), ("p99", 0.99)):
 
-        def at(trial: Trial, share: float = share) -> float:
+        def at(trial: LoadResult, share: float = share) -> float:
             return percentile(trial.times_ms, share)
 
         whole = f"request to answer, {word}"
@@ -84,34 +86,34 @@ def _of(
     name: str,
     what: str,
     unit: str,
-    value: Callable[[Trial], float],
-    trials: list[Trial],
+    value: Callable[[LoadResult], float],
+    trials: list[LoadResult],
     *,
-    beside: list[Trial] | None = None,
+    beside: list[LoadResult] | None = None,
 ) -> Figure:
     aside = (
-        Beside(f"{unit}, empty endpoint", [value(trial) for trial in beside]) if beside else None
+        Reference(f"{unit}, empty endpoint", [value(trial) for trial in beside]) if beside else None
     )
     return measured(name, what, unit, [value(trial) for trial in trials], beside=aside)
 
 
-def _web(trial: Trial) -> float:
+def _web(trial: LoadResult) -> float:
     return trial.web_us
 
 
-def _store(trial: Trial) -> float:
+def _store(trial: LoadResult) -> float:
     return trial.cost.server_us
 
 
-def _client(trial: Trial) -> float:
+def _client(trial: LoadResult) -> float:
     return trial.cost.client_us
 
 
-def _rates(trials: list[Trial]) -> list[float]:
+def _rates(trials: list[LoadResult]) -> list[float]:
     return [trial.cost.rate for trial in trials]
 
 
-def _typical(trials: list[Trial]) -> Trial:
+def _typical(trials: list[LoadResult]) -> LoadResult:
     """The trial in the middle."""
     return sorted(trials, key=lambda trial: trial.cost.rate)[len(trials) // 2]
 
@@ -135,6 +137,6 @@ def bodies(messages: int, *, each: int) -> list[bytes]:
     ]
 
 
-async def _warm(workbench: Bench, *servers: Serving) -> None:
+async def _warm(workbench: Bench, *servers: ServerProcess) -> None:
     for serving in servers:
         await load(workbench, serving, bodies(_WARM, each=1))

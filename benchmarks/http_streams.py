@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 
 from benchmarks.bench import WORKER, Bench, Plan, bench
-from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.web.listening import Listeners
 from benchmarks.web.serving import KEY, served
 from benchmarks.web.wire import Place, client, request
@@ -23,7 +23,7 @@ FEW = 32
 _BATCH = 100
 
 
-class Seen(NamedTuple):
+class StreamsRound(NamedTuple):
     """One server with its clients."""
 
     bytes_each: float
@@ -39,14 +39,14 @@ class Seen(NamedTuple):
 
 async def run(plan: Plan) -> list[Figure]:
     clients = plan.count(1_000, 100)
-    seen: list[Seen] = []
+    seen: list[StreamsRound] = []
     for _ in range(ROUNDS):
         with_files(2 * clients + 1_000)
         seen.append(await _round(clients))
     return _figures(clients, seen)
 
 
-def _figures(clients: int, seen: Sequence[Seen]) -> list[Figure]:
+def _figures(clients: int, seen: Sequence[StreamsRound]) -> list[Figure]:
     name, everybody = "http_streams", f"{clients:,} waiting SSE clients"
     grown = f"the pool grew from {seen[0].few:.0f} to {seen[0].all:.0f}: it may, up to its limit"
     return [
@@ -62,7 +62,7 @@ def _figures(clients: int, seen: Sequence[Seen]) -> list[Figure]:
             "connections",
             [round_.all for round_ in seen],
             at_most(1, f"{FEW} clients"),
-            beside=Beside(f"with {FEW} clients", [round_.few for round_ in seen]),
+            beside=Reference(f"with {FEW} clients", [round_.few for round_ in seen]),
             bound=grown,
         ),
         measured(
@@ -80,7 +80,7 @@ def _figures(clients: int, seen: Sequence[Seen]) -> list[Figure]:
     ]
 
 
-async def _round(clients: int) -> Seen:
+async def _round(clients: int) -> StreamsRound:
     async with bench() as workbench:
         await workbench.clear()
         own = _connections(workbench)
@@ -93,7 +93,7 @@ async def _round(clients: int) -> Seen:
             grown = serving.resident() - resident
             everybody = _connections(workbench) - own
             took = await _answered(workbench, listeners, clients)
-    return Seen(grown / (clients - FEW), idle, few, everybody, took)
+    return StreamsRound(grown / (clients - FEW), idle, few, everybody, took)
 
 
 def _connections(workbench: Bench) -> int:

@@ -10,11 +10,11 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from benchmarks.bench import Plan, bench
-from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.issues_sync import REPOSITORIES, ROLES, github_with, synced
 from benchmarks.measure import percentile
 from benchmarks.web.agents import asked
-from benchmarks.web.serving import Serving, served_with
+from benchmarks.web.serving import ServerProcess, served_with
 from benchmarks.web.wire import client
 
 FEW = 50
@@ -28,7 +28,7 @@ async def run(plan: Plan) -> list[Figure]:
         for _ in range(plan.rounds):
             fast.append(await _times_ms(few, requests))
             slow.append(await _times_ms(crowded, requests))
-    beside = Beside(f"ms with {FEW} open issues", [percentile(times, 0.99) for times in fast])
+    beside = Reference(f"ms with {FEW} open issues", [percentile(times, 0.99) for times in fast])
     what = f"a request for a task with {many:,} open issues of {REPOSITORIES * ROLES} kinds"
     return [
         measured(
@@ -44,13 +44,13 @@ async def run(plan: Plan) -> list[Figure]:
             "the same, p50",
             "ms",
             [percentile(times, 0.5) for times in slow],
-            beside=Beside(f"ms with {FEW}", [percentile(times, 0.5) for times in fast]),
+            beside=Reference(f"ms with {FEW}", [percentile(times, 0.5) for times in fast]),
         ),
     ]
 
 
 @asynccontextmanager
-async def filled(issues: int) -> AsyncGenerator[Serving]:
+async def filled(issues: int) -> AsyncGenerator[ServerProcess]:
     """A server that knows so many issues. It learned of them from a GitHub, and calls none now."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
@@ -61,7 +61,7 @@ async def filled(issues: int) -> AsyncGenerator[Serving]:
                 yield serving
 
 
-async def _times_ms(serving: Serving, requests: int) -> list[float]:
+async def _times_ms(serving: ServerProcess, requests: int) -> list[float]:
     """One agent asks for a task of two roles in two repositories, and gives it back."""
     times: list[float] = []
     wish = {

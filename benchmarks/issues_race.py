@@ -7,7 +7,7 @@ import time
 from benchmarks.bench import Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.measure import percentile
-from benchmarks.web.agents import Race
+from benchmarks.web.agents import IssueRace
 from benchmarks.web.serving import served
 
 
@@ -17,7 +17,7 @@ async def run(plan: Plan) -> list[Figure]:
     async with bench() as workbench, served(workbench) as (serving, _):
         for number in range(rounds):
             numbers = range(number * issues + 1, (number + 1) * issues + 1)
-            race = Race(serving.place, seed=number)
+            race = IssueRace(serving.place, seed=number)
             await race.told(numbers)
             began = time.perf_counter()
             holders = await race.run(agents, numbers)

@@ -21,14 +21,14 @@ _WITHIN = 900.0
 _LOOK_EVERY = 0.2
 
 
-class Double(msgspec.Struct):
+class GitHubAddress(msgspec.Struct):
     """What the GitHub double says when it answers."""
 
     address: str
     token: str
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SyncCost(msgspec.Struct, frozen=True):
     """What it took: seconds, and bytes of the server's memory."""
 
     seconds: float
@@ -52,16 +52,16 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 @asynccontextmanager
-async def github_with(issues: int) -> AsyncGenerator[Double]:
+async def github_with(issues: int) -> AsyncGenerator[GitHubAddress]:
     """A GitHub double in a process of its own, with issues of as many kinds as there can be."""
     names = _repositories(issues)
     filled = [f"--fill={name}={issues // len(names)}" for name in names]
     words = (sys.executable, "-m", "towpath.testing.github", f"--roles={ROLES}", *filled)
     async with started([*words, "--limit=1000000"], {}) as process:
-        yield msgspec.json.decode(await process.said.readline(), type=Double)
+        yield msgspec.json.decode(await process.said.readline(), type=GitHubAddress)
 
 
-async def synced(workbench: Bench, database: str, double: Double, issues: int) -> Seen:
+async def synced(workbench: Bench, database: str, double: GitHubAddress, issues: int) -> SyncCost:
     """A server that has just learned of all *issues*, and was ended then."""
     settings = {
         "TOWPATH_ISSUES__GITHUB_TOKEN": double.token,
@@ -76,7 +76,7 @@ async def synced(workbench: Bench, database: str, double: Double, issues: int) -
             while (await workbench.engine.inspect.counts("issues")).ready < issues:
                 await asyncio.sleep(_LOOK_EVERY)
                 most = max(most, serving.resident())
-        return Seen(time.perf_counter() - began, most, most - first)
+        return SyncCost(time.perf_counter() - began, most, most - first)
 
 
 def _repositories(issues: int) -> list[str]:
@@ -84,7 +84,7 @@ def _repositories(issues: int) -> list[str]:
     return [f"octo/repo-{number}" for number in range(min(REPOSITORIES, issues // 5))]
 
 
-async def _requests(double: Double) -> float:
+async def _requests(double: GitHubAddress) -> float:
     """How many requests the double has answered, before this one."""
     host, _, port = double.address.removeprefix("http://").partition(":")
     reader, writer = await asyncio.open_connection(host, int(port))

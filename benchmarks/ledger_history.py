@@ -20,7 +20,7 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Connection
 from sqlalchemy.engine import Engine as Database
 
-from benchmarks.databases import Kind, database
+from benchmarks.databases import DatabaseKind, database
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -92,7 +92,7 @@ async def work(ledger: Ledger, engine: Engine, server: EmbeddedServer) -> None:
 async def main(rows: int) -> int:
     with EmbeddedServer() as server:
         async with (
-            database(Kind.SQLITE) as place,
+            database(DatabaseKind.SQLITE) as place,
             Ledger(place.url) as ledger,
             Engine(server.url) as engine,
         ):

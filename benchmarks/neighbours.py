@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from benchmarks.bench import Plan
-from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.figure import Figure, Reference, at_least, measured
 from towpath import Towpath, Worker
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import NewJob, new_job
@@ -28,7 +28,7 @@ async def run(plan: Plan) -> list[Figure]:
             "jobs/s",
             beside,
             at_least(0.95, "both queues whole"),
-            beside=Beside("both queues whole", alone),
+            beside=Reference("both queues whole", alone),
         )
     ]
 

@@ -9,8 +9,8 @@ from typing import Any
 from redis.asyncio import Redis
 
 from benchmarks.bench import QUEUE, Bench, Plan, bench
-from benchmarks.claimer import Seen, claim_all, claimer, stamp
-from benchmarks.figure import Beside, Figure, below, measured
+from benchmarks.claimer import ClaimedJob, claim_all, claimer, stamp
+from benchmarks.figure import Figure, Reference, below, measured
 from benchmarks.measure import percentile
 from towpath import Engine
 
@@ -50,7 +50,7 @@ def _figures(
                 "ms",
                 _at(share, ours),
                 target,
-                beside=Beside("ms, a bare RPUSH to BLPOP", bare),
+                beside=Reference("ms, a bare RPUSH to BLPOP", bare),
                 bound=bound,
             ),
             measured(f"{name}.same", f"{what}, one process", "ms", _at(share, same)),
@@ -62,7 +62,9 @@ def _at(share: float, rounds: list[list[float]]) -> list[float]:
     return [percentile(times, share) for times in rounds]
 
 
-async def _two_processes(workbench: Bench, samples: int) -> tuple[list[Seen], list[Seen]]:
+async def _two_processes(
+    workbench: Bench, samples: int
+) -> tuple[list[ClaimedJob], list[ClaimedJob]]:
     """Jobs and bare list items in turns, each when both claimers wait again."""
     raw: Any = Redis(unix_socket_path=workbench.socket, protocol=2)
     async with (
@@ -84,7 +86,7 @@ async def _both_wait(workbench: Bench) -> None:
     await asyncio.sleep(_PAUSE)
 
 
-async def _one_process(workbench: Bench, samples: int) -> list[Seen]:
+async def _one_process(workbench: Bench, samples: int) -> list[ClaimedJob]:
     """Two engines in one event loop."""
     async with Engine(workbench.server.url) as other:
         claiming = asyncio.create_task(claim_all(other, QUEUE, samples))
@@ -95,5 +97,5 @@ async def _one_process(workbench: Bench, samples: int) -> list[Seen]:
         return await claiming
 
 
-def _times(seen: list[Seen]) -> list[float]:
+def _times(seen: list[ClaimedJob]) -> list[float]:
     return [one.pickup_ms for one in seen]

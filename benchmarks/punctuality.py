@@ -8,8 +8,8 @@ import time
 from statistics import median
 
 from benchmarks.bench import QUEUE, Bench, Plan, bench
-from benchmarks.claimer import Seen, claimer, stamp
-from benchmarks.figure import Beside, Figure, at_most, below, measured
+from benchmarks.claimer import ClaimedJob, claimer, stamp
+from benchmarks.figure import Figure, Reference, at_most, below, measured
 from benchmarks.measure import percentile
 from towpath import milliseconds
 from towpath.engine.model import new_job
@@ -20,7 +20,7 @@ FIRST_MS = 300
 
 
 async def run(plan: Plan) -> list[Figure]:
-    rounds, timers = list[list[Seen]](), list[list[float]]()
+    rounds, timers = list[list[ClaimedJob]](), list[list[float]]()
     async with bench() as workbench:
         for number in range(ROUNDS):
             await workbench.clear()
@@ -32,7 +32,7 @@ async def run(plan: Plan) -> list[Figure]:
     return _figures(rounds, timers)
 
 
-async def _round(workbench: Bench, plan: Plan, chance: random.Random) -> list[Seen]:
+async def _round(workbench: Bench, plan: Plan, chance: random.Random) -> list[ClaimedJob]:
     count, longest = plan.count(300, 100), plan.count(6_000, 2_000)
     async with claimer("claim", workbench.server.url, QUEUE, count) as waiting:
         await workbench.meter.until_waiting(1)
@@ -51,7 +51,7 @@ async def _bare_timer(late_ms: list[float]) -> None:
         late_ms.append((time.perf_counter() - due) * 1000)
 
 
-def _figures(rounds: list[list[Seen]], timers: list[list[float]]) -> list[Figure]:
+def _figures(rounds: list[list[ClaimedJob]], timers: list[list[float]]) -> list[Figure]:
     by_server = [[one.claimed_ms - one.due_ms for one in seen] for seen in rounds]
     by_claimer = [[one.returned_ms - one.due_ms for one in seen] for seen in rounds]
     early = [sum(late < 0 for times in by_server for late in times)]
@@ -68,7 +68,7 @@ def _figures(rounds: list[list[Seen]], timers: list[list[float]]) -> list[Figure
                 "ms",
                 [percentile(times, share) for times in by_server],
                 target,
-                beside=Beside("ms, a bare asyncio timer", bare),
+                beside=Reference("ms, a bare asyncio timer", bare),
                 bound=bound,
             ),
             measured(

@@ -11,7 +11,16 @@ from benchmarks.figure import Figure
 from benchmarks.versions import Versions
 
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
-_HEAD = ("figure", "what", "measured", "lowest to highest", "target", "ratio", "reached", "beside")
+_HEAD = (
+    "figure",
+    "what",
+    "measured",
+    "lowest to highest",
+    "target",
+    "ratio",
+    "reached",
+    "compared with",
+)
 _NUMBERS = {2, 3, 5}
 """Columns that are aligned to the right."""
 

@@ -8,12 +8,12 @@ from collections.abc import Awaitable
 from typing import NamedTuple
 
 from benchmarks.bench import Bench, Plan, bench
-from benchmarks.databases import Commits, Database, Kind, database, on_each
-from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.databases import CommitRates, Database, DatabaseKind, database, on_each
+from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.measure import Cost
 from benchmarks.web.deliveries import deliveries
-from benchmarks.web.load import Trial, send
-from benchmarks.web.serving import Serving, served_with
+from benchmarks.web.load import LoadResult, send
+from benchmarks.web.serving import ServerProcess, served_with
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.record import RecordState
 
@@ -25,29 +25,29 @@ _LOOK_S = 0.02
 _PATIENCE_S = 120.0
 
 
-class Seen(NamedTuple):
+class OutageRound(NamedTuple):
     """One outage."""
 
-    before: Trial
+    before: LoadResult
     """Webhooks while all was well."""
-    during: Trial
+    during: LoadResult
     queued_s: float
     """From the first answer of the store that came back to the last task in its queue."""
     cpu_us: float
     """CPU of the server process for that, per task."""
-    commits: Commits
+    commits: CommitRates
 
 
 async def run(plan: Plan) -> list[Figure]:
     tasks = plan.count(10_000, 300)
 
-    async def of(kind: Kind) -> list[Figure]:
+    async def of(kind: DatabaseKind) -> list[Figure]:
         return _figures(kind, tasks, [await _outage(plan, kind, tasks) for _ in range(ROUNDS)])
 
     return await on_each(of, name=_NAME, what=f"{tasks:,} tasks queued again", unit="s")
 
 
-def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
+def _figures(kind: DatabaseKind, tasks: int, seen: list[OutageRound]) -> list[Figure]:
     name, last = f"{_NAME}.{kind}", seen[-1]
     bound = f"{last.cpu_us:.0f} µs of the server process's CPU a task; {last.commits}"
     return [
@@ -64,7 +64,9 @@ def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
             f"{tasks:,} webhooks taken while the store is down",
             "webhooks/s",
             [round_.during.cost.rate for round_ in seen],
-            beside=Beside("webhooks/s before that", [round_.before.cost.rate for round_ in seen]),
+            beside=Reference(
+                "webhooks/s before that", [round_.before.cost.rate for round_ in seen]
+            ),
         ),
         measured(
             f"{name}.cpu",
@@ -75,7 +77,7 @@ def _figures(kind: Kind, tasks: int, seen: list[Seen]) -> list[Figure]:
     ]
 
 
-async def _outage(plan: Plan, kind: Kind, tasks: int) -> Seen:
+async def _outage(plan: Plan, kind: DatabaseKind, tasks: int) -> OutageRound:
     some = plan.count(1_000, 100)
     # That it is stuck while the store is down, it need not say.
     quiet = {"TOWPATH_LOG__LEVEL": "error"}
@@ -90,11 +92,11 @@ async def _outage(plan: Plan, kind: Kind, tasks: int) -> Seen:
         workbench.server.kill()
         during = await _taken(serving, tasks)
         queued_s, cpu = await _back(workbench, kept, serving, tasks)
-    return Seen(before, during, queued_s, cpu / tasks * 1e6, commits)
+    return OutageRound(before, during, queued_s, cpu / tasks * 1e6, commits)
 
 
 async def _back(
-    workbench: Bench, kept: Database, serving: Serving, tasks: int
+    workbench: Bench, kept: Database, serving: ServerProcess, tasks: int
 ) -> tuple[float, float]:
     """Start the store again, empty as it is; the seconds until it has all, and of CPU for that."""
     expected = await _open_records(kept)
@@ -113,7 +115,7 @@ async def _open_records(kept: Database) -> int:
         return (await ledger.jobs.counts(_QUEUE))[RecordState.PENDING]
 
 
-class _Alone:
+class _ClientMeter:
     """Tells costs without the store, which may be down."""
 
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost:
@@ -122,6 +124,6 @@ class _Alone:
         return Cost(jobs, time.perf_counter() - wall, time.process_time() - client, 0.0)
 
 
-async def _taken(serving: Serving, webhooks: int) -> Trial:
+async def _taken(serving: ServerProcess, webhooks: int) -> LoadResult:
     requests = (request for _, request in deliveries(webhooks))
-    return await send(_Alone(), serving, requests, webhooks)
+    return await send(_ClientMeter(), serving, requests, webhooks)

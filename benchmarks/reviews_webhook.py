@@ -7,22 +7,22 @@ import time
 from collections.abc import Awaitable, Callable
 
 from benchmarks.bench import Plan, bench
-from benchmarks.databases import BATCH, Commits, Database, Kind, database, on_each
-from benchmarks.figure import Beside, Figure, measured
+from benchmarks.databases import BATCH, CommitRates, Database, DatabaseKind, database, on_each
+from benchmarks.figure import Figure, Reference, measured
 from benchmarks.measure import Cost, Meter, in_turns, percentile
 from benchmarks.web.deliveries import deliveries
-from benchmarks.web.load import CONNECTIONS, Trial, send
-from benchmarks.web.serving import Serving, empty, served_with
+from benchmarks.web.load import CONNECTIONS, LoadResult, send
+from benchmarks.web.serving import ServerProcess, empty, served_with
 from towpath import Engine
 
 _NAME = "reviews_webhook"
 _WARM = 100
 _WITHIN_S = 60.0
-Of = Callable[[Trial], float]
+Of = Callable[[LoadResult], float]
 
 
 async def run(plan: Plan) -> list[Figure]:
-    async def of(kind: Kind) -> list[Figure]:
+    async def of(kind: DatabaseKind) -> list[Figure]:
         async with database(kind) as kept:
             return await _measured(plan, kept)
 
@@ -31,12 +31,12 @@ async def run(plan: Plan) -> list[Figure]:
 
 async def _measured(plan: Plan, kept: Database) -> list[Figure]:
     webhooks = plan.count(3_000, 200)
-    ours, nothing, commits = list[Trial](), list[Trial](), list[Commits]()
+    ours, nothing, commits = list[LoadResult](), list[LoadResult](), list[CommitRates]()
     async with bench() as on, served_with(on, kept.url) as serving, empty(kept.url) as idle:
         for one in (serving, idle):
             await _taken(on.meter, one, _WARM)
 
-        def contender(to: Serving, trials: list[Trial]) -> Callable[[], Awaitable[Cost]]:
+        def contender(to: ServerProcess, trials: list[LoadResult]) -> Callable[[], Awaitable[Cost]]:
             async def work() -> Cost:
                 trials.append(await _taken(on.meter, to, webhooks))
                 return trials[-1].cost
@@ -60,13 +60,16 @@ async def _queued(engine: Engine, sent: int) -> None:
     assert ready == sent, f"{sent} webhooks made {ready} jobs"
 
 
-async def _taken(meter: Meter, to: Serving, webhooks: int) -> Trial:
+async def _taken(meter: Meter, to: ServerProcess, webhooks: int) -> LoadResult:
     requests = (request for _, request in deliveries(webhooks))
     return await send(meter, to, requests, webhooks)
 
 
 def _figures(
-    kind: Kind, ours: list[Trial], nothing: list[Trial], commits: list[Commits]
+    kind: DatabaseKind,
+    ours: list[LoadResult],
+    nothing: list[LoadResult],
+    commits: list[CommitRates],
 ) -> list[Figure]:
     name, rate = f"{_NAME}.{kind}", _with_unit("requests/s", nothing, _rate)
     what = f"POST /api/v1/webhooks/github, {kind.said}, {CONNECTIONS} connections"
@@ -77,7 +80,7 @@ def _figures(
             f"raw commits of one row; beside, of {BATCH} rows",
             "commits/s",
             [commit.single for commit in commits],
-            beside=Beside(f"commits/s of {BATCH} rows", [commit.joined for commit in commits]),
+            beside=Reference(f"commits/s of {BATCH} rows", [commit.joined for commit in commits]),
         ),
         measured(
             f"{name}.store", "CPU of the store", "µs", [trial.cost.server_us for trial in ours]
@@ -95,25 +98,25 @@ def _figures(
     return figures
 
 
-def _with_unit(unit: str, trials: list[Trial], value: Of) -> Beside:
-    return Beside(f"{unit}, empty endpoint", [value(trial) for trial in trials])
+def _with_unit(unit: str, trials: list[LoadResult], value: Of) -> Reference:
+    return Reference(f"{unit}, empty endpoint", [value(trial) for trial in trials])
 
 
-def _rate(trial: Trial) -> float:
+def _rate(trial: LoadResult) -> float:
     return trial.cost.rate
 
 
-def _web(trial: Trial) -> float:
+def _web(trial: LoadResult) -> float:
     return trial.web_us
 
 
-def _client(trial: Trial) -> float:
+def _client(trial: LoadResult) -> float:
     return trial.cost.client_us
 
 
-def _p50(trial: Trial) -> float:
+def _p50(trial: LoadResult) -> float:
     return percentile(trial.times_ms, 0.5)
 
 
-def _p99(trial: Trial) -> float:
+def _p99(trial: LoadResult) -> float:
     return percentile(trial.times_ms, 0.99)

@@ -16,7 +16,7 @@ from functools import partial
 import msgspec
 
 from benchmarks.bench import PAYLOAD, QUEUE, WORKER, Bench, Plan, bench
-from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.measure import Contender, Cost, in_turns, server_us, wall_us
 from benchmarks.raw_queue import LuaTables, RawQueue
 from towpath import hours, milliseconds
@@ -33,7 +33,7 @@ STEP = milliseconds(1000)
 """What the manual clock moves in a cycle: delayed jobs of the cycle fall due by it."""
 
 
-class Load(msgspec.Struct, frozen=True):
+class BacklogKind(msgspec.Struct, frozen=True):
     """A kind of job: those of the backlog, and those that are measured on top of it."""
 
     name: str
@@ -49,9 +49,11 @@ class Load(msgspec.Struct, frozen=True):
 async def run(plan: Plan) -> list[Figure]:
     waiting, lanes = plan.count(1_000_000, 100_000), plan.count(100_000, 10_000)
     loads = [
-        Load("waiting", f"{waiting:,} waiting", 1_000, waiting, _plain_backlog, _plain_jobs),
-        Load("delayed", f"{waiting:,} delayed", 1_000, waiting, _delayed_backlog, _delayed_jobs),
-        Load("lanes", f"{lanes:,} lanes", 1_000, lanes, _laned_backlog, _laned_jobs),
+        BacklogKind("waiting", f"{waiting:,} waiting", 1_000, waiting, _plain_backlog, _plain_jobs),
+        BacklogKind(
+            "delayed", f"{waiting:,} delayed", 1_000, waiting, _delayed_backlog, _delayed_jobs
+        ),
+        BacklogKind("lanes", f"{lanes:,} lanes", 1_000, lanes, _laned_backlog, _laned_jobs),
     ]
     raw = await _compare_raw(plan, small=1_000, large=waiting)
     ours = [figure for load in loads for figure in await _compare(plan, load, raw)]
@@ -72,11 +74,11 @@ async def _compare_raw(plan: Plan, *, small: int, large: int) -> Figure:
         f"{large:,} waiting in a bare queue: server CPU",
         "µs/job",
         server_us(costs[str(large)]),
-        beside=Beside(f"µs/job with {small:,}", server_us(costs[str(small)])),
+        beside=Reference(f"µs/job with {small:,}", server_us(costs[str(small)])),
     )
 
 
-async def _compare(plan: Plan, load: Load, raw: Figure) -> list[Figure]:
+async def _compare(plan: Plan, load: BacklogKind, raw: Figure) -> list[Figure]:
     async with AsyncExitStack() as stack:
         contenders: dict[str, Contender] = {}
         for size in (load.small, load.large):
@@ -120,7 +122,7 @@ class _Cycles:
             await engine.settle([Complete(lease) for lease in leases])
 
 
-def _figures(load: Load, costs: dict[str, list[Cost]], raw: Figure) -> list[Figure]:
+def _figures(load: BacklogKind, costs: dict[str, list[Cost]], raw: Figure) -> list[Figure]:
     small, large = costs[f"{load.small}"], costs[f"{load.large}"]
     target = at_most(MOST, f"{load.small:,}")
     lua = measured(
@@ -128,7 +130,7 @@ def _figures(load: Load, costs: dict[str, list[Cost]], raw: Figure) -> list[Figu
         f"{load.what}: a script that only makes tables",
         "µs/table",
         server_us(costs[f"{load.large} in Lua"]),
-        beside=Beside(f"µs/table with {load.small:,}", server_us(costs[f"{load.small} in Lua"])),
+        beside=Reference(f"µs/table with {load.small:,}", server_us(costs[f"{load.small} in Lua"])),
     )
     bound = (
         f"memory that is in no cache: a bare queue of this shape, without any rule, costs "
@@ -142,7 +144,7 @@ def _figures(load: Load, costs: dict[str, list[Cost]], raw: Figure) -> list[Figu
             "µs/job",
             server_us(large),
             target,
-            beside=Beside(f"µs/job with {load.small:,}", server_us(small)),
+            beside=Reference(f"µs/job with {load.small:,}", server_us(small)),
             bound=bound,
         ),
         measured(
@@ -151,7 +153,7 @@ def _figures(load: Load, costs: dict[str, list[Cost]], raw: Figure) -> list[Figu
             "µs/job",
             wall_us(large),
             target,
-            beside=Beside(f"µs/job with {load.small:,}", wall_us(small)),
+            beside=Reference(f"µs/job with {load.small:,}", wall_us(small)),
             bound=bound,
         ),
         lua,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import Bench, Kept, Plan, bench
-from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.bench import Bench, Persistence, Plan, bench
+from benchmarks.figure import Figure, Reference, at_least, measured
 from benchmarks.measure import Cost, in_turns, rates, spent
 from benchmarks.raw import Raw
 
@@ -15,7 +15,7 @@ BARE = "EVALSHA/s, 50 bare sockets"
 async def run(plan: Plan) -> list[Figure]:
     async with bench() as workbench, Raw(workbench) as raw:
         memory = await _in_memory(plan, workbench, raw)
-    async with bench(Kept.DISK) as workbench, Raw(workbench) as raw:
+    async with bench(Persistence.DISK) as workbench, Raw(workbench) as raw:
         return [*memory, await _on_disk(plan, workbench, raw)]
 
 
@@ -37,7 +37,7 @@ async def _in_memory(plan: Plan, workbench: Bench, raw: Raw) -> list[Figure]:
             "jobs/s",
             ours,
             at_least(1.0, "raw"),
-            beside=Beside(POOL, rates(costs["raw"])),
+            beside=Reference(POOL, rates(costs["raw"])),
             bound=spent(costs["ours"]),
         ),
         measured(
@@ -45,7 +45,7 @@ async def _in_memory(plan: Plan, workbench: Bench, raw: Raw) -> list[Figure]:
             "the same beside no client library",
             "jobs/s",
             ours,
-            beside=Beside(BARE, rates(costs["bare"])),
+            beside=Reference(BARE, rates(costs["bare"])),
         ),
     ]
 
@@ -63,7 +63,7 @@ async def _on_disk(plan: Plan, workbench: Bench, raw: Raw) -> Figure:
         "the same, class disk",
         "jobs/s",
         rates(costs["ours"]),
-        beside=Beside(POOL, rates(costs["raw"])),
+        beside=Reference(POOL, rates(costs["raw"])),
     )
 
 

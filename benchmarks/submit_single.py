@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from benchmarks.bench import PAYLOAD, QUEUE, Bench, Kept, Plan, bench
-from benchmarks.figure import Beside, Figure, at_least, measured
+from benchmarks.bench import PAYLOAD, QUEUE, Bench, Persistence, Plan, bench
+from benchmarks.figure import Figure, Reference, at_least, measured
 from benchmarks.measure import Cost, in_turns, rates, spent
 from benchmarks.raw import Raw
 
 
 async def run(plan: Plan) -> list[Figure]:
-    return [await _figure(plan, Kept.MEMORY), await _figure(plan, Kept.DISK)]
+    return [await _figure(plan, Persistence.MEMORY), await _figure(plan, Persistence.DISK)]
 
 
-async def _figure(plan: Plan, kept: Kept) -> Figure:
-    disk = kept is Kept.DISK
+async def _figure(plan: Plan, kept: Persistence) -> Figure:
+    disk = kept is Persistence.DISK
     calls = plan.count(500, 200)
     async with bench(kept) as workbench, Raw(workbench) as raw:
         costs = await in_turns(
-            3 * plan.rounds if kept is Kept.MEMORY else plan.rounds,
+            3 * plan.rounds if kept is Persistence.MEMORY else plan.rounds,
             {"raw": lambda: raw.one_by_one(calls), "ours": lambda: one_by_one(workbench, calls)},
         )
     return measured(
@@ -26,7 +26,7 @@ async def _figure(plan: Plan, kept: Kept) -> Figure:
         "jobs/s",
         rates(costs["ours"]),
         None if disk else at_least(0.85, "raw"),
-        beside=Beside("EVALSHA/s, one at a time", rates(costs["raw"])),
+        beside=Reference("EVALSHA/s, one at a time", rates(costs["raw"])),
         bound=f"{spent(costs['ours'])}; bare {spent(costs['raw'])}",
     )
 

@@ -16,9 +16,16 @@ from benchmarks.bench import Plan
 from benchmarks.figure import Figure, Target, at_most, below, measured, not_measured
 from benchmarks.measure import percentile
 from benchmarks.peers.environments import NotInstalled, prepare
+from benchmarks.peers.peer_bench import (
+    HandlerReports,
+    NotMeasured,
+    PeerBench,
+    peer_bench,
+    producing,
+    running,
+)
+from benchmarks.peers.peer_list import HERE, Peer, all_peers, read_row
 from benchmarks.peers.progress import say
-from benchmarks.peers.roster import HERE, Peer, read_row, roster
-from benchmarks.peers.stage import NotMeasured, Reports, Stage, producing, running, stage
 
 PEERS = ("celery", "rq", "arq", "dramatiq", "bullmq")
 FIRST_MS = 5_000
@@ -30,7 +37,7 @@ _MS = "ms"
 
 def contenders(*names: str) -> list[Peer]:
     """These peers, and our timers."""
-    return [*(peer for peer in roster() if peer.name in names), read_row(HERE / "timers_row.py")]
+    return [*(peer for peer in all_peers() if peer.name in names), read_row(HERE / "timers_row.py")]
 
 
 async def run(plan: Plan) -> list[Figure]:
@@ -39,13 +46,13 @@ async def run(plan: Plan) -> list[Figure]:
     bare: list[float] = []
     count, span = plan.count(1_000, 200), plan.count(10_000, 3_000)
     rows = contenders(*PEERS)
-    async with stage() as rig:
+    async with peer_bench() as bench:
         for number in range(1 if plan.quick else 3):
             for row in rows if number % 2 == 0 else reversed(rows):
                 timer = asyncio.create_task(_bare_timer(bare))
                 try:
                     prepare(row)
-                    seen = await late_by(rig, row, count=count, span_ms=span, seed=number)
+                    seen = await late_by(bench, row, count=count, span_ms=span, seed=number)
                     late.setdefault(row.name, []).append(seen)
                     say(f"round {number + 1}: {row.label}, p50 {percentile(seen, 0.5):.2f} ms")
                 except (NotInstalled, NotMeasured) as problem:
@@ -66,14 +73,20 @@ async def run(plan: Plan) -> list[Figure]:
 
 
 async def late_by(
-    rig: Stage, row: Peer, *, count: int, span_ms: int, first_ms: int = FIRST_MS, seed: int = 0
+    bench: PeerBench,
+    row: Peer,
+    *,
+    count: int,
+    span_ms: int,
+    first_ms: int = FIRST_MS,
+    seed: int = 0,
 ) -> list[float]:
     """By how many ms each of so many was late. Raises NotMeasured."""
     chance = random.Random(seed)
     delays = [first_ms + chance.randrange(span_ms) for _ in range(count)]
-    rig.clear()
-    told = Reports(rig.report)
-    async with producing(rig, row) as producer, running(rig, row, row.worker) as worker:
+    bench.clear()
+    told = HandlerReports(bench.report)
+    async with producing(bench, row) as producer, running(bench, row, row.worker) as worker:
         await producer.order("pickup")
         await told.next("pickup", within=_STARTS_WITHIN, worker=worker)
         began = time.monotonic()

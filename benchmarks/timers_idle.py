@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.bench import Bench, Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.timers_service import SECRET, register
-from benchmarks.web.serving import KEY, Serving, served_with
+from benchmarks.web.serving import KEY, ServerProcess, served_with
 from benchmarks.web.wire import client, request
 from towpath import Worker, hours
 from towpath.apps.timers.plugin import Timers
@@ -93,7 +93,7 @@ async def _service(workbench: Bench, seconds: int) -> dict[str, float]:
                 beating.cancel()
 
 
-async def _beat(serving: Serving, ids: dict[str, str]) -> None:
+async def _beat(serving: ServerProcess, ids: dict[str, str]) -> None:
     while True:
         await asyncio.sleep(_HEARTBEAT_S)
         async with client(serving.place) as one:

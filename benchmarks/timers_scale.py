@@ -22,7 +22,7 @@ from redis.asyncio import Redis
 
 from benchmarks.bench import Bench, Plan, bench
 from benchmarks.claimer import claimer, stamp
-from benchmarks.figure import Beside, Figure, at_most, measured
+from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.measure import Cost, percentile, server_us
 from towpath import milliseconds
 from towpath.apps.timers.model import NewTimer, TypeKey, When, new_timer
@@ -59,7 +59,7 @@ def _delays(chance: random.Random, count: int) -> list[int]:
 # ── ours ─────────────────────────────────────────────────────────────────────────────────────
 
 
-class Ours:
+class TimersUnderLoad:
     """Timers on a server of their own."""
 
     def __init__(self, workbench: Bench) -> None:
@@ -180,7 +180,7 @@ _RECORD_BYTES = 60
 _PAYLOAD = msgspec.json.encode({"params": PARAMS, "due": 10**12})
 
 
-class Bare:
+class BareSet:
     """A sorted set and two strings per entry, on a server of its own."""
 
     def __init__(self, workbench: Bench) -> None:
@@ -236,10 +236,10 @@ class Bare:
 
 # ── both ─────────────────────────────────────────────────────────────────────────────────────
 
-Site = Ours | Bare
+TimerStore = TimersUnderLoad | BareSet
 
 
-class Seen:
+class ScaleSamples:
     """What was measured on one server, round by round."""
 
     def __init__(self) -> None:
@@ -254,32 +254,32 @@ class Seen:
 async def run(plan: Plan) -> list[Figure]:
     small, large = 1_000, plan.count(1_000_000, 50_000)
     count, samples = plan.count(2_000, 500), plan.count(200, 50)
-    seen: dict[tuple[str, int], Seen] = {}
+    seen: dict[tuple[str, int], ScaleSamples] = {}
     async with AsyncExitStack() as stack:
-        sites: dict[tuple[str, int], Site] = {}
+        stores: dict[tuple[str, int], TimerStore] = {}
         for size in (small, large):
-            for name, kind in (("ours", Ours), ("bare", Bare)):
-                site = kind(await stack.enter_async_context(bench()))
-                sites[name, size], seen[name, size] = site, Seen()
-                seen[name, size].bytes_each = await site.fill(size)
-                await _verbs(site, Seen(), BATCH)
+            for name, kind in (("ours", TimersUnderLoad), ("bare", BareSet)):
+                store = kind(await stack.enter_async_context(bench()))
+                stores[name, size], seen[name, size] = store, ScaleSamples()
+                seen[name, size].bytes_each = await store.fill(size)
+                await _verbs(store, ScaleSamples(), BATCH)
         for number in range(plan.count(7, 3)):
-            order = list(sites) if number % 2 == 0 else list(reversed(sites))
+            order = list(stores) if number % 2 == 0 else list(reversed(stores))
             for which in order:
-                await _verbs(sites[which], seen[which], count)
+                await _verbs(stores[which], seen[which], count)
             for which in order:
-                late = await sites[which].late(samples)
+                late = await stores[which].late(samples)
                 seen[which].late.append(percentile(late, 0.5))
     return _figures(small, large, seen)
 
 
-async def _verbs(site: Site, seen: Seen, count: int) -> None:
+async def _verbs(store: TimerStore, seen: ScaleSamples, count: int) -> None:
     for verb in VERBS:
-        work: Awaitable[None] = getattr(site, verb)(count)
-        seen.costs[verb].append(await site.workbench.meter.cost(count, work))
+        work: Awaitable[None] = getattr(store, verb)(count)
+        seen.costs[verb].append(await store.workbench.meter.cost(count, work))
 
 
-def _figures(small: int, large: int, seen: dict[tuple[str, int], Seen]) -> list[Figure]:
+def _figures(small: int, large: int, seen: dict[tuple[str, int], ScaleSamples]) -> list[Figure]:
     ours, bare = (
         (seen["ours", small], seen["ours", large]),
         (seen["bare", small], seen["bare", large]),
@@ -294,14 +294,14 @@ def _figures(small: int, large: int, seen: dict[tuple[str, int], Seen]) -> list[
                 f"{verb} with {large:,} waiting: CPU of the server",
                 "µs/timer",
                 mine,
-                beside=Beside(f"µs/timer with {small:,}", ours[0].cpu(verb)),
+                beside=Reference(f"µs/timer with {small:,}", ours[0].cpu(verb)),
             ),
             measured(
                 f"timers_scale.{verb}.bare",
                 f"the same of a bare set with {large:,}",
                 "µs/entry",
                 theirs,
-                beside=Beside(f"µs/entry with {small:,}", bare[0].cpu(verb)),
+                beside=Reference(f"µs/entry with {small:,}", bare[0].cpu(verb)),
             ),
         ]
     figures.append(
@@ -314,21 +314,21 @@ def _figures(small: int, large: int, seen: dict[tuple[str, int], Seen]) -> list[
             f"late with {large:,} waiting, at the claim, p50",
             "ms",
             ours[1].late,
-            beside=Beside(f"ms with {small:,}", ours[0].late),
+            beside=Reference(f"ms with {small:,}", ours[0].late),
         ),
         measured(
             "timers_scale.late.bare",
             f"the same of a bare set with {large:,}",
             "ms",
             bare[1].late,
-            beside=Beside(f"ms with {small:,}", bare[0].late),
+            beside=Reference(f"ms with {small:,}", bare[0].late),
         ),
         measured(
             "timers_scale.memory",
             f"{large:,} timers waiting, params of {len(msgspec.json.encode(PARAMS))} bytes",
             "bytes/timer",
             [ours[1].bytes_each],
-            beside=Beside("bytes/entry, bare", [bare[1].bytes_each]),
+            beside=Reference("bytes/entry, bare", [bare[1].bytes_each]),
         ),
     ]
 
@@ -349,6 +349,6 @@ def _growth(what: str, large: int, ours: Both, bare: Both) -> Figure:
         "x",
         grown(ours),
         at_most(MOST, "bare"),
-        beside=Beside("x, a bare set", grown(bare)),
+        beside=Reference("x, a bare set", grown(bare)),
         bound="rounds differ by more than the growth itself: see the lines with CPU and ms",
     )

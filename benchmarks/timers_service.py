@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 import msgspec
 
 from benchmarks.bench import Bench, Plan, bench
-from benchmarks.figure import Beside, Figure, at_least, measured
-from benchmarks.web.process import Started, started
-from benchmarks.web.serving import KEY, Serving, served_with
+from benchmarks.figure import Figure, Reference, at_least, measured
+from benchmarks.web.process import StartedProcess, started
+from benchmarks.web.serving import KEY, ServerProcess, served_with
 from benchmarks.web.wire import client, request
 from towpath.apps.timers.model import new_timer
 from towpath.apps.timers.options import TimersOptions
@@ -33,7 +33,7 @@ _AGAIN_S = 10
 """Seconds between two registrations: who is silent for 30 s is called no more."""
 
 
-class Round(msgspec.Struct):
+class CallsRound(msgspec.Struct):
     """What the instance tells of a round."""
 
     seconds: float
@@ -41,25 +41,25 @@ class Round(msgspec.Struct):
     """Opened so far."""
 
 
-class Callee:
+class CalleeProcess:
     """An instance in a process of its own."""
 
-    def __init__(self, process: Started, address: str) -> None:
+    def __init__(self, process: StartedProcess, address: str) -> None:
         self._process, self.address = process, address
 
-    async def round(self) -> Round:
+    async def round(self) -> CallsRound:
         """The next round that is over."""
         async with asyncio.timeout(_WITHIN):
             line = await self._process.said.readline()
-        return msgspec.json.decode(line, type=Round)
+        return msgspec.json.decode(line, type=CallsRound)
 
 
 @asynccontextmanager
-async def callee(calls: int) -> AsyncGenerator[Callee]:
+async def callee(calls: int) -> AsyncGenerator[CalleeProcess]:
     words = [sys.executable, "-m", "benchmarks.web.callee", str(calls)]
     async with started(words, {}) as process:
         told = msgspec.json.decode(await process.said.readline())
-        yield Callee(process, told["address"])
+        yield CalleeProcess(process, told["address"])
 
 
 async def run(plan: Plan) -> list[Figure]:
@@ -93,7 +93,7 @@ async def run(plan: Plan) -> list[Figure]:
             "calls/s",
             ours,
             at_least(0.6, "httpx"),
-            beside=Beside("calls/s, httpx alone", alone),
+            beside=Reference("calls/s, httpx alone", alone),
             bound=bound,
         ),
         measured("timers_service.cpu", f"{what}: CPU of the server process", "µs/call", cpu),
@@ -101,7 +101,9 @@ async def run(plan: Plan) -> list[Figure]:
     ]
 
 
-async def _fired(workbench: Bench, serving: Serving, instance: Callee, calls: int) -> Round:
+async def _fired(
+    workbench: Bench, serving: ServerProcess, instance: CalleeProcess, calls: int
+) -> CallsRound:
     """So many timers that are due at once; when the instance was called for all of them."""
     service = TimerService(lambda: workbench.engine, TimersOptions())
     due = wall_ms() + 2_000 + calls
@@ -114,7 +116,7 @@ async def _fired(workbench: Bench, serving: Serving, instance: Callee, calls: in
 
 
 @asynccontextmanager
-async def registered(serving: Serving, instance: Callee) -> AsyncGenerator[None]:
+async def registered(serving: ServerProcess, instance: CalleeProcess) -> AsyncGenerator[None]:
     """The instance is alive while the body runs."""
 
     async def keep() -> None:
@@ -130,7 +132,7 @@ async def registered(serving: Serving, instance: Callee) -> AsyncGenerator[None]
         keeping.cancel()
 
 
-async def _alone(instance: Callee, calls: int, tasks: int) -> Round:
+async def _alone(instance: CalleeProcess, calls: int, tasks: int) -> CallsRound:
     words = ["-m", "benchmarks.web.httpx_calls", instance.address, str(calls), str(tasks)]
     process = await asyncio.create_subprocess_exec(sys.executable, *words)
     seen = await instance.round()
@@ -138,7 +140,7 @@ async def _alone(instance: Callee, calls: int, tasks: int) -> Round:
     return seen
 
 
-async def register(serving: Serving, app: str, address: str, types: list[str]) -> str:
+async def register(serving: ServerProcess, app: str, address: str, types: list[str]) -> str:
     """Register an instance: its id."""
     body = msgspec.json.encode({"address": address, "task_types": types})
     async with client(serving.place) as one:

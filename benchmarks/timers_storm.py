@@ -12,11 +12,18 @@ from statistics import median
 import msgspec
 
 from benchmarks.bench import Plan
-from benchmarks.figure import Beside, Figure, at_most, measured, not_measured
+from benchmarks.figure import Figure, Reference, at_most, measured, not_measured
 from benchmarks.peers.environments import NotInstalled, prepare
+from benchmarks.peers.peer_bench import (
+    HandlerReports,
+    NotMeasured,
+    PeerBench,
+    peer_bench,
+    producing,
+    running,
+)
+from benchmarks.peers.peer_list import Peer
 from benchmarks.peers.progress import say
-from benchmarks.peers.roster import Peer
-from benchmarks.peers.stage import NotMeasured, Reports, Stage, producing, running, stage
 from benchmarks.timers_accuracy import contenders
 
 PEER = "bullmq"
@@ -26,7 +33,7 @@ _RUN_WITHIN = 300.0
 _SETTLED_AFTER = 1.0
 
 
-class Storm(msgspec.Struct, frozen=True):
+class StormRound(msgspec.Struct, frozen=True):
     """What was seen in one round."""
 
     seconds: float
@@ -42,14 +49,14 @@ async def run(plan: Plan) -> list[Figure]:
     count = plan.count(50_000, 5_000)
     lead = 5.0 + count / 1500
     [peer, ours] = contenders(PEER)
-    seen: dict[str, list[Storm]] = {peer.name: [], ours.name: []}
+    seen: dict[str, list[StormRound]] = {peer.name: [], ours.name: []}
     why = ""
-    async with stage() as rig:
+    async with peer_bench() as bench:
         for number in range(1 if plan.quick else 3):
             for row in (ours, peer) if number % 2 == 0 else (peer, ours):
                 try:
                     prepare(row)
-                    storm = await storm_of(rig, row, count, f"storm-{number}", lead=lead)
+                    storm = await storm_of(bench, row, count, f"storm-{number}", lead=lead)
                 except (NotInstalled, NotMeasured) as problem:
                     why = f"{row.label}: {problem}"
                     continue
@@ -60,22 +67,24 @@ async def run(plan: Plan) -> list[Figure]:
     return _figures(count, seen[ours.name], seen[peer.name], why)
 
 
-async def storm_of(rig: Stage, row: Peer, count: int, name: str, *, lead: float) -> Storm:
+async def storm_of(
+    bench: PeerBench, row: Peer, count: int, name: str, *, lead: float
+) -> StormRound:
     """So many timers that fall due within a second, *lead* seconds from now. Raises NotMeasured."""
-    rig.clear()
-    told = Reports(rig.report)
-    async with producing(rig, row) as producer, running(rig, row, row.worker) as worker:
+    bench.clear()
+    told = HandlerReports(bench.report)
+    async with producing(bench, row) as producer, running(bench, row, row.worker) as worker:
         await producer.order("pickup")
         await told.next("pickup", within=_STARTS_WITHIN, worker=worker)
         order = {"run": name, "count": count, "lead_s": lead, "span_s": SPAN_S}
         answer = await producer.order("storm", within=2 * lead, **order)
         if not answer["in_time"]:
             raise NotMeasured(f"its producer took longer than {lead:.0f} s to submit them")
-        before = rig.reading()
+        before = bench.reading()
         done = await told.next("storm", within=lead + _RUN_WITHIN, worker=worker)
         await asyncio.sleep(_SETTLED_AFTER)
-        used = rig.reading().cpu - before.cpu
-    return Storm(
+        used = bench.reading().cpu - before.cpu
+    return StormRound(
         (done["at"] - answer["first_ms"]) / 1000,
         done["behind"],
         done["early"],
@@ -83,7 +92,7 @@ async def storm_of(rig: Stage, row: Peer, count: int, name: str, *, lead: float)
     )
 
 
-def _figures(count: int, ours: list[Storm], peers: list[Storm], why: str) -> list[Figure]:
+def _figures(count: int, ours: list[StormRound], peers: list[StormRound], why: str) -> list[Figure]:
     what = f"{count:,} timers due within a second"
     label = "BullMQ"
     both = min(len(ours), len(peers))
@@ -91,7 +100,7 @@ def _figures(count: int, ours: list[Storm], peers: list[Storm], why: str) -> lis
     def of(name: str, about: str, unit: str, field: str) -> Figure:
         mine = [getattr(storm, field) for storm in ours]
         theirs = [getattr(storm, field) for storm in peers][:both]
-        beside = Beside(f"{unit}, {label}", theirs) if both else None
+        beside = Reference(f"{unit}, {label}", theirs) if both else None
         return measured(
             name, f"{what}: {about}", unit, mine[:both] if both else mine, beside=beside
         )

@@ -10,10 +10,10 @@ import time
 from asyncio import to_thread
 from typing import Any
 
-from benchmarks.bench import Kept, Plan
-from benchmarks.figure import Beside, Figure, measured
+from benchmarks.bench import Persistence, Plan
+from benchmarks.figure import Figure, Reference, measured
 from benchmarks.measure import percentile
-from benchmarks.objects.stage import MIB, Stage, stage
+from benchmarks.objects.upload_bench import MIB, UploadBench, upload_bench
 from benchmarks.web.serving import KEY, dropping
 
 CHUNK = 8 * MIB
@@ -24,13 +24,13 @@ async def run(plan: Plan) -> list[Figure]:
     chunks, rounds = plan.count(60, 10), plan.count(3, 2)
     body = os.urandom(CHUNK)
     figures: list[Figure] = []
-    for kept in (Kept.MEMORY, Kept.DISK):
+    for kept in (Persistence.MEMORY, Persistence.DISK):
         ours, theirs = list[list[float]](), list[list[float]]()
-        async with stage(kept) as rig, dropping() as nothing:
+        async with upload_bench(kept) as bench, dropping() as nothing:
             for _ in range(rounds):
-                ours.append(await to_thread(_acknowledged, rig, body, chunks))
+                ours.append(await to_thread(_acknowledged, bench, body, chunks))
                 theirs.append(await to_thread(_dropped, nothing.place, body, chunks))
-                await rig.clear()
+                await bench.clear()
         for word, share in (("p50", 0.5), ("p99", 0.99)):
             figures.append(
                 measured(
@@ -38,7 +38,7 @@ async def run(plan: Plan) -> list[Figure]:
                     f"PUT of a chunk of 8 MiB to its answer, Redis at {kept}, {word}",
                     "ms",
                     [percentile(times, share) for times in ours],
-                    beside=Beside(
+                    beside=Reference(
                         "ms, read and dropped", [percentile(times, share) for times in theirs]
                     ),
                 )
@@ -47,8 +47,8 @@ async def run(plan: Plan) -> list[Figure]:
     return figures
 
 
-def _acknowledged(rig: Stage, body: bytes, chunks: int) -> list[float]:
-    connection = http.client.HTTPConnection(*rig.serving.place)
+def _acknowledged(bench: UploadBench, body: bytes, chunks: int) -> list[float]:
+    connection = http.client.HTTPConnection(*bench.serving.place)
     wanted = json.dumps({"name": "a", "size": chunks * CHUNK, "chunk_size": CHUNK})
     json_type = {**_HEADERS, "Content-Type": "application/json"}
     connection.request("POST", "/api/v1/uploads", wanted, json_type)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.bench import Kept, Plan
+from benchmarks.bench import Persistence, Plan
 from benchmarks.figure import Figure, at_most, measured
-from benchmarks.objects.stage import MIB, Stage, new_file, stage
+from benchmarks.objects.upload_bench import MIB, UploadBench, new_file, upload_bench
 
 BUDGET = 128 * MIB
 _EVERY = 0.1
@@ -19,9 +19,9 @@ async def run(plan: Plan) -> list[Figure]:
     size, times = plan.count(512, 64) * MIB, plan.count(20, 3)
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
-        async with stage(Kept.MEMORY, TOWPATH_UPLOADS__BUDGET=str(BUDGET)) as rig:
-            await rig.uploaded(file, "8m")
-            peaks = await _flowing(rig, file, times)
+        async with upload_bench(Persistence.MEMORY, TOWPATH_UPLOADS__BUDGET=str(BUDGET)) as bench:
+            await bench.uploaded(file, "8m")
+            peaks = await _flowing(bench, file, times)
     total = size * times / MIB / 1024
     what = f"while {total:.1f} GiB flow through, budget {BUDGET // MIB} MiB"
     first, last = peaks[0], peaks[-1]
@@ -42,18 +42,18 @@ async def run(plan: Plan) -> list[Figure]:
     ]  # fmt: skip
 
 
-async def _flowing(rig: Stage, file: Path, times: int) -> list[tuple[float, float]]:
+async def _flowing(bench: UploadBench, file: Path, times: int) -> list[tuple[float, float]]:
     """The highest memory of server and Redis, in MiB, for each file that flowed through."""
     peaks: list[tuple[float, float]] = []
     for number in range(times):
-        sending = asyncio.create_task(rig.uploaded(file, "8m"))
+        sending = asyncio.create_task(bench.uploaded(file, "8m"))
         server = redis = 0.0
         while not sending.done():
-            server = max(server, rig.serving.resident() / MIB)
-            redis = max(redis, rig.bench.meter.memory() / MIB)
+            server = max(server, bench.serving.resident() / MIB)
+            redis = max(redis, bench.workbench.meter.memory() / MIB)
             await asyncio.wait([sending], timeout=_EVERY)
         await sending
-        await rig.clear()
+        await bench.clear()
         peaks.append((server, redis))
         sys.stderr.write(f"file {number + 1}: server {server:.0f} MiB, Redis {redis:.0f} MiB\n")
     return peaks

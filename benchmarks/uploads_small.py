@@ -9,9 +9,9 @@ import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from benchmarks.bench import Kept, Plan
-from benchmarks.figure import Beside, Figure, measured
-from benchmarks.objects.stage import BUCKET, Stage, stage
+from benchmarks.bench import Persistence, Plan
+from benchmarks.figure import Figure, Reference, measured
+from benchmarks.objects.upload_bench import BUCKET, UploadBench, upload_bench
 
 SIZE = 100 * 1024
 AT_ONCE = 16
@@ -24,15 +24,15 @@ async def run(plan: Plan) -> list[Figure]:
         files = [Path(folder) / f"{number}.bin" for number in range(count)]
         for file in files:
             file.write_bytes(os.urandom(SIZE))
-        for kept in (Kept.MEMORY, Kept.DISK):
+        for kept in (Persistence.MEMORY, Persistence.DISK):
             ours, theirs = list[float](), list[float]()
-            async with stage(kept) as rig:
+            async with upload_bench(kept) as bench:
                 for _ in range(rounds):
                     began = time.perf_counter()
-                    await rig.told(files, "--parallel", str(AT_ONCE))
+                    await bench.told(files, "--parallel", str(AT_ONCE))
                     ours.append(count / (time.perf_counter() - began))
-                    theirs.append(count / await _put(rig, files))
-                    await rig.clear()
+                    theirs.append(count / await _put(bench, files))
+                    await bench.clear()
                     sys.stderr.write(f"{kept}: {ours[-1]:.0f} beside {theirs[-1]:.0f} files/s\n")
             figures.append(
                 measured(
@@ -41,20 +41,20 @@ async def run(plan: Plan) -> list[Figure]:
                     f"{AT_ONCE} at once, Redis at {kept}",
                     "files/s",
                     ours,
-                    beside=Beside("files/s, put_object", theirs),
+                    beside=Reference("files/s, put_object", theirs),
                 )
             )
     return figures
 
 
-async def _put(rig: Stage, files: list[Path]) -> float:
+async def _put(bench: UploadBench, files: list[Path]) -> float:
     """Seconds for a `put_object` of each, as many at once."""
     room = asyncio.Semaphore(AT_ONCE)
     bodies = {file.name: file.read_bytes() for file in files}
 
     async def put(file: Path) -> None:
         async with room:
-            await rig.s3.put_object(Bucket=BUCKET, Key=file.name, Body=bodies[file.name])
+            await bench.s3.put_object(Bucket=BUCKET, Key=file.name, Body=bodies[file.name])
 
     began = time.perf_counter()
     await asyncio.gather(*map(put, files))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 from tempfile import TemporaryDirectory
 
-from benchmarks.bench import Kept, Plan
-from benchmarks.figure import Beside, Figure, at_least, measured
-from benchmarks.objects.stage import MIB, new_file, stage
+from benchmarks.bench import Persistence, Plan
+from benchmarks.figure import Figure, Reference, at_least, measured
+from benchmarks.objects.upload_bench import MIB, new_file, upload_bench
 from benchmarks.web.process import cpu_of
 
 CHUNKS = {"8m": "8 MiB", "1m": "1 MiB", "256k": "256 KiB"}
@@ -19,34 +19,36 @@ async def run(plan: Plan) -> list[Figure]:
     figures: list[Figure] = []
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
-        for kept in (Kept.MEMORY, Kept.DISK):
-            async with stage(kept) as rig:
-                await rig.uploaded(file, "8m")
-                await rig.direct(file)
+        for kept in (Persistence.MEMORY, Persistence.DISK):
+            async with upload_bench(kept) as bench:
+                await bench.uploaded(file, "8m")
+                await bench.direct(file)
                 times: dict[str, list[float]] = {name: [] for name in ("direct", *CHUNKS)}
                 spent = 0.0
                 for number in range(rounds):
                     order = list(times)
                     for name in order if number % 2 == 0 else reversed(order):
-                        before = cpu_of([rig.serving.pid])
+                        before = cpu_of([bench.serving.pid])
                         if name == "direct":
-                            times[name].append(await rig.direct(file))
+                            times[name].append(await bench.direct(file))
                         else:
-                            times[name].append(await rig.uploaded(file, name))
+                            times[name].append(await bench.uploaded(file, name))
                         if name == "8m":
-                            spent = cpu_of([rig.serving.pid]) - before
-                    await rig.clear()
+                            spent = cpu_of([bench.serving.pid]) - before
+                    await bench.clear()
                     told = ", ".join(f"{name} {found[-1]:.1f} s" for name, found in times.items())
                     sys.stderr.write(f"{kept}, round {number + 1}: {told}\n")
                 figures += _figures(kept, size, times, spent)
     return figures
 
 
-def _figures(kept: Kept, size: int, times: dict[str, list[float]], spent: float) -> list[Figure]:
+def _figures(
+    kept: Persistence, size: int, times: dict[str, list[float]], spent: float
+) -> list[Figure]:
     def rates(name: str) -> list[float]:
         return [size / MIB / seconds for seconds in times[name]]
 
-    direct = Beside("MiB/s, upload_part", rates("direct"))
+    direct = Reference("MiB/s, upload_part", rates("direct"))
     bound = (
         f"the server's process used {spent / (size / MIB) * 1000:.1f} ms of CPU per MiB to receive "
         "and to store; it, Redis, the store and the client share the cores"
@@ -70,7 +72,7 @@ def _figures(kept: Kept, size: int, times: dict[str, list[float]], spent: float)
             "MiB/s",
             rates("256k"),
             at_least(0.9, "8 MiB"),
-            beside=Beside("MiB/s, 8 MiB", rates("8m")),
+            beside=Reference("MiB/s, 8 MiB", rates("8m")),
             bound=bound,
         )
     )

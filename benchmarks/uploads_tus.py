@@ -8,9 +8,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.bench import Kept, Plan
-from benchmarks.figure import Beside, Figure, at_least, measured, not_measured
-from benchmarks.objects.stage import BUCKET, MIB, Stage, new_file, node, stage
+from benchmarks.bench import Persistence, Plan
+from benchmarks.figure import Figure, Reference, at_least, measured, not_measured
+from benchmarks.objects.upload_bench import BUCKET, MIB, UploadBench, new_file, node, upload_bench
 from benchmarks.peers.environments import NotInstalled, node_environment
 from benchmarks.web.serving import KEY
 
@@ -28,25 +28,27 @@ async def run(plan: Plan) -> list[Figure]:
     figures: list[Figure] = []
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         file = new_file(folder, size)
-        for kept in (Kept.MEMORY, Kept.DISK) if not plan.quick else (Kept.MEMORY,):
-            async with stage(kept) as rig, aclosing(_server(rig, modules)) as server:
+        for kept in (
+            (Persistence.MEMORY, Persistence.DISK) if not plan.quick else (Persistence.MEMORY,)
+        ):
+            async with upload_bench(kept) as bench, aclosing(_server(bench, modules)) as server:
                 port = (await anext(server))["port"]
                 for chunk in CHUNKS:
                     ours, theirs = list[float](), list[float]()
                     for _ in range(rounds):
-                        here = (f"{rig.url}/files", KEY)
-                        ours.append(await _sent(rig, file, chunk, here, modules))
+                        here = (f"{bench.url}/files", KEY)
+                        ours.append(await _sent(bench, file, chunk, here, modules))
                         there = (f"http://127.0.0.1:{port}/files", "")
-                        theirs.append(await _sent(rig, file, chunk, there, modules))
-                        await rig.clear()
+                        theirs.append(await _sent(bench, file, chunk, there, modules))
+                        await bench.clear()
                         told = f"ours {ours[-1]:.1f} s, @tus/server {theirs[-1]:.1f} s"
                         sys.stderr.write(f"{kept} {chunk} MiB: {told}\n")
                     figures.append(_figure(kept, size, chunk, ours, theirs))
     return figures
 
 
-def _server(rig: Stage, modules: Path) -> Any:
-    objects = rig.objects
+def _server(bench: UploadBench, modules: Path) -> Any:
+    objects = bench.objects
     told = {
         "bucket": BUCKET,
         "endpoint": objects.url,
@@ -56,23 +58,27 @@ def _server(rig: Stage, modules: Path) -> Any:
     return node("tus_server.js", told, modules)
 
 
-async def _sent(rig: Stage, file: Path, chunk: int, where: tuple[str, str], modules: Path) -> float:
+async def _sent(
+    bench: UploadBench, file: Path, chunk: int, where: tuple[str, str], modules: Path
+) -> float:
     """Seconds until the client is told that it is done; with us, until the object is there."""
     endpoint, key = where
     told = {"file": str(file), "endpoint": endpoint, "chunk": chunk * MIB, "key": key}
     async with aclosing(node("tus_send.js", told, modules)) as said:
         answer = await anext(said)
     assert "seconds" in answer, answer
-    return answer["seconds"] + (await rig.stored(answer["url"]) if key else 0.0)
+    return answer["seconds"] + (await bench.stored(answer["url"]) if key else 0.0)
 
 
-def _figure(kept: Kept, size: int, chunk: int, ours: list[float], theirs: list[float]) -> Figure:
+def _figure(
+    kept: Persistence, size: int, chunk: int, ours: list[float], theirs: list[float]
+) -> Figure:
     return measured(
         f"uploads_tus.{kept}.{chunk}m",
         f"{size // MIB} MiB by tus-js-client in chunks of {chunk} MiB, Redis at {kept}",
         "MiB/s",
         [size / MIB / seconds for seconds in ours],
         at_least(CHUNKS[chunk], "@tus/server"),
-        beside=Beside("MiB/s, @tus/server", [size / MIB / seconds for seconds in theirs]),
+        beside=Reference("MiB/s, @tus/server", [size / MIB / seconds for seconds in theirs]),
         bound="the client, the server, Redis and the store share two cores",
     )

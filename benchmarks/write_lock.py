@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple, cast
 
 from sqlalchemy import text
 
-from benchmarks.databases import Kind, database
+from benchmarks.databases import DatabaseKind, database
 from towpath.engine.model import Complete, Fail, JobRef, Lease, Settlement
 from towpath.ids import Token, job_id, queue_name
 from towpath.ledger.ledger import Ledger
@@ -32,7 +32,7 @@ ROUNDS, MANY, RECORDS, AT_ONCE = 20, 100, 4_000, 200
 _WRITES = ("INSERT", "UPDATE", "DELETE", "BEGIN IMMEDIATE")
 
 
-class Held(NamedTuple):
+class LockHold(NamedTuple):
     """One time that the lock was held."""
 
     seconds: float
@@ -40,10 +40,10 @@ class Held(NamedTuple):
     statements: int
 
 
-class Watched(sqlite3.Connection):
+class WatchedConnection(sqlite3.Connection):
     """A connection that notes when it has the write lock, and what it does meanwhile."""
 
-    held: ClassVar[list[Held]] = []
+    held: ClassVar[list[LockHold]] = []
 
     def __init__(self, *rest: Any, **more: Any) -> None:
         super().__init__(*rest, **more)
@@ -53,7 +53,7 @@ class Watched(sqlite3.Connection):
         return super().cursor(_Cursor)
 
     def execute(self, words: str, *rest: Any) -> Any:
-        return self.timed(words, lambda: super(Watched, self).execute(words, *rest))
+        return self.timed(words, lambda: super(WatchedConnection, self).execute(words, *rest))
 
     def commit(self) -> None:
         self.timed("COMMIT", super().commit)
@@ -74,7 +74,7 @@ class Watched(sqlite3.Connection):
             self._inside += ended - began
             self._statements += bool(words)
             if words in {"COMMIT", "ROLLBACK"}:
-                self.held.append(Held(ended - self._since, self._inside, self._statements))
+                self.held.append(LockHold(ended - self._since, self._inside, self._statements))
                 self._since = 0.0
         return answer
 
@@ -90,13 +90,13 @@ class _Cursor(sqlite3.Cursor):
         return self._timed("", super().fetchall)
 
     def _timed(self, words: str, call: Callable[[], Any]) -> Any:
-        return cast("Watched", self.connection).timed(words, call)
+        return cast("WatchedConnection", self.connection).timed(words, call)
 
 
 # ── the changes ──────────────────────────────────────────────────────────────────────────
 
 
-class Clerk:
+class RecordWriter:
     """Does each kind of change to records of its own."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -139,13 +139,13 @@ async def _all(things: Any) -> None:
 Step = Callable[[], Awaitable[Any]]
 
 
-async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
+async def _steps(writer: RecordWriter, many: int) -> dict[str, Step]:
     """Things to measure, ready to be done."""
-    ledger, jobs = clerk.ledger, clerk.ledger.jobs
-    new, about = clerk.ids(many), clerk.ids(many)
-    waiting, again = await clerk.made(many), await clerk.made(many)
-    done, failing = await clerk.begun(many), await clerk.begun(many)
-    mixed = clerk.ids(many), await clerk.made(many), await clerk.begun(many)
+    ledger, jobs = writer.ledger, writer.ledger.jobs
+    new, about = writer.ids(many), writer.ids(many)
+    waiting, again = await writer.made(many), await writer.made(many)
+    done, failing = await writer.begun(many), await writer.begun(many)
+    mixed = writer.ids(many), await writer.made(many), await writer.begun(many)
     due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
     await ledger.write(lambda connection: connection.execute(due))
     taken: list[Any] = []
@@ -154,24 +154,24 @@ async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
         taken[:] = as_read(await ledger.write(lambda connection: claim_due(connection, "mails")))
 
     async def complete(leases: list[Lease]) -> None:
-        await _all(clerk.end(lease, Complete(lease)) for lease in leases)
+        await _all(writer.end(lease, Complete(lease)) for lease in leases)
 
     async def everything() -> None:
         new, waiting, running = mixed
         await _all(
-            [*map(clerk.create, new), *map(clerk.begin, waiting)]
-            + [clerk.end(lease, Complete(lease)) for lease in running]
+            [*map(writer.create, new), *map(writer.begin, waiting)]
+            + [writer.end(lease, Complete(lease)) for lease in running]
         )
 
     parcels = [NewEvent(type="t", key=f"k{n}", data=b"{}") for n in range(many)]
     return {
-        "create": lambda: _all(clerk.create(id) for id in new),
+        "create": lambda: _all(writer.create(id) for id in new),
         "create about a subject": lambda: _all(
-            clerk.create(id, subject=f"s{n % 10}") for n, id in enumerate(about)
+            writer.create(id, subject=f"s{n % 10}") for n, id in enumerate(about)
         ),
-        "begin": lambda: _all(clerk.begin(id) for id in waiting),
+        "begin": lambda: _all(writer.begin(id) for id in waiting),
         "end": lambda: complete(done),
-        "fail": lambda: _all(clerk.end(lease, Fail(lease, "no")) for lease in failing),
+        "fail": lambda: _all(writer.end(lease, Fail(lease, "no")) for lease in failing),
         "cancel": lambda: _all(jobs.cancel("mails", id) for id in again),
         "retry": lambda: _all(jobs.retry("mails", id) for id in again),
         "create, begin, end": everything,
@@ -184,26 +184,26 @@ async def _steps(clerk: Clerk, many: int) -> dict[str, Step]:
     }
 
 
-async def measure(ledger: Ledger, many: int) -> dict[str, list[Held]]:
-    clerk, found = Clerk(ledger), dict[str, list[Held]]()
-    clerk.ids(1_000_000 * many)
+async def measure(ledger: Ledger, many: int) -> dict[str, list[LockHold]]:
+    writer, found = RecordWriter(ledger), dict[str, list[LockHold]]()
+    writer.ids(1_000_000 * many)
     for _ in range(ROUNDS):
-        for name, step in (await _steps(clerk, many)).items():
-            Watched.held.clear()
+        for name, step in (await _steps(writer, many)).items():
+            WatchedConnection.held.clear()
             await step()
-            found.setdefault(name, []).extend(Watched.held)
+            found.setdefault(name, []).extend(WatchedConnection.held)
     return found
 
 
 async def rate(ledger: Ledger) -> float:
     """Records per second that are made, begun and completed."""
-    clerk, turn = Clerk(ledger), asyncio.Semaphore(AT_ONCE)
+    writer, turn = RecordWriter(ledger), asyncio.Semaphore(AT_ONCE)
 
     async def one(id: str) -> None:
         async with turn:
-            await clerk.create(id)
-            lease = await clerk.begin(id)
-            await clerk.end(lease, Complete(lease))
+            await writer.create(id)
+            lease = await writer.begin(id)
+            await writer.end(lease, Complete(lease))
 
     began = perf_counter()
     await _all(one(f"r{n}") for n in range(RECORDS))
@@ -212,11 +212,11 @@ async def rate(ledger: Ledger) -> float:
 
 async def main() -> None:
     real = sqlite3.connect
-    async with database(Kind.SQLITE) as place, Ledger(place.url) as ledger:
+    async with database(DatabaseKind.SQLITE) as place, Ledger(place.url) as ledger:
         await ledger.migrate()
         rates = [await rate(ledger)]
-    async with database(Kind.SQLITE) as place, Ledger(place.url, sinks=["one"]) as ledger:
-        sqlite3.connect = lambda *a, **k: real(*a, factory=Watched, **k)  # pyright: ignore -- measured
+    async with database(DatabaseKind.SQLITE) as place, Ledger(place.url, sinks=["one"]) as ledger:
+        sqlite3.connect = lambda *a, **k: real(*a, factory=WatchedConnection, **k)  # pyright: ignore -- measured
         await ledger.migrate()
         for many in (1, MANY):
             sys.stdout.write(f"\n{many} at once          lock ms   SQLite   Python  statements\n")

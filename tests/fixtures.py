@@ -74,8 +74,8 @@ def blocking_ends() -> Iterator[None]:
     queuing records on the server that the next test uses.
     """
     yield
-    for it in list(connection._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
-        it.leave_blocking()
+    for connected in list(connection._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
+        connected.leave_blocking()
 
 
 @pytest.fixture

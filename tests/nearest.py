@@ -38,11 +38,13 @@ def _git(*words: str) -> list[str]:
 def nearest(files: Iterable[str], root: Path = ROOT) -> list[str]:
     """The tests nearest to *files*: those among them first."""
     paths = [Path(file) for file in files]
-    found = Counter({str(it): 1000 for it in paths if _is_test(it) and (root / it).is_file()})
+    found = Counter(
+        {str(path): 1000 for path in paths if _is_test(path) and (root / path).is_file()}
+    )
     for path in paths:
         if path.parts[:2] == ("src", "towpath") and path.suffix == ".py":
             found.update(_importing(path, root))
-    return [name for name, _ in sorted(found.items(), key=lambda it: (-it[1], it[0]))][:MOST]
+    return [name for name, _ in sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))][:MOST]
 
 
 def _is_test(path: Path) -> bool:
@@ -56,8 +58,10 @@ def _importing(path: Path, root: Path) -> list[str]:
     folder = root / "tests" / FOLDERS.get(room, room)
     module = ".".join(path.with_suffix("").parts[1:]).removesuffix(".__init__")
     imports = re.compile(rf"^from {re.escape(module)} import", re.MULTILINE)
-    tests = (it.relative_to(root) for it in folder.rglob("test_*.py"))
-    return [str(it) for it in tests if _is_test(it) and imports.search((root / it).read_text())]
+    tests = (test.relative_to(root) for test in folder.rglob("test_*.py"))
+    return [
+        str(test) for test in tests if _is_test(test) and imports.search((root / test).read_text())
+    ]
 
 
 if __name__ == "__main__":

@@ -73,8 +73,8 @@ class Ran:
 
     @property
     def object(self) -> Any:
-        [it] = self.objects
-        return it
+        [only] = self.objects
+        return only
 
     @property
     def refusal(self) -> Any:
@@ -265,12 +265,12 @@ def _run(words: list[str], on_warnings: str) -> None:
         sys.argv, sys.path[0] = rest, str(Path(rest[0]).parent)
         runpy.run_path(rest[0], run_name="__main__")
         return
-    kind, it, *_ = rest
+    kind, program, *_ = rest
     sys.argv, sys.path[0] = rest[1:], str(Path.cwd())
     if kind == "-c":
-        exec(it, {"__name__": "__main__"})  # noqa: S102 -- as Python itself does
+        exec(program, {"__name__": "__main__"})  # noqa: S102 -- as Python itself does
     else:
-        runpy.run_module(it, run_name="__main__", alter_sys=True)
+        runpy.run_module(program, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

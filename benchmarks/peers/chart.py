@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import NotInstalled, python_environment
-from benchmarks.peers.roster import ROOT, roster
+from benchmarks.peers.peer_list import ROOT, all_peers
 from benchmarks.report import Marks, put, with_pipes
 
 CHART = ROOT / "docs" / "images" / "peers.png"
@@ -51,7 +51,7 @@ SHORT = {
 SHOWN = Marks("peers", "python -m benchmarks.peers.chart")
 SHORT_TABLES = (ROOT / "README.md", ROOT / "docs" / "comparison.md")
 _WITHIN = 60
-_NODE = {peer.label for peer in roster() if not peer.in_python}
+_NODE = {peer.label for peer in all_peers() if not peer.in_python}
 
 
 def draw(page: str, to: Path = CHART) -> Path:

@@ -9,10 +9,17 @@ from datetime import UTC, datetime
 from benchmarks.bench import Plan
 from benchmarks.figure import Figure, at_most, measured
 from benchmarks.peers.environments import NotInstalled, prepare
+from benchmarks.peers.peer_bench import (
+    HandlerReports,
+    NotMeasured,
+    PeerBench,
+    peer_bench,
+    producing,
+    running,
+)
+from benchmarks.peers.peer_list import Peer, all_peers
 from benchmarks.peers.progress import say
-from benchmarks.peers.roster import Peer, roster
-from benchmarks.peers.stage import NotMeasured, Reports, Stage, producing, running, stage
-from benchmarks.peers.standing import Recoveries, Recovery, Who, keep
+from benchmarks.peers.run_results import Recoveries, Recovery, RowIdentity, keep
 from benchmarks.versions import versions
 
 LEASE_SECONDS = 15
@@ -22,7 +29,7 @@ _STARTS_WITHIN = 30.0
 
 
 async def run(plan: Plan) -> list[Figure]:
-    recoveries = await crash_all(plan, roster())
+    recoveries = await crash_all(plan, all_peers())
     keep(recoveries)
     return figures(recoveries)
 
@@ -31,37 +38,37 @@ async def crash_all(plan: Plan, peers: list[Peer]) -> Recoveries:
     """One after the other: each has the machine for itself."""
     made_with = await versions()
     found: list[Recovery] = []
-    async with stage() as rig:
+    async with peer_bench() as bench:
         for peer in peers:
-            found.append(await _recovery(rig, peer, plan.watch, made_with.towpath))
+            found.append(await _recovery(bench, peer, plan.watch, made_with.towpath))
             one = found[-1]
             say(f"{peer.label}: {told(one, plan.watch)}")
     today = datetime.now(UTC).date().isoformat()
     return Recoveries(today, str(made_with), plan.quick, plan.watch, found)
 
 
-async def _recovery(rig: Stage, peer: Peer, watch: float, version: str) -> Recovery:
-    recovery = Recovery(Who.of(peer, version))
+async def _recovery(bench: PeerBench, peer: Peer, watch: float, version: str) -> Recovery:
+    recovery = Recovery(RowIdentity.of(peer, version))
     try:
         prepare(peer)
-        recovery.seconds = await _crash(rig, peer, watch)
+        recovery.seconds = await _crash(bench, peer, watch)
     except (NotInstalled, NotMeasured) as problem:
         recovery.not_measured = str(problem)
     return recovery
 
 
-async def _crash(rig: Stage, peer: Peer, watch: float) -> float | None:
+async def _crash(bench: PeerBench, peer: Peer, watch: float) -> float | None:
     """Kill a worker 3 s into a job, start another at once, and see when the job runs again."""
-    rig.clear()
-    told = Reports(rig.report)
-    async with producing(rig, peer) as producer:
-        async with running(rig, peer, peer.worker) as first:
+    bench.clear()
+    told = HandlerReports(bench.report)
+    async with producing(bench, peer) as producer:
+        async with running(bench, peer, peer.worker) as first:
             await producer.order("long", seconds=JOB_SECONDS)
             began = await told.next("long", within=_STARTS_WITHIN, worker=first)
             await asyncio.sleep(max(0.0, began["at"] + KILLED_AFTER - time.monotonic()))
             first.kill()
             killed = time.monotonic()
-        async with running(rig, peer, peer.worker) as second:
+        async with running(bench, peer, peer.worker) as second:
             try:
                 again = await told.next("long", within=watch, worker=second)
             except NotMeasured:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.peers.roster import HERE, ROOT, Peer
+from benchmarks.peers.peer_list import HERE, ROOT, Peer
 
 PLACE = HERE.parent / ".peers"
 _STAMP = ".installed"

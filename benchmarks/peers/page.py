@@ -11,7 +11,7 @@ from benchmarks.peers import crash as crashing
 from benchmarks.peers.chart import CHART, PAGE, draw, write_short
 from benchmarks.peers.crash import told
 from benchmarks.peers.environments import NotInstalled
-from benchmarks.peers.standing import Comparison, Recoveries, Standing, Who, kept
+from benchmarks.peers.run_results import Comparison, Recoveries, RowIdentity, RowResults, kept
 from benchmarks.report import Marks, number, put, summary, with_pipes
 
 PEERS = Marks("peers", "python -m benchmarks peers --write")
@@ -73,7 +73,7 @@ def recovery_blocks(crashed: Recoveries) -> list[str]:
     ]
 
 
-def _row(one: Standing) -> tuple[str, ...]:
+def _row(one: RowResults) -> tuple[str, ...]:
     name = f"**{one.who.label}**" if one.who.ours else one.who.label
     drains, lateness = one.rounds("drain"), one.at(0.0, "late_ms")
     cells = (
@@ -111,7 +111,7 @@ def _ratios(figures: Sequence[Figure]) -> list[str]:
     ]
 
 
-def _settings(who: Who, jobs: int) -> str:
+def _settings(who: RowIdentity, jobs: int) -> str:
     bulk = f"; in bulk: {who.bulk}" if who.bulk else ""
     return f"{who.label} {who.version}: {who.settings}{bulk}; {jobs:,} jobs."
 

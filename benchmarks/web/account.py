@@ -12,7 +12,7 @@ class Violation(Exception):
     """A promise was broken: a figure of a run that loses messages is worth nothing."""
 
 
-class Given(msgspec.Struct, frozen=True):
+class HeldMessage(msgspec.Struct, frozen=True):
     """One message in one consumer's hands."""
 
     user: str
@@ -22,14 +22,14 @@ class Given(msgspec.Struct, frozen=True):
     """The store's time of the claim, so tokens tell which claim came first."""
 
 
-class Account:
+class MessageAccount:
     """What happened to *each* messages of every one of *users*."""
 
     def __init__(self, users: int, each: int) -> None:
         self._users, self._each = users, each
-        self._given: list[Given] = []
+        self._given: list[HeldMessage] = []
         self._completing: set[tuple[str, int]] = set()
-        self._completed: list[Given] = []
+        self._completed: list[HeldMessage] = []
         self.deaths = 0
         self.refused = 0
         """Completions that came too late, and did not count."""
@@ -42,17 +42,17 @@ class Account:
     def done(self) -> int:
         return len(self._completed)
 
-    def given(self, given: Given) -> None:
+    def given(self, given: HeldMessage) -> None:
         """A consumer got a message. Raises Violation if the one before it can't be done yet."""
         self._given.append(given)
         if given.number and (given.user, given.number - 1) not in self._completing:
             raise Violation(f"{_named(given)} was given before its forerunner was done")
 
-    def completing(self, given: Given) -> None:
+    def completing(self, given: HeldMessage) -> None:
         """A consumer is about to say that it is done."""
         self._completing.add((given.user, given.number))
 
-    def completed(self, given: Given) -> None:
+    def completed(self, given: HeldMessage) -> None:
         """The server said yes."""
         self._completed.append(given)
 
@@ -72,9 +72,9 @@ class Account:
         if totals["completed"] != self.total:
             raise Violation(f"the server counts {totals['completed']} of {self.total} completions")
 
-    def _last_of_each(self) -> dict[tuple[str, int], Given]:
+    def _last_of_each(self) -> dict[tuple[str, int], HeldMessage]:
         """The last claim of each message. Raises Violation if a user's came out of order."""
-        by_user: defaultdict[str, list[Given]] = defaultdict(list)
+        by_user: defaultdict[str, list[HeldMessage]] = defaultdict(list)
         for given in sorted(self._given, key=lambda given: given.token):
             by_user[given.user].append(given)
         for mine in by_user.values():
@@ -85,5 +85,5 @@ class Account:
         return {(given.user, given.number): given for mine in by_user.values() for given in mine}
 
 
-def _named(given: Given) -> str:
+def _named(given: HeldMessage) -> str:
     return f"message {given.number} of {given.user}"

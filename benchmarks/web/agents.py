@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.web.account import Violation
 from benchmarks.web.serving import KEY
-from benchmarks.web.wire import Answer, Client, Place, client, request
+from benchmarks.web.wire import HttpAnswer, HttpClient, Place, client, request
 
 REPOSITORY = "octo/repo"
 RELEASED = 0.2
@@ -23,7 +23,7 @@ _TELLERS = 20
 _WITHIN = 300.0
 
 
-class Holders:
+class IssueHolders:
     """Who holds which of the issues of one round."""
 
     def __init__(self, issues: Iterable[int]) -> None:
@@ -55,7 +55,7 @@ class Holders:
         self._left.discard(issue)
 
 
-class Race:
+class IssueRace:
     """One race: issues are told of, agents take them, all of them are completed in the end."""
 
     def __init__(self, place: Place, *, seed: int) -> None:
@@ -77,9 +77,9 @@ class Race:
 
         await asyncio.gather(*(tell(numbers[at::_TELLERS]) for at in range(_TELLERS)))
 
-    async def run(self, agents: int, issues: range) -> Holders:
+    async def run(self, agents: int, issues: range) -> IssueHolders:
         """Until all issues are completed. Raises Violation, also if that takes too long."""
-        holders = Holders(issues)
+        holders = IssueHolders(issues)
         try:
             async with asyncio.timeout(_WITHIN), asyncio.TaskGroup() as everybody:
                 for number in range(agents):
@@ -90,7 +90,7 @@ class Race:
             raise group.exceptions[0] from None
         return holders
 
-    async def _agent(self, name: str, holders: Holders) -> None:
+    async def _agent(self, name: str, holders: IssueHolders) -> None:
         async with client(self._place) as agent:
             while not holders.all_done:
                 began = time.perf_counter()
@@ -103,7 +103,7 @@ class Race:
                     continue
                 await self._work(agent, msgspec.json.decode(answer.body), name, holders)
 
-    async def _work(self, agent: Client, task: Any, name: str, holders: Holders) -> None:
+    async def _work(self, agent: HttpClient, task: Any, name: str, holders: IssueHolders) -> None:
         issue = task["issue_number"]
         holders.given(issue, name, task["token"])
         await asyncio.sleep(_PAUSE * self._chance.random())
@@ -117,7 +117,7 @@ class Race:
         if verb == "complete":
             holders.completed(issue)
 
-    async def _asked(self, who: Client, path: str, body: object, *statuses: int) -> Answer:
+    async def _asked(self, who: HttpClient, path: str, body: object, *statuses: int) -> HttpAnswer:
         """The answer; a server that is too busy is asked again under the same name."""
         name = str(self._chance.random())
         while True:
@@ -128,7 +128,9 @@ class Race:
             await asyncio.sleep(_PAUSE_BUSY * self._chance.random())
 
 
-async def asked(who: Client, path: str, body: object, *statuses: int, name: str = "") -> Answer:
+async def asked(
+    who: HttpClient, path: str, body: object, *statuses: int, name: str = ""
+) -> HttpAnswer:
     answer = await who.ask(request("POST", path, KEY, msgspec.json.encode(body), name=name))
     if answer.status not in statuses:
         raise Violation(f"{path} was answered with {answer.status}: {answer.body[:200]!r}")

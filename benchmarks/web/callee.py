@@ -20,7 +20,7 @@ _ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 _HEAD_ENDS, _LENGTH = b"\r\n\r\n", b"content-length:"
 
 
-class Calls(msgspec.Struct):
+class ReceivedCalls(msgspec.Struct):
     """Calls of one round."""
 
     each: int
@@ -38,10 +38,10 @@ class Calls(msgspec.Struct):
             self.count = 0
 
 
-class Callee(asyncio.Protocol):
+class CalleeProtocol(asyncio.Protocol):
     """One connection: answers 200 to each request that has a length."""
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: ReceivedCalls) -> None:
         self._calls, self._buffer = calls, b""
         self._transport: asyncio.Transport | None = None
 
@@ -64,9 +64,9 @@ class Callee(asyncio.Protocol):
 
 
 async def _main(each: int) -> None:
-    calls = Calls(each)
+    calls = ReceivedCalls(each)
     loop = asyncio.get_running_loop()
-    server = await loop.create_server(lambda: Callee(calls), "127.0.0.1", 0)
+    server = await loop.create_server(lambda: CalleeProtocol(calls), "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     print(json.dumps({"address": f"http://{host}:{port}/timers"}), flush=True)
     await server.serve_forever()

@@ -11,14 +11,14 @@ import msgspec
 
 from benchmarks.bench import Bench
 from benchmarks.measure import Cost
-from benchmarks.web.serving import KEY, Serving
-from benchmarks.web.wire import Answer, Wire, request
+from benchmarks.web.serving import KEY, ServerProcess
+from benchmarks.web.wire import HttpAnswer, HttpConnection, request
 
 CONNECTIONS = 32
 _SETTLED = (200, 202)
 
 
-class Trial(msgspec.Struct, frozen=True):
+class LoadResult(msgspec.Struct, frozen=True):
     """What a number of requests took."""
 
     cost: Cost
@@ -47,13 +47,15 @@ class Costs(Protocol):
     async def cost(self, jobs: int, work: Awaitable[object]) -> Cost: ...
 
 
-async def load(workbench: Bench, serving: Serving, bodies: Iterable[bytes]) -> Trial:
+async def load(workbench: Bench, serving: ServerProcess, bodies: Iterable[bytes]) -> LoadResult:
     """Post each of *bodies* as a message, as fast as they are answered."""
     requests = [request("POST", "/api/v1/message", KEY, body) for body in bodies]
     return await send(workbench.meter, serving, iter(requests), len(requests))
 
 
-async def send(meter: Costs, serving: Serving, requests: Iterator[bytes], count: int) -> Trial:
+async def send(
+    meter: Costs, serving: ServerProcess, requests: Iterator[bytes], count: int
+) -> LoadResult:
     """Send each of *count* requests once. Any answer but that it was taken is an error."""
     senders = [_Sender(requests) for _ in range(CONNECTIONS)]
     loop = asyncio.get_running_loop()
@@ -67,14 +69,14 @@ async def send(meter: Costs, serving: Serving, requests: Iterator[bytes], count:
             sender.wire.close()
     times = [ms for sender in senders for ms in sender.times_ms]
     assert len(times) == count, "not all were answered"
-    return Trial(cost, serving.cpu() - web, times)
+    return LoadResult(cost, serving.cpu() - web, times)
 
 
 class _Sender:
     """One connection. No task wakes between an answer and the next request: that is cheap."""
 
     def __init__(self, requests: Iterator[bytes]) -> None:
-        self.wire = Wire(self._answered, self._lost)
+        self.wire = HttpConnection(self._answered, self._lost)
         self.times_ms: list[float] = []
         self._requests = requests
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -92,7 +94,7 @@ class _Sender:
         self._sent = perf_counter()
         self.wire.send(following)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: HttpAnswer) -> None:
         self.times_ms.append((perf_counter() - self._sent) * 1000)
         if answer.status in _SETTLED:
             self._next()

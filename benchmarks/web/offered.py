@@ -12,14 +12,14 @@ from collections.abc import Iterator
 from itertools import islice
 from time import perf_counter_ns
 
-from benchmarks.web.wire import Answer, Place, Wire
+from benchmarks.web.wire import HttpAnswer, HttpConnection, Place
 
 CONNECTIONS = 128
 _LATE_S = 60.0
 _TICK_S = 0.002
 
 
-class Offered:
+class OfferedLoad:
     """Connections over which requests are offered."""
 
     def __init__(self) -> None:
@@ -68,7 +68,7 @@ class Offered:
         while self._waiting and self._free:
             self._free.pop().send(*self._waiting.popleft())
 
-    def heard(self, sender: _Sender, id: str, answer: Answer) -> None:
+    def heard(self, sender: _Sender, id: str, answer: HttpAnswer) -> None:
         if answer.status != 202:
             self.failed(f"{answer.status}: {answer.body[:200]!r}")
             return
@@ -85,15 +85,15 @@ class Offered:
 
 
 class _Sender:
-    def __init__(self, offered: Offered) -> None:
-        self.wire = Wire(self._answered, self._lost)
+    def __init__(self, offered: OfferedLoad) -> None:
+        self.wire = HttpConnection(self._answered, self._lost)
         self._offered, self._id = offered, ""
 
     def send(self, id: str, request: bytes) -> None:
         self._id = id
         self.wire.send(request)
 
-    def _answered(self, answer: Answer) -> None:
+    def _answered(self, answer: HttpAnswer) -> None:
         self._offered.heard(self, self._id, answer)
 
     def _lost(self) -> None:

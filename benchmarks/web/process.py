@@ -10,13 +10,13 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from benchmarks.claimer import ROOT
-from benchmarks.peers.side.family import PROC, family
+from benchmarks.peers.side.process_tree import PROC, process_tree
 
 _LIFELINE = "benchmarks.peers.side.lifeline"
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
-class Started:
+class StartedProcess:
     """A process that was started, and what it says on stdout."""
 
     def __init__(self, keeper: asyncio.subprocess.Process, said: asyncio.StreamReader) -> None:
@@ -25,14 +25,14 @@ class Started:
     @property
     def pid(self) -> int:
         """Its own, not that of what keeps it: known once it has said something."""
-        [pid] = [pid for pid in family(self._keeper.pid) if pid != self._keeper.pid]
+        [pid] = [pid for pid in process_tree(self._keeper.pid) if pid != self._keeper.pid]
         return pid
 
 
 @asynccontextmanager
 async def started(
     command: Sequence[str], settings: Mapping[str, str], *, longest_line: int = 2**16
-) -> AsyncGenerator[Started]:
+) -> AsyncGenerator[StartedProcess]:
     """Run a command with these settings and no others of ours; killed at the end, for nothing
     is kept.
     """
@@ -49,7 +49,7 @@ async def started(
     assert keeper.stdin is not None
     assert keeper.stdout is not None
     try:
-        yield Started(keeper, keeper.stdout)
+        yield StartedProcess(keeper, keeper.stdout)
     finally:
         keeper.stdin.close()
         await keeper.wait()

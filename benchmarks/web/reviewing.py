@@ -31,7 +31,7 @@ Began = tuple[str, int]
 _REVIEW = Review(summary="Nothing to say.", verdict=Verdict.COMMENT)
 
 
-class Reviewing:
+class ReviewWorker:
     """The bench's view of the worker."""
 
     def __init__(self) -> None:
@@ -59,10 +59,10 @@ class Reviewing:
 
 
 @asynccontextmanager
-async def reviewing(url: str, database: Database) -> AsyncGenerator[Reviewing]:
+async def reviewing(url: str, database: Database) -> AsyncGenerator[ReviewWorker]:
     """A worker process on that store and database; it ends with the block."""
     words = (sys.executable, "-m", "benchmarks.web.reviewing", url, database.url, str(CONCURRENCY))
-    worker = Reviewing()
+    worker = ReviewWorker()
     settings = {"TOWPATH_LOG__LEVEL": "warning"}
     async with started(words, settings, longest_line=_LONGEST_LINE) as process:
         await process.said.readline()

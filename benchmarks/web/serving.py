@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 import msgspec
 
 from benchmarks.bench import Bench
-from benchmarks.peers.side.family import PROC
+from benchmarks.peers.side.process_tree import PROC
 from benchmarks.web.deliveries import SECRET
-from benchmarks.web.process import Started, cpu_of, started
+from benchmarks.web.process import StartedProcess, cpu_of, started
 from benchmarks.web.wire import Place
 
 KEY = "tp_bench_7f3kq9xw2mzv8rtd4hsc6yjbn1plg5ae"
@@ -33,13 +33,13 @@ _SETTINGS = {
 }
 
 
-class _Told(msgspec.Struct):
+class _ServerAddress(msgspec.Struct):
     """What a server says when it answers, as far as it matters here."""
 
     address: str
 
 
-class Serving:
+class ServerProcess:
     """A server process that answers."""
 
     def __init__(self, place: Place, pid: int) -> None:
@@ -57,7 +57,7 @@ class Serving:
 
 
 @asynccontextmanager
-async def served(workbench: Bench) -> AsyncGenerator[tuple[Serving, str]]:
+async def served(workbench: Bench) -> AsyncGenerator[tuple[ServerProcess, str]]:
     """`towpath serve` on the bench's store, and the database that it made for it."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         database = f"sqlite:///{folder}/ledger.db"
@@ -66,7 +66,9 @@ async def served(workbench: Bench) -> AsyncGenerator[tuple[Serving, str]]:
 
 
 @asynccontextmanager
-async def served_with(workbench: Bench, database: str, **settings: str) -> AsyncGenerator[Serving]:
+async def served_with(
+    workbench: Bench, database: str, **settings: str
+) -> AsyncGenerator[ServerProcess]:
     """`towpath serve` on the bench's store and that database, with more settings if there are."""
     words = (str(_COMMAND), "serve", "--url", workbench.server.url, "--database", database)
     async with _serving([*words, "--port", "0", "--json"], settings) as serving:
@@ -74,14 +76,14 @@ async def served_with(workbench: Bench, database: str, **settings: str) -> Async
 
 
 @asynccontextmanager
-async def empty(database: str) -> AsyncGenerator[Serving]:
+async def empty(database: str) -> AsyncGenerator[ServerProcess]:
     """An endpoint that does nothing, with the keys of that database."""
     async with _serving([sys.executable, "-m", "benchmarks.web.empty", database]) as serving:
         yield serving
 
 
 @asynccontextmanager
-async def dropping() -> AsyncGenerator[Serving]:
+async def dropping() -> AsyncGenerator[ServerProcess]:
     """An endpoint that reads bodies and drops them."""
     async with _serving([sys.executable, "-m", "benchmarks.objects.dropping"]) as serving:
         yield serving
@@ -90,15 +92,15 @@ async def dropping() -> AsyncGenerator[Serving]:
 @asynccontextmanager
 async def _serving(
     command: Sequence[str], settings: Mapping[str, str] = _SETTINGS
-) -> AsyncGenerator[Serving]:
+) -> AsyncGenerator[ServerProcess]:
     """The process once it has said where it serves."""
     async with started(command, {**_SETTINGS, **settings}) as process:
         place = await _place(process)
-        yield Serving(place, process.pid)
+        yield ServerProcess(place, process.pid)
 
 
-async def _place(process: Started) -> Place:
+async def _place(process: StartedProcess) -> Place:
     async with asyncio.timeout(_STARTS_WITHIN):
-        told = msgspec.json.decode(await process.said.readline(), type=_Told)
+        told = msgspec.json.decode(await process.said.readline(), type=_ServerAddress)
     url = urlsplit(told.address)
     return url.hostname or "", url.port or 0

@@ -12,12 +12,12 @@ Place: TypeAlias = tuple[str, int]
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: bytes
 
 
-class Left(Exception):
+class ConnectionLeft(Exception):
     """The server closed the connection."""
 
 
@@ -33,10 +33,10 @@ def request(
     return "\r\n".join([*lines, "", ""]).encode() + (body or b"")
 
 
-class Wire(asyncio.Protocol):
+class HttpConnection(asyncio.Protocol):
     """One connection that is kept, with one request in flight. *answered* hears each answer."""
 
-    def __init__(self, answered: Callable[[Answer], None], lost: Callable[[], None]) -> None:
+    def __init__(self, answered: Callable[[HttpAnswer], None], lost: Callable[[], None]) -> None:
         self._answered, self._lost = answered, lost
         self._buffer = b""
         self._transport: asyncio.Transport | None = None
@@ -65,35 +65,35 @@ class Wire(asyncio.Protocol):
         whole = end + (int(length[1]) if length else 0)
         if len(data) >= whole:
             self._buffer = b""
-            self._answered(Answer(int(data[9:12]), data[end:whole]))
+            self._answered(HttpAnswer(int(data[9:12]), data[end:whole]))
 
 
-class Client:
+class HttpClient:
     """One who asks and waits for the answer."""
 
-    def __init__(self, wire: Callable[[Client], Wire]) -> None:
+    def __init__(self, wire: Callable[[HttpClient], HttpConnection]) -> None:
         self.wire = wire(self)
-        self._answer: asyncio.Future[Answer] | None = None
+        self._answer: asyncio.Future[HttpAnswer] | None = None
 
-    async def ask(self, data: bytes) -> Answer:
+    async def ask(self, data: bytes) -> HttpAnswer:
         """The answer, whatever its status. Raises Left."""
         self._answer = asyncio.get_running_loop().create_future()
         self.wire.send(data)
         return await self._answer
 
-    def heard(self, answer: Answer) -> None:
+    def heard(self, answer: HttpAnswer) -> None:
         if self._answer is not None and not self._answer.done():
             self._answer.set_result(answer)
 
     def lost(self) -> None:
         if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(Left())
+            self._answer.set_exception(ConnectionLeft())
 
 
 @asynccontextmanager
-async def client(place: Place) -> AsyncGenerator[Client]:
+async def client(place: Place) -> AsyncGenerator[HttpClient]:
     """A connection of its own. At the end it is cut off, as that of a process that is killed."""
-    made = Client(lambda self: Wire(self.heard, self.lost))
+    made = HttpClient(lambda self: HttpConnection(self.heard, self.lost))
     await asyncio.get_running_loop().create_connection(lambda: made.wire, *place)
     try:
         yield made

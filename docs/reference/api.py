@@ -1,16 +1,21 @@
 """Pages of the site that are made when it is built: the Python API, and the scripts.
 
 A copy in the repository would be a second place for every docstring and every header of a script.
-Which names of Python are promised, `python.md` says.
+Which names of Python are promised, `python.md` says. A member whose docstring begins with
+`Internal:` is left out.
 """
 
+import ast
 import inspect
 import re
+import sys
 from collections.abc import Iterator
 from enum import Enum
 from functools import cached_property
 from importlib import import_module
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, is_typeddict
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -23,17 +28,30 @@ SCRIPTS_PAGE = "reference/scripts.md"
 PROMISED = Path(__file__).with_name("python.md")
 HEAD = """# Python API
 
-Every name whose import path is [promised](python.md), with what its code says of it. Options of
-jobs (`**options`) are the fields of `JobOptions`; durations are a `timedelta`, a number of seconds,
-or a text such as `"10s"`.
+Every name whose import path is [promised](python.md), with its signature and docstring. The options
+of a job (`**options`) are the fields of `JobOptions`. A duration is a `timedelta`, a number of
+seconds, or text such as `"10s"`.
 """
 SCRIPTS_HEAD = """# Scripts
 
-Every change of a queue is one of these scripts, and so is every look at it; `python -m
-towpath.engine.script NAME` prints what runs. This is what their headers promise, and tests hold
-them to it: keys, arguments, answers, the moves that a job may make, the cost, and what happens when
-the memory of the server is full. [The keys](keys-and-scripts.md)
+The engine reads and changes queues with these scripts only. `python -m towpath.engine.script NAME`
+prints the text that runs. This page shows their headers: keys, arguments, answers, the moves that a
+job may make, the cost, and what happens when the memory of the server is full. Tests compare the
+headers with the code. [The keys](keys-and-scripts.md)
 """
+PARTS = {
+    "engine.queues": "towpath.engine.queues.Queues",
+    "engine.inspect": "towpath.engine.inspect.Inspector",
+    "engine.events": "towpath.engine.follow.Events",
+    "engine.schedules": "towpath.engine.schedules.Schedules",
+    "engine.workers": "towpath.engine.living.Workers",
+    "engine.space(…)": "towpath.engine.space.Space",
+    "space.at(…)": "towpath.engine.space.SpaceRecord",
+    "ledger.jobs": "towpath.ledger.records.jobs.Jobs",
+    "ledger.outbox": "towpath.ledger.outbox.outbox.Outbox",
+    "ledger.keys": "towpath.ledger.keys.keys.ApiKeys",
+}
+"""Classes that users meet as a part of one that is promised, by how they get there."""
 _WIDE = 100
 _ALIAS = "\nA name for annotations.\n"
 _UNSAYABLE = re.compile(r"<[\w. ]+ at 0x\w+>")
@@ -47,11 +65,22 @@ def on_files(files: Files, config: MkDocsConfig) -> None:
 
 def api_page() -> str:
     """One section per import path, one entry per name, then what a class offers."""
-    return HEAD + "".join(
+    names = "".join(
         f"\n## {module}\n" + "".join(_entry(module, name) for name in names)
         for module, names in promised(PROMISED.read_text()).items()
         if names
     )
+    return f"{HEAD}{names}\n## Parts of an engine and of a ledger\n" + "".join(
+        _part(way, *path.rsplit(".", 1)) for way, path in PARTS.items()
+    )
+
+
+def _part(way: str, module: str, name: str) -> str:
+    """One that is reached by an attribute or a method of another, and never made by a user."""
+    kind = getattr(import_module(module), name)
+    told = _docs(kind)
+    members = "".join(_member(name, *one) for one in members_of(kind) if not _is_internal(one[1]))
+    return f"\n### {way}\n{told}{members}"
 
 
 def promised(page: str) -> dict[str, list[str]]:
@@ -69,26 +98,89 @@ def promised(page: str) -> dict[str, list[str]]:
 def _entry(module: str, name: str) -> str:
     offered = getattr(import_module(module), name)
     title = f"\n### {name}\n"
+    if inspect.isclass(offered) and not offered.__module__.startswith("towpath"):
+        return f"{title}\nA name for `{offered.__module__}.{offered.__name__}`.\n"
     if inspect.isclass(offered):
         return title + _class(name, offered)
     if inspect.isroutine(offered):
         return f"{title}\n{_fenced(_signature(name, offered))}{_docs(offered)}"
-    return (
-        f"{title}\n{_fenced(f'{name} = {offered!r}')}"
-        if isinstance(offered, int)
-        else title + _ALIAS
-    )
+    if inspect.ismodule(offered):
+        below = "".join(_entry(offered.__name__, each) for each in offered.__all__)
+        return title + _docs(offered) + below.replace("\n### ", f"\n#### {name}.")
+    if isinstance(offered, int):
+        return f"{title}\n{_fenced(f'{name} = {offered!r}')}"
+    return title + _ALIAS + _alias_docs(name, offered)
+
+
+def _alias_docs(name: str, alias: Any) -> str:
+    """The string below the line that makes the alias."""
+    for module in [module for path, module in sys.modules.items() if path.startswith("towpath.")]:
+        if vars(module).get(name) is alias and (module.__file__ or "").endswith(".py"):
+            for line, below in pairwise(ast.parse(inspect.getsource(module)).body):
+                if _field(line) == name and (text := _string(below)) is not None:
+                    return f"\n{' '.join(text.split())}\n"
+    return ""
 
 
 def _class(name: str, kind: type) -> str:
+    told = _sentences(kind)
     if issubclass(kind, Enum):
-        return (
-            _docs(kind)
-            + "\n"
-            + "".join(f"- `{member.name}` = `{member.value!r}`\n" for member in kind)
-        )
-    members = "".join(_member(name, *one) for one in members_of(kind))
-    return f"\n{_fenced(_shape(name, kind))}{_docs(kind)}{members}"
+        lines = [
+            f"- `{member.name}` = `{member.value!r}`"
+            + (f": {told[member.name]}" if member.name in told else "")
+            for member in kind
+        ]
+        return _docs(kind) + "\n" + "\n".join(lines) + "\n"
+    fields = "".join(f"- `{field}`: {sentence}\n" for field, sentence in told.items())
+    members = "".join(_member(name, *one) for one in members_of(kind) if not _is_internal(one[1]))
+    return f"\n{_fenced(_shape(name, kind))}{_docs(kind)}" + (fields and f"\n{fields}") + members
+
+
+def _sentences(kind: type) -> dict[str, str]:
+    """What is written under each public field, or is the last word of its annotation."""
+    found: dict[str, str] = {}
+    for each in reversed([one for one in kind.__mro__ if one.__module__.startswith("towpath")]):
+        [tree] = ast.parse(dedent(inspect.getsource(each))).body
+        body: list[ast.AST | None] = [*(tree.body if isinstance(tree, ast.ClassDef) else []), None]
+        for field, below in pairwise(body):
+            name, text = _field(field), _string(below)
+            if name is None or name.startswith("_"):
+                continue
+            if text is None and isinstance(field, ast.AnnAssign):
+                text = _string((_annotated(field.annotation) or [None])[-1])
+            if text is not None:
+                found[name] = " ".join(text.split())
+    return found
+
+
+def _field(node: ast.AST | None) -> str | None:
+    match node:
+        case ast.AnnAssign(target=ast.Name(id=name)) | ast.Assign(targets=[ast.Name(id=name)]):
+            return name
+        case _:
+            return None
+
+
+def _string(node: ast.AST | None) -> str | None:
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))) | ast.Constant(value=str(text)):
+            return text
+        case _:
+            return None
+
+
+def _annotated(annotation: ast.AST) -> list[ast.expr]:
+    """The parts of an `Annotated[…]`."""
+    match annotation:
+        case ast.Subscript(value=ast.Name(id="Annotated"), slice=ast.Tuple(elts=parts)):
+            return parts
+        case _:
+            return []
+
+
+def _is_internal(member: Any) -> bool:
+    inner: Any = getattr(member, "__func__", member)
+    return (inspect.getdoc(inner) or "").startswith("Internal:")
 
 
 def _shape(name: str, kind: Any) -> str:
@@ -107,7 +199,10 @@ def _shape(name: str, kind: Any) -> str:
 def _text(annotation: Any) -> str:
     """An annotation as it was written."""
     written = getattr(annotation, "__forward_arg__", annotation)
-    return written if isinstance(written, str) else inspect.formatannotation(written)
+    if not isinstance(written, str):
+        return inspect.formatannotation(written)
+    parts = _annotated(ast.parse(written, mode="eval").body)
+    return ast.unparse(parts[0]) if parts else written
 
 
 def _member(owner: str, name: str, member: Any) -> str:

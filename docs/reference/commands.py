@@ -13,13 +13,13 @@ from towpath.settings.sources import Leaf
 
 COMMANDS = """# The command line
 
-`towpath --help` shows the verbs, `towpath VERB --help` one of them, with examples.
-`towpath --install-completion` teaches your shell to complete them.
+`towpath --help` lists the commands; `towpath COMMAND --help` explains one, with examples.
+`towpath --install-completion` sets up completion in your shell.
 
-Data goes to stdout, everything else to stderr. With `--json` an answer is one object per line, and
-so is a refusal (on stderr: `refused`, `message`, `do`, `retry`). Colours and progress bars only
-appear in a terminal; `NO_COLOR` is respected. Times are written `250ms`, `10s`, `1h30m` or `7d`. A
-job is named `QUEUE/ID`, or by its id alone: then it is looked for in every queue.
+Data goes to stdout, everything else to stderr. With `--json`, answers are one object per line. So
+are errors, on stderr, with `refused`, `message`, `do` and `retry`. Colours and progress bars appear
+only in a terminal; `NO_COLOR` turns colours off. Write durations as `250ms`, `10s`, `1h30m` or
+`7d`. Name a job as `QUEUE/ID`, or by its id alone, which is then searched for in every queue.
 
 ## Exit codes
 
@@ -28,9 +28,9 @@ job is named `QUEUE/ID`, or by its id alone: then it is looked for in every queu
 """
 
 COMMON = """
-## Options of every verb
+## Options of every command
 
-They may also stand before it: `towpath --json queues`.
+They may also come before the command: `towpath --json queues`.
 
 | option | meaning |
 |---|---|
@@ -38,10 +38,10 @@ They may also stand before it: `towpath --json queues`.
 
 SETTINGS = """# Settings
 
-What is in force, and who decided about it: `towpath config`. Flags win over variables, variables
-over the file, the file over the defaults. The file is `towpath.toml` in the current directory, or
-`[tool.towpath]` in its `pyproject.toml`; `--config FILE` names another one. What is no setting is
-refused, with the nearest name.
+`towpath config` shows every value and where it comes from. Flags override variables, variables
+override the file, and the file overrides the defaults. The file is `towpath.toml` in the current
+directory, or `[tool.towpath]` in its `pyproject.toml`; `--config FILE` names another file. An
+unknown setting is an error, which suggests the nearest name.
 
     # towpath.toml
     url = "redis://queue.example:6379"
@@ -50,11 +50,11 @@ refused, with the nearest name.
     concurrency = 50
     grace = "40s"
 
-Secrets can stay out of variables: each of them has a variable that names a file which holds it,
-see below. Nothing ever prints them. `REDIS_URL` serves where `TOWPATH_URL` is not set, and
-`DATABASE_URL` where `TOWPATH_DATABASE` is not.
+Secrets can be kept in files: for each secret there is a variable that names its file, see below.
+Towpath never prints secrets. `REDIS_URL` is used if `TOWPATH_URL` is not set, and `DATABASE_URL` if
+`TOWPATH_DATABASE` is not set.
 
-`towpath worker` uses the address that its app was made with; `--url` sends it elsewhere.
+`towpath worker` uses the URL that its app was made with; `--url` overrides it.
 
 | setting | variable | default | meaning |
 |---|---|---|---|
@@ -63,10 +63,10 @@ see below. Nothing ever prints them. `REDIS_URL` serves where `TOWPATH_URL` is n
 SECRETS = """
 ## Secrets
 
-Settings that are never shown: not by `towpath config`, not in a log line, not in a refusal. A file
-that a variable names holds one; where a list is wanted, one per line.
+These settings are never shown: not by `towpath config`, not in logs, not in errors. The variable
+names a file that holds the secret; for a list, the file has one secret per line.
 
-| setting | names its file |
+| setting | variable with the name of the file |
 |---|---|
 """
 

@@ -11,14 +11,15 @@ from towpath.web.limits import ServerLimits
 
 PAGE = """# The HTTP API
 
-What a running server says about itself at `/openapi.json` (OpenAPI {openapi}, with examples; any
-key will do), as a page. [How to serve](../how-to/serve-over-http.md) shows it at work.
+A running server describes itself at `/openapi.json` (OpenAPI {openapi}, with examples; any key can
+read it). This page has the same content. [How to serve](../how-to/serve-over-http.md) shows how to
+use it.
 
-Requests and answers are JSON; times are ISO 8601 in UTC, durations seconds. A key is sent as
-`Authorization: Bearer tp_…` or `X-API-Key: tp_…`; only `/livez`, `/readyz` and `/health` answer
-without one, and the webhooks, which are signed. Names in paths are percent-encoded. Refusals are
-`application/problem+json`: `type`, `title`, `status`, `detail`, `remedy`. What every path may
-answer is not repeated below: 400, 401, 403, 408, 413, 415, 422, 429, 503.
+Requests and answers are JSON. Times are ISO 8601 in UTC, durations are seconds. Send the key as
+`Authorization: Bearer tp_…` or `X-API-Key: tp_…`. Only `/livez`, `/readyz`, `/health` and the
+webhooks, which are signed, need no key. Names in paths are percent-encoded. Errors are
+`application/problem+json` with `type`, `title`, `status`, `detail` and `remedy`. Any path may also
+answer with 400, 401, 403, 408, 413, 415, 422, 429 or 503; the tables below leave these out.
 """
 
 SHARED = {"400", "401", "403", "408", "413", "415", "422", "429", "503"}
@@ -69,7 +70,7 @@ def _operation(name: str, operation: dict[str, Any]) -> str:
 
 
 def _parameter(param: dict[str, Any]) -> str:
-    need = "needed" if param.get("required") else _default(param["schema"])
+    need = "required" if param.get("required") else _default(param["schema"])
     told = param.get("description") or param["schema"].get("description", "")
     return f"| `{param['name']}` ({param['in']}) | {need} | {told} |"
 
@@ -93,9 +94,9 @@ def _bodies(schemas: dict[str, Any]) -> str:
         about = _flat(schema.get("description", ""))
         page += f"\n### {name}\n" + (f"\n{about}\n" if about else "")
         page += "\n| field | type | | meaning |\n|---|---|---|---|\n"
-        needed = schema.get("required", [])
+        required = schema.get("required", [])
         for field, field_schema in schema["properties"].items():
-            need = "needed" if field in needed else _default(field_schema)
+            need = "required" if field in required else _default(field_schema)
             told = _flat(field_schema.get("description", ""))
             page += (
                 f"| `{field}` | {_shape(field_schema)}{_bounds(field_schema)} | {need} | {told} |\n"

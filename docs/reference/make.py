@@ -26,8 +26,9 @@ HERE = Path(__file__).parent
 
 ERRORS = """# Errors
 
-All derive from `TowpathError`: `code` is stable, `remedy` is the way out, `retry` says whether the
-same again can help (`safe`: the outcome is unknown, a repeat with the same job id adds nothing).
+All errors derive from `TowpathError`. `code` is stable, `remedy` says what to do, and `retry` says
+whether a repeat can help. `safe` means that the outcome is unknown, and that a repeat with the same
+job id adds no second job.
 """
 
 ERRORS_OF = """
@@ -40,13 +41,14 @@ ERRORS_OF = """
 OPTIONS = """# Queue options
 
 Handlers declare `keep`, `retry` and `max_attempts` of their queues;
-`engine.queues.declare(queue, keep=…)` declares any of them. A declaration holds if the queue is new
-or the option still is what was declared last. What an operator changes (`towpath queues configure`,
-`engine.queues.change_options`, `engine.queues.reconfigure`) is in force at once, for everybody, and
-stays when workers start; `towpath doctor` shows it, `towpath queues reset` takes it back.
+`engine.queues.declare(queue, keep=…)` declares any option. A declaration applies if the queue is
+new, or if nobody has changed the option since it was last declared. Operators change options with
+`towpath queues configure`, `engine.queues.change_options` or `engine.queues.reconfigure`. Their
+changes apply everywhere at once, and stay when workers start. `towpath doctor` shows such changes;
+`towpath queues reset` undoes them.
 
-`engine.queues.configure(queue, QueueOptions(…))` insists on its options instead: the first to use a
-queue decides, and others are refused.
+`engine.queues.configure(queue, QueueOptions(…))` requires its options instead: the first caller
+sets the options of the queue, and callers with other options are refused.
 
 | option | default | meaning |
 |---|---|---|
@@ -54,16 +56,15 @@ queue decides, and others are refused.
 
 LOG_EVENTS = """# Log events
 
-Every line that Towpath writes is one of these, with exactly these fields. In a terminal it is
-written for people, otherwise as JSON, one object per line: `time` (UTC), `level`, `event`, the
-fields, `worker`, and inside of a span `trace_id` and `span_id`; from level warning on also the
-`sentence`.
-`exception` holds a traceback where there is one. Times are in seconds.
+Every line that Towpath logs is one of these events, with exactly these fields. In a terminal, lines
+are text. Otherwise each line is a JSON object with `time` (UTC), `level`, `event`, the fields,
+`worker`, and inside a span `trace_id` and `span_id`. From level warning on it also has `sentence`;
+`exception` has the traceback, if there is one. Durations are in seconds.
 
-Payloads, results and credentials are never written. The logger is `towpath`, of Python's own
-`logging`. Lines of other loggers are written in the same form, with `logger` instead of fields;
-those that a handler writes name its `job`, `queue`, `handler` and `attempt` too, in the loop and in
-threads. A handler with `processes=` runs in a process of its own, which logs as its module sets up.
+Payloads, results and credentials are never logged. The logger is `towpath`, of Python's `logging`.
+Lines of other loggers have the same form, with `logger` instead of the fields. Lines that a handler
+logs also have `job`, `queue`, `handler` and `attempt`. The worker also writes the lines of handlers
+with `processes=`, unless the handler's module sets up its own logging.
 
 | event | level | when | fields |
 |---|---|---|---|
@@ -78,9 +79,9 @@ LOG_FIELDS = """
 
 METRICS = """# Metrics
 
-For Prometheus. Labels are the queue and the handler, never a job or a user: the number of series
-stays that of your handlers. Counters are those of one process and begin at 0 with it; the gauges
-are read from the queues at each scrape.
+Metrics for Prometheus. No label names a job or a user, so the number of series does not grow with
+your load. Each process has its own counters, which start at 0 with it. Gauges of queues are read
+from the store at each scrape.
 
 | metric | kind | labels | what it counts | which question it answers |
 |---|---|---|---|---|

@@ -10,10 +10,10 @@ LINES = (LEDGER, *tables_of(applications()))
 
 PAGE = """# The database
 
-What Towpath keeps in SQLite or PostgreSQL. `towpath migrate` makes the tables and brings them up to
-date: those of the ledger, then those of each application, which have versions of their own. Their
-names begin with `towpath_`, so that they can live beside yours. Times are milliseconds since 1970
-in UTC. Read them as you like; what writes is Towpath.
+Towpath keeps these tables in SQLite or PostgreSQL. `towpath migrate` creates and updates them,
+first those of the ledger, then those of each application; each of these has its own version. All
+names begin with `towpath_`, so the tables can share a database with yours. Times are milliseconds
+since 1970 in UTC. You may read the tables; only Towpath may write to them.
 """
 
 LINE = """
@@ -44,7 +44,7 @@ def _line(line: Tables) -> str:
 def _section(table: Table) -> str:
     head = TABLE.format(name=table.name, about=table.info["about"])
     return head + "".join(
-        f"| `{column.name}` | {str(column.type).lower()} | {_rule(column)} | {column.doc} |\n"
+        f"| `{column.name}` | {str(column.type).lower()} | {_rule(column)} | {_told(column)} |\n"
         for column in table.columns
     )
 
@@ -53,3 +53,7 @@ def _rule(column: Column[object]) -> str:
     if column.primary_key:
         return "key"
     return "unique" if column.unique else "may be null" if column.nullable else ""
+
+
+def _told(column: Column[object]) -> str:
+    return (column.doc or "").replace("|", "\\|")

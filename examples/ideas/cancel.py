@@ -1,4 +1,4 @@
-"""Cancel: a job that waits ends at once and leaves nothing; one that runs is asked to stop.
+"""Cancel: a waiting job is removed at once; a running job is asked to stop.
 
 Prints:
 

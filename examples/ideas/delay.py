@@ -1,4 +1,4 @@
-"""Delay: a job does not run before its time, whatever its priority and however idle the worker.
+"""Delay: a job does not run before its due time, even with a high priority and an idle worker.
 
 Prints:
 

@@ -1,4 +1,4 @@
-"""Explain: why a job is not running, in a word; `.text` is a sentence with the details.
+"""Explain: `.why` says in one word why a job is not running; `.text` has the details.
 
 Prints:
 

@@ -1,4 +1,4 @@
-"""A job: submitted, run by a worker, its result waited for.
+"""A first job: submit it, let a worker run it, and wait for its result.
 
 Prints:
 

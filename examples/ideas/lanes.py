@@ -1,4 +1,4 @@
-"""Lanes: jobs of one lane run one at a time and in order, lanes side by side.
+"""Lanes: the jobs of one lane run one at a time and in order; lanes run in parallel.
 
 Prints:
 
@@ -19,7 +19,7 @@ async def main(url: str) -> None:
 
     @app.handler("chat")
     async def answer(number: int, ctx: Context) -> None:
-        await asyncio.sleep(0.05 / number)  # later ones are quicker, and still come later
+        await asyncio.sleep(0.05 / number)  # later jobs are faster, but still run later
         done[ctx.lane or ""].append(str(number))
 
     async with app:

@@ -1,4 +1,4 @@
-"""Priority: higher runs first; within one priority, first in, first out.
+"""Priority: jobs with a higher priority run first; equal ones run first in, first out.
 
 Prints:
 

@@ -1,4 +1,4 @@
-"""Progress: a handler leaves notes while it runs; whoever asks sees the last one.
+"""Progress: a running handler reports its progress; `job.progress()` returns the last report.
 
 Prints:
 

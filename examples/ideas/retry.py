@@ -1,4 +1,4 @@
-"""Retry: what a handler raises is tried again by a policy; after the last attempt the job is dead.
+"""Retry: a failed job is tried again by a policy; after the last attempt it is dead.
 
 Prints:
 

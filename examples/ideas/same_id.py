@@ -1,4 +1,4 @@
-"""The same id twice is one job: a submit that is repeated does no harm.
+"""Same id: two submits with the same id are one job, so repeating a submit is safe.
 
 Prints:
 
@@ -21,7 +21,7 @@ async def main(url: str) -> None:
         paid.append(order)
 
     async with app:
-        for _ in range(2):  # the first answer got lost, say
+        for _ in range(2):  # for example, because the first answer got lost
             job = await pay.submit(7, id="order-7")
             print("new:", not job.existed)
         await Worker(app).drain()

@@ -1,4 +1,4 @@
-"""Without an event loop: scripts, Django views and notebooks submit and wait by `.blocking`.
+"""Without an event loop: use `.blocking` in scripts, Django views and notebooks.
 
 Prints:
 

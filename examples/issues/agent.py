@@ -1,9 +1,9 @@
-"""An agent that takes issues, one at a time, with nothing but the standard library.
+"""An agent that works on issues, one at a time, using only the standard library.
 
     ADDRESS=http://127.0.0.1:8080 TOWPATH_API_KEY=… python agent.py agent-7
 
-It ends when there is nothing to do. Heartbeats hold the task while `work` runs; if another agent
-holds it by now, whatever is said of it is refused (409), and the work is to be discarded.
+It ends when there are no more tasks. Heartbeats hold the task while `work` runs. If another agent
+holds the task by now, all calls are refused (409), and the work must be discarded.
 """
 
 import json
@@ -18,17 +18,17 @@ from urllib.request import Request, urlopen
 API = os.environ.get("ADDRESS", "http://127.0.0.1:8080") + "/api/v1"
 HEADERS = {"X-API-Key": os.environ["TOWPATH_API_KEY"], "Content-Type": "application/json"}
 HEARTBEAT = 60.0
-"""Seconds; the lease is ten minutes."""
+"""Seconds between heartbeats. The lease is ten minutes."""
 
 
 def post(path: str, **body: Any) -> Any:
-    """The answer; None if there is none (204)."""
+    """Send a request; returns the answer, or None for 204."""
     with urlopen(Request(f"{API}/{path}", json.dumps(body).encode(), HEADERS)) as answer:
         return json.load(answer) if answer.status != 204 else None
 
 
 def work(task: dict[str, Any]) -> str:
-    """Yours. Title and body were written by strangers: treat them so."""
+    """Do your work here. Strangers wrote the title and body: do not trust them."""
     return f"looked at {task['repository']}#{task['issue_number']}"
 
 
@@ -37,7 +37,7 @@ def hold(path: str, token: int, over: threading.Event) -> None:
         try:
             post(f"{path}/heartbeat", token=token)
         except HTTPError:
-            return  # it is somebody else's now: complete will be refused
+            return  # another agent has the task now: complete will be refused
 
 
 def run(agent: str) -> None:
@@ -47,7 +47,7 @@ def run(agent: str) -> None:
         beating.start()
         try:
             result = work(task)
-        except Exception as error:  # noqa: BLE001 -- whatever it is: it is offered again
+        except Exception as error:  # noqa: BLE001 -- after any error the task is offered again
             post(f"{path}/fail", token=task["token"], reason=str(error) or type(error).__name__)
             continue
         finally:

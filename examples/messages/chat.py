@@ -1,8 +1,8 @@
-"""Sends a message and waits for its answer, with nothing but the standard library.
+"""Sends a message and waits for its answer, using only the standard library.
 
     ADDRESS=http://127.0.0.1:8080 TOWPATH_API_KEY=… python chat.py ann hello
 
-The id of the message is the client's own: sent again after a lost answer, it is the same message.
+The client chooses the id of the message. If it sends the message again, it is the same message.
 """
 
 import json
@@ -18,7 +18,7 @@ HEADERS = {"X-API-Key": os.environ["TOWPATH_API_KEY"], "Content-Type": "applicat
 
 
 def send(user: str, text: str) -> str:
-    """The id of the message, once it is queued."""
+    """Send a message; returns its id when the message is queued."""
     message = {
         "user_id": user, "org_id": "acme", "client_id": "chat.py", "message": text,
         "client_message_id": str(uuid4()),
@@ -29,7 +29,7 @@ def send(user: str, text: str) -> str:
 
 
 def events(message: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What happens to it, as it happens; the stream ends with its answer."""
+    """The events of a message, as they happen. The stream ends with its answer."""
     name = ""
     with urlopen(Request(f"{API}/message/{message}/events", headers=HEADERS)) as stream:
         for line in stream:
@@ -42,8 +42,8 @@ def events(message: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 if __name__ == "__main__":
     user, *words = sys.argv[1:]
-    for name, told in events(send(user, " ".join(words))):
+    for name, data in events(send(user, " ".join(words))):
         if name == "answer":
-            print(told["answer"]["text"])
+            print(data["answer"]["text"])
         elif name in ("failed", "cancelled"):
-            sys.exit(f"{name}: {told.get('reason')}")
+            sys.exit(f"{name}: {data.get('reason')}")

@@ -1,8 +1,8 @@
-"""Answers the messages of a chat: one at a time per user, users side by side.
+"""Answers the messages of a chat: one at a time per user, different users in parallel.
 
     towpath worker consumer:app --url unix:///…/towpath-data/valkey/server.sock
 
-`towpath up` says where its store is. A consumer in another language claims over HTTP: `worker.mjs`.
+`towpath up` prints the path of its store. In other languages, claim over HTTP: see `worker.mjs`.
 """
 
 from typing import Any
@@ -14,5 +14,5 @@ app = Towpath()
 
 @app.handler("messages")
 async def answer(message: dict[str, Any]) -> dict[str, str]:
-    """What is returned is the answer that the user gets."""
+    """Return the answer for the user."""
     return {"text": f"{message['user_id']} said: {message['message']}"}

@@ -1,8 +1,7 @@
-"""Local clones: what a change touched, and its files, without the network.
+"""Local clones: the changed files of a task and their content, without the network.
 
-Nothing here trusts the commits: no hook runs, no filter and no attribute of the commit changes what
-is in its files, a symbolic link becomes a file with its text, and what may be passed to git is a
-whole commit id.
+Commits are not trusted: no hook runs, no filter or attribute of the commit changes the content of
+its files, a symbolic link becomes a file with its text, and git gets only complete commit ids.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _CONFIGURATION = (
     "log.showRoot=true",
 )
 _ENVIRONMENT = {
-    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks
+    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch missing objects
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_LFS_SKIP_SMUDGE": "1",
     "GIT_OPTIONAL_LOCKS": "0",
@@ -34,18 +33,18 @@ _ENVIRONMENT = {
     "LC_ALL": "C",
 }
 LARGEST_FILE = 8 << 20
-"""Bytes: nobody writes such a file by hand, and a linter would take minutes for it."""
+"""In bytes. Nobody writes larger files by hand, and a linter would take minutes for one."""
 _PROGRAM = b"100755"
 _REAL_FILE = (b"100644", _PROGRAM)
 _RAW = ("--raw", "-z", "--no-abbrev", "--no-renames", "--no-ext-diff", "--ignore-submodules=all")
 
 
 class Unready(Exception):
-    """The clone does not have what the task is about. A fetch may bring it."""
+    """The clone does not have the commits of the task yet. A later fetch may bring them."""
 
 
 class GitFailed(Exception):
-    """git says that it can't; the message is its own."""
+    """git failed; the message is git's own."""
 
 
 class Clone:
@@ -53,7 +52,7 @@ class Clone:
 
     def __init__(self, place: Path) -> None:
         self._place = place.absolute()
-        # git would else look for a repository further up, and find another one.
+        # Otherwise git would search the parent directories and find another repository.
         self._environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
             **_ENVIRONMENT,
@@ -64,7 +63,7 @@ class Clone:
     def below(cls, clones: Path, repository: str) -> Clone:
         """The clone at `clones/owner/name`, or `…/name.git`. Raises Unready if there is none.
 
-        A task's repository has no parts that lead elsewhere: its own rule sees to that.
+        The name of a repository cannot lead to another directory: it was checked before.
         """
         for place in (clones / repository, clones / f"{repository}.git"):
             if place.is_dir():
@@ -74,9 +73,9 @@ class Clone:
     def changed(self, task: ReviewTask) -> list[str]:
         """The files that the task's commits added or changed, sorted. Raises Unready, GitFailed.
 
-        Of a pull request, since it left its target; of a push, since the commit before. Where
-        that is not known, those of the last commit. Links and submodules are left out. Names are
-        as they were committed: they may have any bytes but NUL in them.
+        For a pull request, these are the changes since it left its target branch. For a push, they
+        are the changes since the commit before. If that is unknown, they are those of the last
+        commit. Links and submodules are left out. Names may contain any bytes but NUL.
         """
         self._require(task.head)
         target = self._target(task) if task.kind is ReviewKind.PULL else None
@@ -94,9 +93,9 @@ class Clone:
     def checked_out(self, commit: str) -> Generator[Path]:
         """A directory with the files of *commit*, until the end of the block.
 
-        Byte by byte as they were committed: `git checkout` would heed the commit's attributes,
-        by which a file can look like another. Files over LARGEST_FILE are left out, and such
-        whose names no system should have to deal with.
+        The files have exactly the committed bytes. `git checkout` would apply the commit's
+        attributes, which can change a file. Files over LARGEST_FILE are left out, and so are files
+        with dangerous names.
         """
         folder = Path(tempfile.mkdtemp(prefix="towpath-review-")).resolve()
         try:
@@ -125,8 +124,8 @@ class Clone:
                     git.kill()
 
     def _target(self, task: ReviewTask) -> str | None:
-        """What a pull request wants to go into: the commit that the forge names, else the branch,
-        as it was when it was fetched."""
+        """The target of a pull request: the commit that the forge names, or else the branch as it
+        was fetched."""
         if task.base is not None:
             self._require(task.base)
             return task.base
@@ -140,7 +139,7 @@ class Clone:
         return _real_files(self._git("diff", *_RAW, old, new, "--"))
 
     def _fork_point(self, base: str, head: str) -> str:
-        """Where the two parted; the base itself in a clone that does not go back so far."""
+        """The common ancestor; the base itself if the clone is too shallow."""
         found = self._run("merge-base", base, head)
         return found.stdout.decode().strip() if found.returncode == 0 else base
 
@@ -224,13 +223,13 @@ def _files_of(listed: bytes) -> Iterator[_File]:
 
 
 def _is_harmless(file: _File) -> bool:
-    """Whether a file of that name stays in its directory, and is none that git goes by."""
+    """Whether the name stays inside the directory and is not one that git interprets."""
     return is_path(file.name) and ".git" not in file.name.lower().split("/")
 
 
 @contextmanager
 def _undisturbed() -> Generator[None]:
-    """SIGTERM waits until the end of the block, for this thread and for what it starts."""
+    """Delay SIGTERM until the end of the block, for this thread and its child processes."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         yield

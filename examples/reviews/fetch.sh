@@ -1,5 +1,5 @@
 #!/bin/sh
-# Brings the clones below a directory up to date, pull and merge requests included. Run it often:
+# Updates all clones below a directory, including pull and merge requests. Run it often, for example by cron:
 #   * * * * *  examples/reviews/fetch.sh /srv/clones
 cd "${1:-clones}" || exit
 find . -type d \( -name .git -o -name '*.git' \) -prune | while IFS= read -r clone; do

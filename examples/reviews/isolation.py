@@ -1,8 +1,9 @@
-"""Linters that look at a stranger's commit and take no orders from it.
+"""Run linters on a stranger's commit without using the commit's configuration.
 
-A linter takes its configuration from the directory that it looks at, and that is the commit: it may
-name plug-ins, which are code, a place to write to, or findings to hide. Here are those that can be
-told to take none of it, and how. Any other runs what the commit says, and so is asked for by name.
+A linter reads its configuration from the directory that it checks, which here is the commit. This
+configuration could name plug-ins, which are code, a file to write to, or findings to hide. This
+module has the linters that can ignore it, and their options. Any other linter needs
+--trust-commits.
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import NamedTuple
 
 
 class NotIsolated(Exception):
-    """The commit could give orders to this linter; the message says why, and what to do."""
+    """The commit could control this linter; the message says why, and what to do."""
 
 
 class _Tool(NamedTuple):
-    """A linter, and the arguments by which it takes nothing from the commit."""
+    """A linter, and the arguments that make it ignore the commit's configuration."""
 
     config: str
-    """The option that names a configuration of one's own, instead of all others."""
+    """The option that sets your own configuration instead of all others."""
     without: str
-    """What to say if there is none."""
+    """The argument to add if you have no configuration."""
     always: tuple[str, ...] = ()
     verb: str = ""
 
@@ -32,45 +33,45 @@ _TOOLS = {
     "mypy": _Tool("--config-file", "--config-file=", ("--cache-dir=/dev/null",)),
     "ruff": _Tool("--config", "--isolated", ("--no-cache", "--no-fix"), verb="check"),
 }
-# Not pylint: it imports modules of its own while the commit's directory is on its path (isort.py).
+# Not pylint: it imports modules while the commit's directory is on its path (isort.py).
 # Not eslint: its configuration is a program.
 
 
 def isolated(command: Sequence[str]) -> list[str]:
-    """*command*, a linter with its arguments, so that it takes nothing from where it looks.
+    """*command*, a linter with its arguments, so that it ignores the commit's configuration.
 
-    What is given already is not given again. Raises NotIsolated for one that is not known, and for
-    a configuration that would be the commit's own.
+    Arguments that are there already are not added again. Raises NotIsolated for an unknown linter,
+    and for a configuration that would be a file of the commit.
     """
     program, *rest = command
     head = [program]
     if Path(program).name.startswith("python") and rest[:1] == ["-m"] and len(rest) > 1:
-        # Not -I: a linter may be installed for this user alone. Older Pythons refuse -P.
+        # Not -I: a linter may be installed for this user only. Older versions of Python refuse -P.
         head, rest = [program, "-P", *rest[:2]], rest[2:]
     name = Path(head[-1]).name
     tool = _TOOLS.get(name)
     if tool is None:
         known = ", ".join(sorted(_TOOLS))
         raise NotIsolated(
-            f"{name} may run what the commit says. Linters that do not are {known}; for others pass"
+            f"{name} may run code of the commit. Linters that do not are {known}; for others pass"
             " --trust-commits, if you trust everybody who may open a pull request, or a sandbox"
         )
     if tool.verb:
         if rest[:1] != [tool.verb]:
-            raise NotIsolated(f"only `{name} {tool.verb}` looks without changing anything")
+            raise NotIsolated(f"use `{name} {tool.verb}`: other commands may change files")
         head, rest = [*head, tool.verb], rest[1:]
     own = [value for value in _values(rest, tool.config) if not (tool.verb and "=" in value)]
     for path in own:
         if path and not Path(path).is_absolute():
             raise NotIsolated(
-                f"{tool.config} must be a whole path: {path} would be a file of the commit"
+                f"{tool.config} must be an absolute path: {path} would be a file of the commit"
             )
     added = tool.always if own else (tool.without, *tool.always)
     return [*head, *(word for word in added if word not in rest), *rest]
 
 
 def _values(words: Sequence[str], option: str) -> Iterator[str]:
-    """What *option* is given as: `--option value`, or `--option=value`."""
+    """The values of *option*: `--option value`, or `--option=value`."""
     for place, word in enumerate(words):
         if word == option:
             yield words[place + 1] if place + 1 < len(words) else ""

@@ -1,19 +1,19 @@
-"""A reviewer for local clones: a linter's findings in the files that a change touched.
+"""A reviewer for local clones: it runs a linter on the files that a task changed.
 
     python linter.py --clones DIR --suffix .py -- ruff check -q \\
         --output-format=concise
 
-A command reviewer: the task comes as JSON on standard input, the review goes to standard output.
-The clone is DIR/owner/name; keeping it up to date is somebody else's work, nothing is fetched here.
-The linter gets the changed files as its last arguments, or in place of an argument {files}. It says
-`path:line:column: text`, as ruff (concise), flake8, pylint (parseable), mypy and eslint (unix) do.
-ruff, flake8 and mypy run with no configuration of the commit; any other linter may run code of the
-commit, and is refused without --trust-commits.
+It is a command reviewer: it reads the task as JSON from standard input and prints the review.
+The clone is DIR/owner/name. This program does not fetch; another program must update the clone.
+The linter gets the changed files as its last arguments, or in place of an argument {files}. It must
+print `path:line:column: text`, as ruff (concise), flake8, pylint (parseable), mypy and eslint
+(unix) do. ruff, flake8 and mypy run without the commit's configuration. Any other linter may run
+code of the commit, and is refused without --trust-commits.
 
     exit code 0     the review is printed
     exit code 64    the command is wrong, or the linter may run code of the commit
-    exit code 65    the task is none, and never will be
-    exit code 70    linter or git failed
+    exit code 65    the task is invalid
+    exit code 70    the linter or git failed
     exit code 75    the clone does not have the commit yet
 """
 
@@ -41,29 +41,29 @@ from towpath.forges.texts import is_path, one_line
 
 _FILES = "{files}"
 _AT_ONCE = 200
-"""Files per run of the linter: a command line has an end."""
+"""Files per run of the linter: the length of a command line is limited."""
 _LARGEST_TASK = 1 << 20
 _LONGEST_LINE = 16_384
 _LONGEST_BODY = 1000
 _MOST_COMMENTS = 500
 _LARGEST_COMMENTS = 900_000
-"""Bytes: a review has at most a mebibyte."""
+"""In bytes. A review has at most a mebibyte."""
 
 _FINDING = re.compile(r"(?P<path>.+?):(?P<line>[0-9]{1,7})(?::[0-9]{1,7})?:? +(?P<said>\S.*)")
 _GRAVE = re.compile(
     r"(?i:\[?(?:error|fatal|invalid-syntax|syntaxerror)\b)|\[?[EF][0-9]{4}|E9|F8|.*\[Error/"
 )
 _FIXABLE = "[*] "
-# A linter in Python must not import what lies in the directory that it looks at.
+# A linter in Python must not import modules from the directory that it checks.
 _ENVIRONMENT = {"NO_COLOR": "1", "PYTHONSAFEPATH": "1"}
 
 
 class LinterFailed(Exception):
-    """The linter did not look at the files."""
+    """The linter did not check the files."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Review the task on standard input; the exit code. SIGTERM ends it, and leaves nothing."""
+    """Review the task on standard input; returns the exit code. SIGTERM ends it cleanly."""
     options = _parsed(arguments)
     try:
         command = options.command if options.trust_commits else isolated(options.command)
@@ -86,23 +86,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def reviewed(
     task: ReviewTask, clones: Path, command: Sequence[str], *, suffixes: Sequence[str] = ()
 ) -> Review:
-    """What the linter *command* finds in the files that *task* changed, if they end so.
+    """Run the linter *command* on the files that *task* changed and that have one of *suffixes*.
 
-    Asks for changes if it finds anything. What it can't look at it does not approve: files that
-    are too large, and names that can't be shown. Raises Unready, GitFailed, LinterFailed.
+    Requests changes if there are findings. Does not approve if some files could not be checked,
+    because they are too large or have dangerous names. Raises Unready, GitFailed, LinterFailed.
     """
     clone = Clone.below(clones, task.repository)
     files = [path for path in clone.changed(task) if not suffixes or path.endswith(tuple(suffixes))]
     name = Path(command[0]).name
     if not files:
-        return Review(summary=f"{name}: no changed files to look at.", verdict=Verdict.APPROVE)
+        return Review(summary=f"{name}: no changed files to check.", verdict=Verdict.APPROVE)
     with clone.checked_out(task.head) as tree:
         seen = [path for path in files if is_path(path) and (tree / path).is_file()]
         return _review(name, seen, _linted(command, seen, tree), unseen=len(files) - len(seen))
 
 
 class Finding(NamedTuple):
-    """A line of a linter that names a place."""
+    """A line of the linter that names a place in a file."""
 
     path: str
     line: int
@@ -119,7 +119,7 @@ class Finding(NamedTuple):
 
 
 def finding(line: str, tree: Path) -> Finding | None:
-    """What a line says about a place in the files below *tree*; None for any other line."""
+    """The finding in a line, for a file below *tree*; None if the line has none."""
     match = _FINDING.fullmatch(line)
     if match is None:
         return None
@@ -135,7 +135,7 @@ def _linted(command: Sequence[str], files: Sequence[str], tree: Path) -> Iterato
 
 
 def _run(command: Sequence[str], tree: Path) -> Iterator[Finding]:
-    """What one run finds. Raises LinterFailed if it fails without finding anything."""
+    """The findings of one run. Raises LinterFailed if the linter fails without a finding."""
     seen = 0
     try:
         linter = subprocess.Popen(
@@ -158,13 +158,13 @@ def _run(command: Sequence[str], tree: Path) -> Iterator[Finding]:
         except BaseException:
             linter.kill()
             raise
-    # Codes differ from linter to linter; one that fails and names no line has not looked.
+    # Exit codes differ between linters. A linter that fails and names no line has not checked.
     if linter.returncode and not seen:
         raise LinterFailed(f"{command[0]} ended with {linter.returncode} and found nothing")
 
 
 def _with_files(command: Sequence[str], files: Sequence[str]) -> list[str]:
-    # A name that begins with a hyphen would be an option, one with @ a file of arguments.
+    # A name that begins with a hyphen would be an option; one with @ would be a file of arguments.
     named = [path if path[0].isalnum() or path[0] in "._" else f"./{path}" for path in files]
     if _FILES not in command:
         return [*command, *named]
@@ -173,21 +173,21 @@ def _with_files(command: Sequence[str], files: Sequence[str]) -> list[str]:
 
 
 def _review(name: str, files: Sequence[str], findings: Iterable[Finding], *, unseen: int) -> Review:
-    """All findings are counted; as many as a review may have are kept."""
+    """Count all findings, and keep as many as a review may have."""
     changed, touched, count, size = frozenset(files), set[str](), 0, 0
     kept: list[Comment] = []
-    for told in findings:
-        if told.path not in changed:
+    for found in findings:
+        if found.path not in changed:
             continue
         count += 1
-        touched.add(told.path)
-        if count == len(kept) + 1 <= _MOST_COMMENTS:  # none was left out yet
-            comment = told.comment()
+        touched.add(found.path)
+        if count == len(kept) + 1 <= _MOST_COMMENTS:  # no finding was left out yet
+            comment = found.comment()
             size += len(msgspec.json.encode(comment)) + 1
             kept += [comment] if size <= _LARGEST_COMMENTS else []
-    rest = f" Not looked at, for name or size: {_counted(unseen, 'file')}." if unseen else ""
+    rest = f" Not checked because of name or size: {_counted(unseen, 'file')}." if unseen else ""
     if not count:
-        summary = f"{name}: nothing to say about {_counted(len(files), 'changed file')}.{rest}"
+        summary = f"{name}: no findings in {_counted(len(files), 'changed file')}.{rest}"
         verdict = Verdict.COMMENT if unseen else Verdict.APPROVE
         return Review(summary=summary, verdict=verdict)
     where = f"in {len(touched)} of {_counted(len(files), 'changed file')}"
@@ -227,7 +227,7 @@ def _failed(error: Exception, code: int) -> int:
 
 
 def _end(number: int, _: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # the first is enough, and it has to clear away
+    signal.signal(number, signal.SIG_IGN)  # the first signal is enough; now clean up
     raise SystemExit(128 + number)
 
 

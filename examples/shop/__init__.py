@@ -1,1 +1,1 @@
-"""A small shop: its jobs, its HTTP endpoints, and tests of both."""
+"""A small shop: its jobs, its HTTP endpoints, and their tests."""

@@ -1,4 +1,4 @@
-"""What the shop does in the background. Start it with `towpath worker shop.jobs:app`."""
+"""The background jobs of the shop. Start a worker with `towpath worker shop.jobs:app`."""
 
 import os
 import sqlite3
@@ -27,7 +27,7 @@ class Order:
 
 @dataclass
 class Step:
-    """How far a thumbnail is."""
+    """The progress of a thumbnail."""
 
     done: int
     of: int
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass
 class State:
-    """What handlers share: in a real shop, the connection to the mail server."""
+    """What the handlers share; in a real shop, the connection to the mail server."""
 
     sent: list[Mail] = field(default_factory=list[Mail])
     closed: bool = False
@@ -51,7 +51,7 @@ async def resources() -> AsyncIterator[State]:
 
 
 async def timed(ctx: Context, call_next: CallNext) -> Any:
-    """Middleware: how long each handler takes."""
+    """Middleware that measures how long each handler takes."""
     began = time.perf_counter()
     try:
         return await call_next()
@@ -86,7 +86,7 @@ def thumbnail(path: str, ctx: Context[State]) -> str:
 
 @jobs.handler("books", max_attempts=3)
 def book(order: Order) -> int:
-    """In a thread: a database driver that blocks. A repeat changes nothing."""
+    """Runs in a thread, because the database driver blocks. A second run changes nothing."""
     with closing(sqlite3.connect(os.environ.get("SHOP_DATABASE", "shop.db"))) as db, db:
         db.execute("CREATE TABLE IF NOT EXISTS orders (number PRIMARY KEY, customer, cents)")
         row = (order.number, order.customer, order.cents)

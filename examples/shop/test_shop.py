@@ -1,4 +1,4 @@
-"""The shop's own tests: real jobs on a private server, with a clock of their own."""
+"""The tests of the shop: real jobs on a private server, with a clock that the tests move."""
 
 import sqlite3
 from collections.abc import AsyncIterator

@@ -22,7 +22,7 @@ web = FastAPI(lifespan=connected)
 
 @web.post("/orders", status_code=202)
 async def order(order: Order) -> dict[str, str]:
-    # One at a time per customer, in order; the number makes a repeat harmless.
+    # One at a time per customer, in order. The id makes a repeated request harmless.
     job = await book.submit(order, id=f"order-{order.number}", lane=order.customer)
     return {"job": job.id}
 

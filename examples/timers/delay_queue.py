@@ -2,8 +2,8 @@
 
     REDIS_URL=redis://localhost python examples/timers/delay_queue.py
 
-It is written with the names of the delay queue that many know from Java: TaskWorker's `type`,
-`clazz` and `invoke`, `register`, `set_threads`, `TaskSubmitService.send` and `DelayQueueJob`.
+It uses the API of a delay queue that is common in Java: the methods `type`, `clazz` and `invoke`
+of a TaskWorker, `register`, `set_threads`, `TaskSubmitService.send` and `DelayQueueJob`.
 """
 
 import json
@@ -19,7 +19,7 @@ timers = Timers(os.environ.get("REDIS_URL", "redis://localhost"))
 
 @timers.worker
 class CancelOrder:
-    """Cancels an order when its time is over."""
+    """Cancels an order that was not paid in time."""
 
     def type(self) -> str:
         return "order.timeout"
@@ -34,7 +34,7 @@ class CancelOrder:
 
 @timers.worker
 class TellCustomer:
-    """A second worker of the same type: both are invoked."""
+    """A second worker of the same type; both are called."""
 
     def type(self) -> str:
         return "order.timeout"

@@ -1,10 +1,10 @@
-"""The same delay queue in service mode: a central scheduler calls this program when it is time.
+"""The same delay queue in service mode: a central server calls this program when a timer is due.
 
     SERVER=http://127.0.0.1:8080 TOWPATH_API_KEY=tp_… PORT=8000 python delay_queue_service.py
 
-As its design has it: the program's name and the types of its TaskWorkers are registered, jobs are
-submitted by TaskSubmitService to the scheduler, which keeps them under app and type, and what is
-due comes as a request. The key needs the scopes `work` and `submit`.
+The program registers its name and the types of its TaskWorkers. TaskSubmitService submits jobs to
+the server, which stores them by app and type. When a job is due, the server sends a request. The
+API key needs the scopes `work` and `submit`.
 """
 
 import json
@@ -26,7 +26,7 @@ timers = TimerClient(
 
 @timers.worker
 class CancelOrder:
-    """Cancels an order when its time is over."""
+    """Cancels an order that was not paid in time."""
 
     def type(self) -> str:
         return "order.timeout"
@@ -40,7 +40,7 @@ class CancelOrder:
 
 
 def place_order() -> None:
-    """An order, and the time it may take to be paid."""
+    """Place an order that must be paid within a second."""
     if not (order := os.environ.get("ORDER")):
         return
     in_a_second = int((time.time() + 1) * 1_000_000)  # 16 digits: microseconds

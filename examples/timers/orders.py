@@ -1,7 +1,7 @@
 """Orders that are cancelled after thirty minutes unless they are paid.
 
-towpath worker examples.timers.orders:app          # works on the timers
-python -m examples.timers.orders                   # orders something, and pays for half of it
+towpath worker examples.timers.orders:app          # runs the timers
+python -m examples.timers.orders                   # places four orders and pays two of them
 """
 
 import asyncio
@@ -24,12 +24,12 @@ class Order:
 
 @timers.worker("order.timeout")
 async def cancel_order(order: Order) -> None:
-    """Runs when an order's time is over."""
+    """Runs when an order was not paid in time."""
     print(f"order {order.number} of {order.customer} was not paid in time", flush=True)
 
 
 async def place(order: Order) -> None:
-    """The same order again is the same timer."""
+    """Set the timer. Placing the same order again is the same timer."""
     task_id = f"order-{order.number}"
     await timers.submit("order.timeout", order, task_id=task_id, delay=PAY_WITHIN)
 

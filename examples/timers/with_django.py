@@ -1,9 +1,9 @@
-"""An application that is called when its timers are due, with Django: all of it in one file.
+"""An application that gets a call when a timer is due, with Django, in one file.
 
 PORT=8000 SERVER=http://127.0.0.1:8080 TOWPATH_API_KEY=tp_… python with_django.py
 """
 
-# Django comes without types:
+# Django has no types:
 # pyright: basic, reportMissingTypeStubs=false
 
 import os
@@ -33,7 +33,7 @@ settings.configure(
 )
 
 
-@csrf_exempt  # a call is signed, and brings no cookie
+@csrf_exempt  # calls are signed and use no cookie
 def called(request: Any) -> HttpResponse:
     body, status = timers.answer(request.headers, request.body)
     return HttpResponse(body, status=status)
@@ -52,7 +52,7 @@ def end(_signal: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    # This small server would end without leaving; Gunicorn and the like do this themselves.
+    # Else this small server would not remove the instance at its end. Gunicorn does it itself.
     signal.signal(signal.SIGTERM, end)
     application: Any = get_wsgi_application()
     with timers, make_server("127.0.0.1", port, application) as server:

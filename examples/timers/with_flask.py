@@ -1,4 +1,4 @@
-"""An application that is called when its timers are due, with Flask.
+"""An application that gets a call when a timer is due, with Flask.
 
 PORT=8000 SERVER=http://127.0.0.1:8080 TOWPATH_API_KEY=tp_… python with_flask.py
 """
@@ -37,7 +37,7 @@ def end(_signal: int, _frame: object) -> None:
 
 
 if __name__ == "__main__":
-    # Flask's own server would end without leaving; Gunicorn and the like do this themselves.
+    # Else Flask's own server would not remove the instance at its end. Gunicorn does it itself.
     signal.signal(signal.SIGTERM, end)
     with timers:
         app.run("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""An application that is called when its timers are due, without any framework.
+"""An application that gets a call when a timer is due, without a framework.
 
 PORT=8000 SERVER=http://127.0.0.1:8080 TOWPATH_API_KEY=tp_… python without_framework.py
 """

@@ -1,9 +1,9 @@
-"""Uploads in a program of yours: a file is taken in, stored, and read back; no server is needed.
+"""Uploads in your own program, without a server: it uploads a file, stores it and reads it back.
 
     REDIS_URL=redis://localhost python examples/uploads/archive.py report.pdf
 
-What a server does over HTTP is `UploadService` here: the same operations, the same guarantees. Run
-it twice and the file is sent once; kill it in between and the next run sends what is missing.
+`UploadService` has the operations and guarantees of the HTTP API. If you run the program twice, the
+file is sent once. If you kill it, the next run sends the missing chunks.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ CHUNK = 1024 * 1024
 
 
 async def send(uploads: UploadService, name: str, data: bytes) -> str:
-    """Start the upload, or find the one that was started before, and send what is missing."""
+    """Start the upload, or find the one that was started before, and send the missing chunks."""
     new = NewUpload(name=name, size=len(data), chunk_size=CHUNK)
     key = f"{name} {sha256(data).hexdigest()}"
     view, _ = await uploads.start(new, owner="archive", idempotency_key=key)

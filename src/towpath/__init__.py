@@ -1,4 +1,4 @@
-"""Towpath: a broker for work that must be done once, in order and on time.
+"""Towpath: a job queue for work that must be done once, in order and on time.
 
 The names are looked up when they are first used: who runs `towpath --help` or imports a part of
 the package does not wait for the rest of it.

@@ -199,9 +199,9 @@ class Units(TypedDict, total=False):
 
 
 class ManualClock:
-    """A clock that moves only when it is told to: `advance(hours=3)` makes delayed jobs due.
+    """A clock that moves only when told: `advance(hours=3)` makes delayed jobs due.
 
-    It may be advanced in any thread and slept on in any event loop.
+    It may be advanced in any thread, and waited on in any event loop.
     """
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
@@ -209,7 +209,7 @@ class ManualClock:
         self._watchers: list[Callable[[], None]] = []
 
     def stamp(self) -> str:
-        """What a script gets as its clock, in ms."""
+        """Internal: the time that a script gets, in ms."""
         return str(self._now)
 
     @property
@@ -218,7 +218,9 @@ class ManualClock:
         return instant(self._now)
 
     def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
-        """Let time pass, `advance(hours(3))` or `advance(hours=3)`; who has slept enough wakes."""
+        """Let time pass: `advance(hours(3))` or `advance(hours=3)`. Sleepers whose time is over
+        wake up.
+        """
         self._now += duration_ms("advance", duration) + duration_ms("advance", timedelta(**units))
         for tell in list(self._watchers):
             tell()
@@ -239,7 +241,7 @@ class ManualClock:
 
     @contextmanager
     def watched(self, moved: Callable[[], None]) -> Generator[None]:
-        """Call *moved* after every advance, in the thread that advances."""
+        """Internal: call *moved* after every advance, in the thread that advances."""
         self._watchers.append(moved)
         try:
             yield

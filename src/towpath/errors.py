@@ -28,9 +28,9 @@ TowpathError
 │   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
 │   ├── FellBehind          a follower was too slow
 │   ├── LaneNotParked
-│   ├── FiringTaken         another worker fired the recurring work first
+│   ├── FiringTaken         another process fired the schedule first
 │   ├── NotYet              a firing before its time
-│   ├── RecurrenceNotFound  the queue knows no recurring work of that name
+│   ├── RecurrenceNotFound  the queue knows no declared schedule of that name
 │   ├── ScheduleNotFound    the queue has no schedule of that name
 │   ├── ScheduleDeclared    the schedule is declared by code
 │   ├── ScheduleChanged     somebody changed the schedule meanwhile
@@ -85,7 +85,7 @@ class RetryAdvice(StrEnum):
 
 
 class TowpathError(Exception):
-    """The base of all errors: each has a stable code and says what to do."""
+    """The base class of all errors: a stable `code`, and a `remedy` that says what to do."""
 
     code: ClassVar[str] = "towpath_error"
     remedy: ClassVar[str] = "Read the message: it says what is wrong."
@@ -97,12 +97,12 @@ class TowpathError(Exception):
 
     @property
     def told(self) -> Mapping[str, Any]:
-        """What a caller may want to act on, by name; beside the message in every answer."""
+        """Facts that a caller may act on, by name; every answer has them beside the message."""
         return {}
 
     @property
     def after_s(self) -> int:
-        """Seconds to wait, where doing the same again can help."""
+        """Seconds to wait before a repeat, if a repeat can help."""
         return 1
 
 
@@ -262,7 +262,7 @@ class JobNotFound(JobError):
 
     code = "job_not_found"
     remedy = (
-        "Check the queue and the id. Finished jobs are removed after the queue's `keep` time; "
+        "Check the queue and the id. Finished jobs are deleted after the queue's `keep` time; "
         "raise it to keep them longer."
     )
 
@@ -298,7 +298,7 @@ class JobDead(JobError):
     """The job has used up its attempts, or was given up."""
 
     code = "job_dead"
-    remedy = "Read the job's reason. `retry` gives it new attempts, `delete` removes it."
+    remedy = "Read the job's reason. `retry` gives it new attempts, `delete` deletes it."
 
     def __init__(self, job: object) -> None:
         super().__init__(job, "dead")
@@ -453,14 +453,14 @@ class LaneNotParked(QueueError):
 
 
 class FiringTaken(QueueError):
-    """Somebody else has fired the recurring work since the caller looked; nothing was done."""
+    """Another process has fired the schedule meanwhile; nothing was done."""
 
     code = "firing_taken"
     remedy = "No action needed: each firing happens once. Continue from `last` of this error."
 
     def __init__(self, queue: str, name: str, last: datetime | None) -> None:
         known = f"was last fired for {last}" if last else "is unknown"
-        super().__init__(f"recurring work {name} of queue {queue} {known}")
+        super().__init__(f"schedule {name} of queue {queue} {known}")
         self.queue, self.name, self.last = queue, name, last
 
 
@@ -472,20 +472,18 @@ class NotYet(QueueError):
     retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, name: str, *, upto: datetime, now: datetime) -> None:
-        super().__init__(
-            f"recurring work {name} of queue {queue}: not due before {upto}, it is {now}"
-        )
+        super().__init__(f"schedule {name} of queue {queue}: not due before {upto}, it is {now}")
         self.queue, self.name, self.upto, self.now = queue, name, upto, now
 
 
 class RecurrenceNotFound(QueueError):
-    """The queue has no recurring work of that name."""
+    """The queue knows no schedule of that name that code declares."""
 
     code = "recurrence_not_found"
     remedy = "Check the queue and the name. `towpath schedules` lists all schedules."
 
     def __init__(self, queue: str, name: str) -> None:
-        super().__init__(f"recurring work {name} of queue {queue}: not found")
+        super().__init__(f"queue {queue} knows no declared schedule {name}")
         self.queue, self.name = queue, name
 
 

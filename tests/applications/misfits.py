@@ -19,7 +19,7 @@ from towpath.web.mount import Mount, WebhookListener
 CanRead = Annotated[KeyInfo, Depends(scoped(Scope.READ))]
 
 
-class Nothing(Options, frozen=True, kw_only=True):
+class NoOptions(Options, frozen=True, kw_only=True):
     """No options."""
 
     secrets: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ def application(name: str = "misfit", **named: Any) -> Application:
         key: f"{__name__}:{value}" if isinstance(value, str) else value
         for key, value in named.items()
     }
-    here.setdefault("options", Nothing)
+    here.setdefault("options", NoOptions)
     return Application(name=name, **here)
 
 

@@ -34,7 +34,7 @@ def built(*more: Application) -> Any:
 
 
 def test_the_built_in_ones_are_there_without_a_setting() -> None:
-    assert [it.name for it in applications()] == list(BUILT_IN)
+    assert [application.name for application in applications()] == list(BUILT_IN)
 
 
 @pytest.mark.parametrize(

@@ -30,21 +30,21 @@ def kinds() -> dict[str, set[type[TowpathError]]]:
     for info in walk_packages(towpath.__path__, "towpath."):
         if info.name.endswith("__main__"):
             continue
-        for name, it in vars(import_module(info.name)).items():
-            if isclass(it) and issubclass(it, TowpathError) and it.__module__ == info.name:
-                found.setdefault(name, set()).add(it)
+        for name, value in vars(import_module(info.name)).items():
+            if isclass(value) and issubclass(value, TowpathError) and value.__module__ == info.name:
+                found.setdefault(name, set()).add(value)
     return found
 
 
 def test_all_are_in_one_place() -> None:
     wanted = {
-        name: it
+        name: error
         for name, same in kinds().items()
-        for it in same
+        for error in same
         if not name.startswith("_")
-        and (it.__module__.endswith(".errors") or not it.__module__.startswith(NOT_RAISED))
+        and (error.__module__.endswith(".errors") or not error.__module__.startswith(NOT_RAISED))
     }
-    missing = {name for name, it in wanted.items() if getattr(errors, name, None) is not it}
+    missing = {name for name, error in wanted.items() if getattr(errors, name, None) is not error}
     assert missing == set()
 
 

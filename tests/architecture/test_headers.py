@@ -10,16 +10,19 @@ import msgspec
 import pytest
 
 from tests.architecture.sources import SOURCE, TESTS, python_files, shown
+from tests.architecture.test_verbs import other_words
 from towpath.embedded import EmbeddedServer
 from towpath.engine import codec, model, record
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Inspector
 from towpath.engine.keys import TYPES, QueueKeys
+from towpath.engine.living import Workers
 from towpath.engine.options import SCRIPTED, QueueOptions
 from towpath.engine.queues import Queues
 from towpath.engine.refusals import CALL_WORDS
 from towpath.engine.schedules import Schedules
 from towpath.engine.script import ARGS, Header, Scripts, header_of, lua_text, pieces_of
+from towpath.engine.space import SpaceRecord
 from towpath.engine.states import MOVES
 from towpath.ids import queue_name
 
@@ -124,7 +127,7 @@ def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
     told = server.ask("EVAL", script, "1", "{a.b}:queue")
     assert isinstance(told, list)
     spelled = dict(
-        zip(names, [str(it, "utf-8") for it in told if isinstance(it, bytes)], strict=True)
+        zip(names, [str(reply, "utf-8") for reply in told if isinstance(reply, bytes)], strict=True)
     )
     keys = QueueKeys(queue_name("a.b"))
     for name, key in spelled.items():
@@ -156,7 +159,7 @@ def python_names() -> set[str]:
     for kind in vars(model).values():
         if inspect.isclass(kind) and issubclass(kind, msgspec.Struct):
             names |= {*kind.__struct_fields__, *vars(kind)}
-    for part in (Engine, Inspector, Queues, Schedules):
+    for part in (Engine, Inspector, Queues, Schedules, SpaceRecord, Workers):
         for _, method in inspect.getmembers(part, inspect.isfunction):
             names |= set(inspect.signature(method).parameters)
     return names
@@ -172,6 +175,22 @@ def test_arguments_of_scripts_have_the_names_that_callers_know() -> None:
     arguments = {argument for names in ARGS.values() for argument in names}
     assert arguments - python_names() - OF_SCRIPTS == set()
     assert arguments >= OF_SCRIPTS
+
+
+@verbs
+def test_a_script_is_called_by_the_word_of_the_glossary(verb: str) -> None:
+    assert other_words([verb]).keys() <= {"drop"}  # a word of the glossary, too
+
+
+def test_a_call_is_remembered_under_letters_alone() -> None:
+    """So that every release can read it; a script of another name than before keeps the old."""
+    stored = {
+        verb: header(verb).fields.get("stored", [verb])[0].split()[0]
+        for verb in ARGS
+        if "calls" in pieces_of(verb)
+    }
+    assert len(set(stored.values())) == len(stored)
+    assert [name for name in stored.values() if not re.fullmatch("[a-z]+", name)] == []
 
 
 @verbs
@@ -210,8 +229,10 @@ def test_lua_writes_records_as_python_reads_them() -> None:
 
 # ── scripts about records: those of applications, and the engine's own beside its queues ──
 
-FOLDERS = sorted({it.parent for it in (*SOURCE.rglob("*.lua"), *TESTS.rglob("*.lua"))})
-SPACES = [it for it in FOLDERS if it.name != "lib" and it != SOURCE / "engine" / "lua"]
+FOLDERS = sorted({path.parent for path in (*SOURCE.rglob("*.lua"), *TESTS.rglob("*.lua"))})
+SPACES = [
+    folder for folder in FOLDERS if folder.name != "lib" and folder != SOURCE / "engine" / "lua"
+]
 spaces = pytest.mark.parametrize("folder", SPACES, ids=shown)
 
 
@@ -226,16 +247,78 @@ def test_the_reply_of_a_space_s_script_names_every_word_it_answers_with(folder: 
     pieces = [*folder.glob("*.lua"), *folder.glob("lib/*.lua")]
     for path in folder.glob("*.lua"):
         found = header_of(path.read_text())
-        used = [path, *(it for it in pieces if it.stem in " ".join(found.fields.get("uses", [])))]
-        said = {word for it in used for word in WORD.findall(it.read_text())}
+        used = [
+            path,
+            *(piece for piece in pieces if piece.stem in " ".join(found.fields.get("uses", []))),
+        ]
+        said = {word for script in used for word in WORD.findall(script.read_text())}
         assert said <= {line.split()[0] for line in found.fields["reply"]}, path
 
 
 @spaces
 def test_every_piece_of_a_space_is_used(folder: Path) -> None:
     texts = [path.read_text() for path in folder.rglob("*.lua")]
-    uses = " ".join(it[1] for text in texts for it in re.finditer(r"(?m)^-- uses +(.*)$", text))
+    uses = " ".join(line[1] for text in texts for line in re.finditer(r"(?m)^-- uses +(.*)$", text))
     assert {path.stem for path in folder.glob("lib/*.lua")} <= set(uses.split())
+
+
+# ── applications' scripts call things what their Python calls them ───────────────────────
+
+APPLICATIONS = [folder for folder in SPACES if SOURCE / "apps" in folder.parents]
+applications = pytest.mark.parametrize("folder", APPLICATIONS, ids=shown)
+OF_APPLICATIONS = {"beyond", "bits", "member", "members"}
+"""Arguments that only an application and its scripts tell each other."""
+NOTED = {"last_length", "short", "status", "true"}
+"""Fields that scripts note for scripts, one that outsiders read, and a value."""
+HASHED = re.compile(r"redis\.p?call\(\s*'H[A-Z]+',\s*[A-Z]+,([^\n]*)")
+
+
+def own_names(folder: Path) -> tuple[set[str], set[str]]:
+    """What the application with *folder* calls parameters, fields and constants; and its texts."""
+    [application] = [above for above in folder.parents if above.parent == SOURCE / "apps"]
+    names, texts = set[str](), set[str]()
+    for path in python_files(application):
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.arg(arg=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                    names.add(name)
+                case ast.FunctionDef(name=name, decorator_list=[ast.Name(id="property")]):
+                    names.add(name)
+                case ast.Name(id=name, ctx=ast.Store()) if name.isupper():
+                    names.add(name.lower())
+                case ast.Constant(value=str(text)):
+                    texts.add(text)
+                case _:
+                    pass
+    return names, texts
+
+
+def own_arguments(folder: Path) -> set[str]:
+    headers = (header_of(path.read_text()) for path in folder.glob("*.lua"))
+    named = {line.split()[0] for found in headers for line in found.fields["args"]}
+    return named - {"none"}
+
+
+@applications
+def test_arguments_of_an_application_s_scripts_have_python_names(folder: Path) -> None:
+    names, _ = own_names(folder)
+    assert own_arguments(folder) - names - python_names() - OF_APPLICATIONS == set()
+
+
+@applications
+def test_fields_of_an_application_s_records_have_python_names(folder: Path) -> None:
+    names, texts = own_names(folder)
+    found: set[str] = set()
+    for path in folder.rglob("*.lua"):
+        code = "\n".join(line.partition("--")[0] for line in path.read_text().splitlines())
+        found |= {field for call in HASHED.findall(code) for field in re.findall(r"'(\w+)'", call)}
+    found = {field for field in found if field.islower()}  # those in capitals are values
+    assert found - names - texts - NOTED == set()
+
+
+def test_every_exception_of_applications_is_needed() -> None:
+    arguments = {name for folder in APPLICATIONS for name in own_arguments(folder)}
+    assert arguments >= OF_APPLICATIONS
 
 
 # ── no script but those ──────────────────────────────────────────────────────────────────

@@ -40,7 +40,7 @@ def test_one_that_is_planted_travels_from_every_surface_to_lease_and_info(tmp_pa
     assert ran.returncode == 0, ran.stderr
     everywhere = json.loads(ran.stdout)
     assert len(everywhere) == 6
-    assert {queue: it for queue, it in everywhere.items() if it != [7, 7, 7]} == {}
+    assert {queue: counts for queue, counts in everywhere.items() if counts != [7, 7, 7]} == {}
 
 
 def test_what_is_seen_of_a_job_are_fields_that_can_be_said() -> None:

@@ -20,7 +20,7 @@ def test_a_change_is_near_to_tests_that_import_it(changed: str, chosen: str) -> 
 
 
 def test_changed_tests_come_first_and_there_are_never_many() -> None:
-    files = [it.relative_to(ROOT).as_posix() for it in ROOT.rglob("src/towpath/**/*.py")]
+    files = [path.relative_to(ROOT).as_posix() for path in ROOT.rglob("src/towpath/**/*.py")]
     found = nearest([*files, "tests/worker/test_types.py"])
     assert (found[0], len(found)) == ("tests/worker/test_types.py", MOST)
 

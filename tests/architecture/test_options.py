@@ -26,9 +26,11 @@ PLAIN = (ast.Constant, ast.BinOp, ast.Call, ast.Name, ast.Tuple)
 
 def literal(node: ast.expr) -> Any:
     """What a default says by itself; None if it is taken from elsewhere."""
-    parts = [it for it in ast.walk(node) if not isinstance(it, ast.expr_context | ast.operator)]
-    named = {it.id for it in parts if isinstance(it, ast.Name)}
-    if not all(isinstance(it, PLAIN) for it in parts) or not named <= set(UNITS):
+    parts = [
+        part for part in ast.walk(node) if not isinstance(part, ast.expr_context | ast.operator)
+    ]
+    named = {part.id for part in parts if isinstance(part, ast.Name)}
+    if not all(isinstance(part, PLAIN) for part in parts) or not named <= set(UNITS):
         return None
     return eval(compile(ast.Expression(node), "default", "eval"), dict(UNITS))  # noqa: S307 -- our own source
 
@@ -97,6 +99,7 @@ def test_a_setting_is_an_option_with_a_sentence(leaf: Leaf) -> None:
 
 
 def test_what_is_handed_in_is_a_setting() -> None:
-    shared = {field.mark.shared for it in LEAVES.values() for field in fields_of(it.owner)} - {""}
+    owners = [leaf.owner for leaf in LEAVES.values()]
+    shared = {field.mark.shared for owner in owners for field in fields_of(owner)} - {""}
     assert shared == {"calls.allow", "calls.secrets"}
     assert shared <= set(LEAVES)

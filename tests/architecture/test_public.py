@@ -22,9 +22,9 @@ def test_are_listed_in_order() -> None:
 
 @pytest.mark.parametrize("name", towpath.__all__)
 def test_are_there_and_say_what_they_are(name: str) -> None:
-    it = getattr(towpath, name)
-    if inspect.isclass(it) and it.__module__.startswith("towpath"):
-        assert it.__doc__
+    export = getattr(towpath, name)
+    if inspect.isclass(export) and export.__module__.startswith("towpath"):
+        assert export.__doc__
 
 
 def test_are_what_a_type_checker_sees() -> None:
@@ -40,7 +40,7 @@ def test_are_what_a_type_checker_sees() -> None:
         for name in node.names
     }
     assert set(imported) == set(towpath.__all__)
-    assert [name for name, it in imported.items() if getattr(towpath, name) is not it] == []
+    assert [name for name, value in imported.items() if getattr(towpath, name) is not value] == []
 
 
 def promised() -> dict[str, set[str]]:
@@ -76,10 +76,10 @@ def test_what_they_offer_says_what_it_is() -> None:
     said_nothing: list[str] = []
     for module, names in promised().items():
         for name in names:
-            it = getattr(import_module(module), name)
-            if not inspect.isclass(it):
+            promised_class = getattr(import_module(module), name)
+            if not inspect.isclass(promised_class):
                 continue
-            for member, offered in members_of(it):
+            for member, offered in members_of(promised_class):
                 inner = getattr(offered, "__func__", offered)
                 if not inspect.getdoc(inner):
                     said_nothing.append(f"{module}.{name}.{member}")
@@ -100,7 +100,9 @@ def test_looking_one_up_loads_no_application() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     parts = loaded.stdout.split()
-    assert [it for it in parts if it.startswith(("towpath.apps", "towpath.ledger.ledger"))] == []
+    assert [
+        module for module in parts if module.startswith(("towpath.apps", "towpath.ledger.ledger"))
+    ] == []
 
 
 @pytest.mark.parametrize(

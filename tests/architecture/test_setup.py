@@ -44,8 +44,8 @@ def needed(*extras: str) -> dict[str, Distribution]:
 
 
 def size(there: Distribution) -> int:
-    paths = (Path(str(it.locate())) for it in there.files or ())
-    return sum(it.stat().st_size for it in paths if it.is_file())
+    paths = (Path(str(file.locate())) for file in there.files or ())
+    return sum(path.stat().st_size for path in paths if path.is_file())
 
 
 def test_up_brings_no_tools_of_the_tests(tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def fixtures(text: str) -> list[tuple[str, str]]:
             marks = ast.unparse(node.decorator_list[0])
             body = node.body[ast.get_docstring(node) is not None :]
             if marks.startswith("pytest.fixture") and not isinstance(body[0], ast.Return):
-                words = [ast.unparse(it) for it in body]
+                words = [ast.unparse(statement) for statement in body]
                 found.append((node.name, "\n".join([marks, ast.unparse(node.args), *words])))
     return found
 

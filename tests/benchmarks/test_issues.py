@@ -5,10 +5,10 @@ import pytest
 from benchmarks import issues_race, issues_sync
 from benchmarks.bench import Plan
 from benchmarks.catalogue import BENCHMARKS, PARTS, claim_of
-from benchmarks.peers.roster import ROOT
+from benchmarks.peers.peer_list import ROOT
 from benchmarks.report import ISSUES
 from benchmarks.web.account import Violation
-from benchmarks.web.agents import Holders
+from benchmarks.web.agents import IssueHolders
 
 
 class Small(Plan, frozen=True):
@@ -30,14 +30,14 @@ def test_is_in_the_catalogue_and_on_the_page(name: str) -> None:
 
 
 async def test_agents_race_and_no_issue_has_two_holders() -> None:
-    figures = {it.name: it for it in await issues_race.run(Small())}
+    figures = {figure.name: figure for figure in await issues_race.run(Small())}
     assert figures["issues_race.broken"].reached
     assert figures["issues_race.handed_out"].low >= 12
     assert figures["issues_race"].value > 0
 
 
 async def test_all_issues_of_a_github_are_known_after_the_start() -> None:
-    figures = {it.name: it for it in await issues_sync.run(Small())}
+    figures = {figure.name: figure for figure in await issues_sync.run(Small())}
     assert figures["issues_sync.requests"].value >= 20
     assert figures["issues_sync"].value > 0
 
@@ -46,20 +46,20 @@ class TestHolders:
     """What must not happen is seen."""
 
     def test_see_that_two_hold_one_issue(self) -> None:
-        holders = Holders([1, 2])
+        holders = IssueHolders([1, 2])
         holders.given(1, "a", 7)
         with pytest.raises(Violation, match="issue 1 was given to b while a held it"):
             holders.given(1, "b", 8)
 
     def test_see_that_a_token_is_old(self) -> None:
-        holders = Holders([1])
+        holders = IssueHolders([1])
         holders.given(1, "a", 7)
         holders.ending(1)
         with pytest.raises(Violation, match="older token"):
             holders.given(1, "b", 7)
 
     def test_see_that_what_was_completed_comes_again(self) -> None:
-        holders = Holders([1])
+        holders = IssueHolders([1])
         holders.given(1, "a", 7)
         holders.ending(1)
         holders.completed(1)

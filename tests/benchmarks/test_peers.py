@@ -12,17 +12,17 @@ from benchmarks import report
 from benchmarks.bench import Plan
 from benchmarks.peers import chart, comparison, crash, environments, page
 from benchmarks.peers.environments import NotInstalled, node_environment
-from benchmarks.peers.roster import OURS, ROOT, Peer, read_row, roster
+from benchmarks.peers.peer_bench import peer_bench
+from benchmarks.peers.peer_list import OURS, ROOT, Peer, all_peers, read_row
+from benchmarks.peers.row_round import RowCounts, RowRound, measure_row
+from benchmarks.peers.run_results import Comparison, Recoveries, Recovery, RowIdentity, RowResults
 from benchmarks.peers.side import handling
-from benchmarks.peers.side.family import family
+from benchmarks.peers.side.process_tree import process_tree
 from benchmarks.peers.side.produce import PAYLOAD_BYTES, payload_of
-from benchmarks.peers.stage import stage
-from benchmarks.peers.standing import Comparison, Recoveries, Recovery, Standing, Who
-from benchmarks.peers.visit import Counts, Visit, visit
 from tests.waiting import eventually
 from tests.warm import Bounded
 
-rows = pytest.mark.parametrize("peer", roster(), ids=lambda peer: peer.name)
+rows = pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 
 
 class TestARow:
@@ -47,7 +47,7 @@ class TestARow:
             read_row(row, root=tmp_path)
 
     def test_is_there_for_everybody_we_compare_with(self) -> None:
-        assert {peer.name for peer in roster()} == {
+        assert {peer.name for peer in all_peers()} == {
             *("arq", "bullmq", "celery", "dramatiq", "huey", "rq", "saq", "streaq"),
             *("taskiq_list", "taskiq_stream", OURS),
         }
@@ -84,7 +84,7 @@ class TestAPeerThatCannotBeInstalled:
         monkeypatch.setenv("PATH", "")
 
     async def test_is_shown_with_the_reason(self) -> None:
-        [node] = [peer for peer in roster() if peer.on_node]
+        [node] = [peer for peer in all_peers() if peer.on_node]
         compared = await comparison.compare(Plan(quick=True), [node])
         text = "\n".join(page.comparison_blocks(compared))
         assert "BullMQ (Node): not measured: it could not be installed: there is no node" in text
@@ -113,8 +113,8 @@ async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
         worker="python -c pass",
         producer="python -m benchmarks.peers.side.produce no_such_row",
     )
-    async with stage() as it:
-        seen = await visit(it, broken, Counts.of(Plan(quick=True)), seed=1)
+    async with peer_bench() as bench:
+        seen = await measure_row(bench, broken, RowCounts.of(Plan(quick=True)), seed=1)
     assert "No module named 'no_such_row'" in seen.stopped
 
 
@@ -126,37 +126,39 @@ def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
-    eventually(lambda: len(family(keeper.pid)) == 2)
+    eventually(lambda: len(process_tree(keeper.pid)) == 2)
     assert keeper.stdin is not None
     keeper.stdin.close()
     keeper.wait(10)
-    eventually(lambda: family(keeper.pid) == [keeper.pid])
+    eventually(lambda: process_tree(keeper.pid) == [keeper.pid])
 
 
 # -- what is shown ---------------------------------------------------------------------------------
 
 
-def standing(name: str, *drains: float, ours: bool = False, in_python: bool = True) -> Standing:
+def row_results(
+    name: str, *drains: float, ours: bool = False, in_python: bool = True
+) -> RowResults:
     """A row that drained so fast, round by round."""
-    who = Who(name, name.title(), "1.2.3", "its best", in_python=in_python, ours=ours)
-    visits = [
-        Visit(jobs=20_000, drain=drain, worker_us=20, run_cpu_us=30, pickup_ms=[1.0, 2.0, 9.0])
+    who = RowIdentity(name, name.title(), "1.2.3", "its best", in_python=in_python, ours=ours)
+    measured = [
+        RowRound(jobs=20_000, drain=drain, worker_us=20, run_cpu_us=30, pickup_ms=[1.0, 2.0, 9.0])
         for drain in drains
     ]
-    return Standing(who, visits)
+    return RowResults(who, measured)
 
 
-def compared(*standings: Standing) -> Comparison:
-    return Comparison("2026-11-15", "Towpath 0.1.0", quick=False, standings=list(standings))
+def compared(*rows: RowResults) -> Comparison:
+    return Comparison("2026-11-15", "Towpath 0.1.0", quick=False, rows=list(rows))
 
 
 class TestTheTable:
     def test_says_that_a_target_is_reached_by_the_rounds_own_ratios(self) -> None:
         run = compared(
-            standing("slow", 100, 100, 100),
-            standing("quick", 1_000, 2_000, 4_000),
-            standing("node", 5_000, 5_000, 5_000, in_python=False),
-            standing("towpath", 6_000, 12_000, 24_000, ours=True),
+            row_results("slow", 100, 100, 100),
+            row_results("quick", 1_000, 2_000, 4_000),
+            row_results("node", 5_000, 5_000, 5_000, in_python=False),
+            row_results("towpath", 6_000, 12_000, 24_000, ours=True),
         )
         python, node, *_ = comparison.figures(run)
         assert (python.ratio, python.reached) == (6, True)
@@ -169,30 +171,30 @@ class TestTheTable:
         )
 
     def test_has_the_fastest_first_and_gaps_where_nothing_was_measured(self) -> None:
-        run = compared(standing("slow", 100), standing("towpath", 6_000, ours=True))
+        run = compared(row_results("slow", 100), row_results("towpath", 6_000, ours=True))
         rows = page.comparison_blocks(run)[1].splitlines()[2:]
         assert [row.split(" | ")[0] for row in rows] == ["| **Towpath**", "| Slow"]
         assert rows[0].split(" | ")[5:7] == ["2", "9"]
         assert "not measured" in rows[0]
 
     def test_tells_who_handled_a_job_twice(self) -> None:
-        careless = standing("careless", 100, 100)
-        careless.visits[1].twice = 3
-        text = "\n".join(page.comparison_blocks(compared(careless, standing("careful", 90, 90))))
+        careless = row_results("careless", 100, 100)
+        careless.measured[1].twice = 3
+        text = "\n".join(page.comparison_blocks(compared(careless, row_results("careful", 90, 90))))
         assert "Careless: 3 of the drained jobs were handled twice." in text
         assert text.count("twice") == 1
 
     def test_does_not_call_a_target_reached_that_nobody_measured(self) -> None:
-        unseen = standing("towpath", ours=True)
+        unseen = row_results("towpath", ours=True)
         unseen.not_measured = "it is away"
-        for figure in comparison.figures(compared(standing("slow", 100), unseen))[:2]:
+        for figure in comparison.figures(compared(row_results("slow", 100), unseen))[:2]:
             assert figure.reached is False
-        text = "\n".join(page.comparison_blocks(compared(standing("slow", 100), unseen)))
+        text = "\n".join(page.comparison_blocks(compared(row_results("slow", 100), unseen)))
         assert "peers.python is not reached: ours was not measured: it is away." in text
 
 
 def recoveries(seconds: float | None, *, not_measured: str = "") -> Recoveries:
-    who = Who("towpath", "Towpath", "0.1.0", "its best", ours=True)
+    who = RowIdentity("towpath", "Towpath", "0.1.0", "its best", ours=True)
     one = Recovery(who, seconds, not_measured)
     return Recoveries("2026-11-15", "Towpath 0.1.0", quick=False, watched=30, recoveries=[one])
 
@@ -233,12 +235,12 @@ class TestTheChart:
         drawn = chart.panels(text)
         table = text.partition("<!-- peers:")[2].partition("<!-- /peers -->")[0]
         head = next(line for line in table.splitlines() if line.startswith("|"))
-        columns = [it.strip() for it in head.strip("|").split("|")][1:]
+        columns = [column.strip() for column in head.strip("|").split("|")][1:]
         assert len(drawn) == len(columns) - 2 + 1  # the other table adds one: after a crash
         for panel in drawn:
             assert panel["bars"][0]["label"] == "Towpath"
-            assert len(panel["bars"]) == len(roster())
-            assert any(it["value"] for it in panel["bars"])
+            assert len(panel["bars"]) == len(all_peers())
+            assert any(bar["value"] for bar in panel["bars"])
 
     def test_shows_what_the_page_says(self) -> None:
         page = (
@@ -249,7 +251,9 @@ class TestTheChart:
             "<!-- crash: -->\n|  | version | its job runs again |\n| --- | --- | --- |\n"
             "| Towpath | 0.1.0 | 11.9 s |\n| Huey | 3 | not within 110 s |\n<!-- /crash -->\n"
         )
-        drawn = {it["title"]: [bar["value"] for bar in it["bars"]] for it in chart.panels(page)}
+        drawn = {
+            panel["title"]: [bar["value"] for bar in panel["bars"]] for panel in chart.panels(page)
+        }
         assert drawn["Drain by one worker process, jobs/s"] == [19254, 1607]
         assert drawn["Pick-up, p99, ms"] == [6.3, 4.6]
         assert drawn["Server CPU, µs per job"] == [229, None]
@@ -259,5 +263,5 @@ class TestTheChart:
 
     def test_is_in_the_readme_with_the_page_s_figures(self) -> None:
         table = chart.short_table(chart.PAGE.read_text())
-        assert [it for it in chart.SHORT_TABLES if table not in it.read_text()] == []
+        assert [path for path in chart.SHORT_TABLES if table not in path.read_text()] == []
         assert f"](docs/images/{chart.CHART.name})" in (ROOT / "README.md").read_text()

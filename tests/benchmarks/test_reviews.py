@@ -12,14 +12,14 @@ from benchmarks import (
     reviews_webhook,
 )
 from benchmarks.catalogue import BENCHMARKS, claim_of
-from benchmarks.databases import Kind, database
+from benchmarks.databases import DatabaseKind, database
 from benchmarks.figure import Figure, not_measured
 from benchmarks.report import summary, table
-from benchmarks.web import climbing, offered
-from benchmarks.web.climbing import Spent, Step, highest
+from benchmarks.web import offered, rate_search
 from benchmarks.web.deliveries import SECRET, deliveries
-from benchmarks.web.offered import Offered
-from benchmarks.web.reviewing import Reviewing
+from benchmarks.web.offered import OfferedLoad
+from benchmarks.web.rate_search import CpuSpent, RateStep, highest_rate
+from benchmarks.web.reviewing import ReviewWorker
 from tests.benchmarks.test_web import Small, by_name
 from towpath.apps.reviews.hooks import Hook, read_github
 
@@ -57,17 +57,17 @@ class TestDeliveries:
 
 
 class TestADatabase:
-    @pytest.mark.parametrize("kind", Kind)
-    async def test_tells_how_often_it_commits(self, kind: Kind) -> None:
-        async with database(kind) as it:
-            commits = await it.commits(3)
+    @pytest.mark.parametrize("kind", DatabaseKind)
+    async def test_tells_how_often_it_commits(self, kind: DatabaseKind) -> None:
+        async with database(kind) as kept:
+            commits = await kept.commits(3)
             assert min(commits) > 0
-            assert (it.cpu() > 0) is (kind is Kind.POSTGRES)
+            assert (kept.cpu() > 0) is (kind is DatabaseKind.POSTGRES)
 
     @pytest.mark.usefixtures("no_postgres")
     async def test_that_is_missing_is_said(self) -> None:
         with pytest.raises(postgres.PostgresMissing, match="no_such_wheel"):
-            async with database(Kind.POSTGRES):
+            async with database(DatabaseKind.POSTGRES):
                 pass
 
 
@@ -79,7 +79,7 @@ def test_a_figure_that_was_not_measured_says_why() -> None:
 
 async def test_webhooks_stand_beside_an_empty_endpoint_on_each_database() -> None:
     figures = by_name(await reviews_webhook.run(SMALL))
-    for kind in Kind:
+    for kind in DatabaseKind:
         whole = figures[f"reviews_webhook.{kind}"]
         assert whole.value > 0
         assert "empty endpoint" in whole.beside
@@ -104,38 +104,38 @@ class TestAnOutage:
 
 class TestTheWholeWay:
     @pytest.fixture(autouse=True)
-    def a_short_climb(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(climbing, "RATES", (25, 50))
+    def few_rates(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rate_search, "RATES", (25, 50))
         monkeypatch.setattr(reviews_end_to_end, "ROUNDS", 1)
         monkeypatch.setattr(reviews_end_to_end, "BAR", 25)
         monkeypatch.setattr(reviews_end_to_end, "_WARM", 10)
-        monkeypatch.setattr(reviews_end_to_end, "TARGETS", dict.fromkeys(Kind, 25))
+        monkeypatch.setattr(reviews_end_to_end, "TARGETS", dict.fromkeys(DatabaseKind, 25))
 
-    def found(self, figures: dict[str, Figure], kind: Kind) -> None:
+    def found(self, figures: dict[str, Figure], kind: DatabaseKind) -> None:
         name = f"reviews_end_to_end.{kind}"
         assert figures[name].value in (25, 50)
         assert figures[f"{name}.p99"].target == "< 2000 ms"
         assert figures[f"{name}.p99"].value > 0
         assert {f"{name}.{word}" for word in ("server", "worker", "client", "raw")} <= set(figures)
-        assert (f"{name}.database" in figures) is (kind is Kind.POSTGRES)
+        assert (f"{name}.database" in figures) is (kind is DatabaseKind.POSTGRES)
 
     async def test_is_measured_on_each_database(self) -> None:
         figures = by_name(await reviews_end_to_end.run(SMALL))
-        for kind in Kind:
+        for kind in DatabaseKind:
             self.found(figures, kind)
 
 
-class Climber:
-    """A line that does well up to some rate."""
+class PipelineUpTo:
+    """A pipeline that does well up to some rate."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self.tried: list[int] = []
 
-    async def step(self, rate: int, count: int) -> Step:
+    async def step(self, rate: int, count: int) -> RateStep:
         self.tried.append(rate)
         late = 10.0 if rate <= self._limit else 5_000.0
-        return Step(rate, [late] * count, Spent(0, 0, 0, 0, 0))
+        return RateStep(rate, [late] * count, CpuSpent(0, 0, 0, 0, 0))
 
 
 class TestTheHighestRate:
@@ -151,15 +151,15 @@ class TestTheHighestRate:
     async def test_is_looked_for_upwards_or_downwards(
         self, limit: int, tried: list[int], found: int
     ) -> None:
-        line = Climber(limit)
-        assert (await highest(line, 500, 1)).rate == found
-        assert line.tried == tried
+        pipeline = PipelineUpTo(limit)
+        assert (await highest_rate(pipeline, 500, 1)).rate == found
+        assert pipeline.tried == tried
 
     def test_counts_only_if_nearly_all_start_in_time(self) -> None:
-        nothing = Spent(0, 0, 0, 0, 0)
-        assert Step(1, [999.0] * 96 + [1_999.0] * 4, nothing).went_well
-        assert not Step(1, [999.0] * 94 + [1_999.0] * 6, nothing).went_well
-        assert not Step(1, [10.0] * 98 + [2_001.0] * 2, nothing).went_well
+        nothing = CpuSpent(0, 0, 0, 0, 0)
+        assert RateStep(1, [999.0] * 96 + [1_999.0] * 4, nothing).went_well
+        assert not RateStep(1, [999.0] * 94 + [1_999.0] * 6, nothing).went_well
+        assert not RateStep(1, [10.0] * 98 + [2_001.0] * 2, nothing).went_well
 
 
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -171,31 +171,31 @@ def few(count: int) -> Iterator[tuple[str, bytes]]:
 
 
 class TestOfferedLoad:
-    async def send(self, handle: Handle, it: Offered, count: int) -> None:
+    async def send(self, handle: Handle, requests: OfferedLoad, count: int) -> None:
         async with await asyncio.start_server(handle, "127.0.0.1", 0) as server:
             place = server.sockets[0].getsockname()[:2]
-            await it.send(place, few(count), rate=1_000, count=count)
+            await requests.send(place, few(count), rate=1_000, count=count)
 
     async def test_counts_from_when_a_request_was_due(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Those that find no free connection wait, and that is not hidden."""
         monkeypatch.setattr(offered, "CONNECTIONS", 1)
-        it = Offered()
+        requests = OfferedLoad()
 
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             for _ in range(4):
                 await reader.readuntil(b"\r\n\r\n")
-                while len(it.due) < 4:  # noqa: ASYNC110 -- the first answer waits for all others to be due
+                while len(requests.due) < 4:  # noqa: ASYNC110 -- the first answer waits for all others to be due
                     await asyncio.sleep(0)
                 writer.write(TAKEN)
             writer.close()
 
-        await self.send(handle, it, 4)
-        due = list(it.due.values())
+        await self.send(handle, requests, 4)
+        due = list(requests.due.values())
         assert [later - due[0] for later in due] == [0, 1_000_000, 2_000_000, 3_000_000]
-        assert it.answered["0"] >= due[3]
-        assert list(it.answered) == ["0", "1", "2", "3"]
+        assert requests.answered["0"] >= due[3]
+        assert list(requests.answered) == ["0", "1", "2", "3"]
 
     async def test_is_an_error_if_one_is_refused(self) -> None:
         async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -204,21 +204,21 @@ class TestOfferedLoad:
             writer.close()
 
         with pytest.raises(AssertionError, match="503"):
-            await self.send(handle, Offered(), 1)
+            await self.send(handle, OfferedLoad(), 1)
 
     async def test_is_an_error_if_the_server_leaves(self) -> None:
         async def handle(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             writer.close()
 
         with pytest.raises(AssertionError, match="closed a connection"):
-            await self.send(handle, Offered(), 1)
+            await self.send(handle, OfferedLoad(), 1)
 
 
 async def test_a_review_that_begins_twice_is_noticed() -> None:
-    it, said = Reviewing(), asyncio.StreamReader()
+    reviews, said = ReviewWorker(), asyncio.StreamReader()
     said.feed_data(b'[["a", 1], ["b", 2]]\n[["a", 3]]\n')
     said.feed_eof()
-    await it.listen(said)
-    await it.until(2, within=1)
-    assert it.began == {"a": 1, "b": 2}
-    assert it.twice == 1
+    await reviews.listen(said)
+    await reviews.until(2, within=1)
+    assert reviews.began == {"a": 1, "b": 2}
+    assert reviews.twice == 1

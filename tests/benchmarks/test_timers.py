@@ -10,10 +10,10 @@ from benchmarks import timers_accuracy, timers_scale, timers_service, timers_sto
 from benchmarks.bench import Plan
 from benchmarks.catalogue import BENCHMARKS, PARTS, claim_of
 from benchmarks.figure import Figure
-from benchmarks.peers.roster import ROOT
+from benchmarks.peers.peer_bench import peer_bench
+from benchmarks.peers.peer_list import ROOT
 from benchmarks.peers.side import handling
 from benchmarks.peers.side.produce import PAYLOAD_BYTES, payload_of
-from benchmarks.peers.stage import stage
 from benchmarks.report import TIMERS
 
 
@@ -41,16 +41,16 @@ def test_is_in_the_catalogue_and_on_the_page(name: str) -> None:
 
 async def test_accuracy_is_that_of_every_timer() -> None:
     *_, ours = timers_accuracy.contenders()
-    async with stage() as it:
-        late = await timers_accuracy.late_by(it, ours, count=20, span_ms=100, first_ms=1_000)
+    async with peer_bench() as bench:
+        late = await timers_accuracy.late_by(bench, ours, count=20, span_ms=100, first_ms=1_000)
     assert len(late) == 20
     assert min(late) >= 0
 
 
 async def test_a_storm_is_over_when_all_have_run() -> None:
     *_, ours = timers_accuracy.contenders()
-    async with stage() as it:
-        storm = await timers_storm.storm_of(it, ours, 100, "storm", lead=2.0)
+    async with peer_bench() as bench:
+        storm = await timers_storm.storm_of(bench, ours, 100, "storm", lead=2.0)
     assert (storm.behind, storm.early) == (0, 0)
     assert storm.seconds > 0.9
     assert storm.cpu_us > 0

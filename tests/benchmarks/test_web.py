@@ -9,10 +9,10 @@ from benchmarks import http_consumers, http_message, http_streams
 from benchmarks.bench import Plan, bench
 from benchmarks.catalogue import BENCHMARKS, claim_of
 from benchmarks.figure import Figure
-from benchmarks.web.account import Account, Given, Violation
+from benchmarks.web.account import HeldMessage, MessageAccount, Violation
 from benchmarks.web.load import load
-from benchmarks.web.serving import KEY, Serving, empty, served
-from benchmarks.web.wire import Answer, Left, Wire, client, request
+from benchmarks.web.serving import KEY, ServerProcess, empty, served
+from benchmarks.web.wire import ConnectionLeft, HttpAnswer, HttpConnection, client, request
 
 
 class Small(Plan, frozen=True):
@@ -48,40 +48,48 @@ class TestTheRateOfMessages:
         assert {"http_message.p50", "http_message.p99", "http_message.behind"} <= figures.keys()
 
     async def test_is_that_of_messages_which_are_in_the_queue(self) -> None:
-        async with bench() as it, served(it) as (serving, _):
-            trial = await load(it, serving, http_message.bodies(64, each=2))
-            counts = await it.engine.inspect.counts("messages")
+        async with bench() as workbench, served(workbench) as (serving, _):
+            trial = await load(workbench, serving, http_message.bodies(64, each=2))
+            counts = await workbench.engine.inspect.counts("messages")
         assert len(trial.times_ms) == 64
         assert (counts.ready, counts.waiting, counts.lanes) == (32, 32, 32)
 
     async def test_is_refused_if_not_every_message_was_taken(self) -> None:
-        async with bench() as it, served(it) as (serving, _):
+        async with bench() as workbench, served(workbench) as (serving, _):
             with pytest.raises(AssertionError, match="422"):
-                await load(it, serving, [b"{}"])
+                await load(workbench, serving, [b"{}"])
 
 
 class TestTheEmptyEndpoint:
     @pytest.fixture
-    async def serving(self) -> AsyncIterator[Serving]:
-        async with bench() as it, served(it) as (_, database), empty(database) as serving:
+    async def serving(self) -> AsyncIterator[ServerProcess]:
+        async with (
+            bench() as workbench,
+            served(workbench) as (_, database),
+            empty(database) as serving,
+        ):
             yield serving
 
-    async def test_asks_for_the_same_key_and_body(self, serving: Serving) -> None:
+    async def test_asks_for_the_same_key_and_body(self, serving: ServerProcess) -> None:
         [body] = http_message.bodies(1, each=1)
-        async with client(serving.place) as it:
+        async with client(serving.place) as sender:
             asked = [
-                await it.ask(request("POST", "/api/v1/message", key, sent))
+                await sender.ask(request("POST", "/api/v1/message", key, sent))
                 for key, sent in ((KEY, body), ("tp_wrong", body), (KEY, b'{"user_id": "ann"}'))
             ]
         assert [answer.status for answer in asked] == [200, 401, 422]
 
-    async def test_tells_what_it_uses(self, serving: Serving) -> None:
+    async def test_tells_what_it_uses(self, serving: ServerProcess) -> None:
         assert serving.cpu() > 0
         assert serving.resident() > 1_000_000
 
 
 async def test_a_server_ends_with_its_block() -> None:
-    async with bench() as it, served(it) as (serving, _), client(serving.place) as asking:
+    async with (
+        bench() as workbench,
+        served(workbench) as (serving, _),
+        client(serving.place) as asking,
+    ):
         assert (await asking.ask(request("GET", "/livez", ""))).status == 200
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection(*serving.place)
@@ -92,26 +100,28 @@ class TestTheCrowd:
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(http_consumers, "DEATHS", 0.15)
-        size = http_consumers.Size(users=20, each=4, consumers=8)
-        cost, account = await http_consumers.crowd(size, seed=1)
+        size = http_consumers.ConsumersSize(users=20, each=4, consumers=8)
+        cost, account = await http_consumers.consumers_round(size, seed=1)
         assert account.done == cost.jobs == 80
         assert account.deaths > 0
 
     async def test_is_an_error_if_the_server_refuses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(http_consumers, "LEASE_S", -1)
         with pytest.raises(Violation, match="422"):
-            await http_consumers.crowd(http_consumers.Size(users=2, each=1, consumers=1), seed=1)
+            await http_consumers.consumers_round(
+                http_consumers.ConsumersSize(users=2, each=1, consumers=1), seed=1
+            )
 
 
-def history(*claims: tuple[int, int], completed: Sequence[int] = ()) -> Account:
+def history(*claims: tuple[int, int], completed: Sequence[int] = ()) -> MessageAccount:
     """One user's three messages: which were given at what time; the last claim is completed."""
-    account = Account(users=1, each=3)
+    account = MessageAccount(users=1, each=3)
     for number, token in claims:
-        it = Given("ann", number, token)
-        account.given(it)
-        account.completing(it)
+        message = HeldMessage("ann", number, token)
+        account.given(message)
+        account.completing(message)
         if token in completed:
-            account.completed(it)
+            account.completed(message)
     return account
 
 
@@ -139,15 +149,15 @@ class TestTheAccount:
             ),
         ],
     )
-    def test_finds_what_was_broken(self, account: Account, said: str) -> None:
+    def test_finds_what_was_broken(self, account: MessageAccount, said: str) -> None:
         with pytest.raises(Violation, match=said):
             account.check({"completed": 3})
 
     def test_finds_a_message_that_was_given_too_early(self) -> None:
-        account = Account(users=1, each=2)
-        account.given(Given("ann", 0, 1))
+        account = MessageAccount(users=1, each=2)
+        account.given(HeldMessage("ann", 0, 1))
         with pytest.raises(Violation, match="before its forerunner was done"):
-            account.given(Given("ann", 1, 2))
+            account.given(HeldMessage("ann", 1, 2))
 
     def test_believes_the_server_only_if_it_counts_the_same(self) -> None:
         account = history((0, 1), (1, 2), (2, 3), completed=[1, 2, 3])
@@ -165,19 +175,19 @@ async def test_waiting_clients_share_the_servers_connections() -> None:
 
 
 class TestTheClient:
-    def answers(self, *pieces: bytes) -> list[Answer]:
-        heard: list[Answer] = []
-        wire = Wire(heard.append, lambda: None)
+    def answers(self, *pieces: bytes) -> list[HttpAnswer]:
+        heard: list[HttpAnswer] = []
+        wire = HttpConnection(heard.append, lambda: None)
         for piece in pieces:
             wire.data_received(piece)
         return heard
 
     def test_reads_an_answer_in_pieces(self) -> None:
         head = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"
-        assert self.answers(head[:9], head[9:] + b"he", b"llo") == [Answer(200, b"hello")]
+        assert self.answers(head[:9], head[9:] + b"he", b"llo") == [HttpAnswer(200, b"hello")]
 
     def test_reads_an_answer_without_a_body(self) -> None:
-        assert self.answers(b"HTTP/1.1 204 No Content\r\n\r\n") == [Answer(204, b"")]
+        assert self.answers(b"HTTP/1.1 204 No Content\r\n\r\n") == [HttpAnswer(204, b"")]
 
     async def test_says_that_the_server_left(self) -> None:
         async def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -185,6 +195,6 @@ class TestTheClient:
 
         async with await asyncio.start_server(hang_up, "127.0.0.1", 0) as server:
             host, port = server.sockets[0].getsockname()
-            async with client((host, port)) as it:
-                with pytest.raises(Left):
-                    await it.ask(request("GET", "/", KEY))
+            async with client((host, port)) as sender:
+                with pytest.raises(ConnectionLeft):
+                    await sender.ask(request("GET", "/", KEY))

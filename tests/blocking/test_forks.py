@@ -35,7 +35,8 @@ class TestAForkedChild:
 def forking(server: EmbeddedServer, what: str) -> list[str]:
     """The lines of a program that forks, ended by the time limit if nothing else does."""
     # Newer Pythons warn of any fork beside threads; here it is the point.
-    command = [sys.executable, "-W", "ignore", "-m", "tests.blocking.forking", server.url, what]
+    program = ["-W", "ignore", "-m", "tests.blocking.forking_program"]
+    command = [sys.executable, *program, server.url, what]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=40, check=False)
     assert (done.returncode, done.stderr.decode()) == (0, "")
     return done.stdout.decode().splitlines()

@@ -36,7 +36,9 @@ class Request:
 async def read_request(reader: Reader) -> Request:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.strip().split("\r\n")
-    headers = {name.lower(): value for name, _, value in (it.partition(": ") for it in rest)}
+    headers = {
+        name.lower(): value for name, _, value in (header.partition(": ") for header in rest)
+    }
     body = await reader.readexactly(int(headers.get("content-length", "0")))
     return Request(line, headers, body)
 
@@ -101,12 +103,12 @@ async def receiving(
         await receiver.end()
 
 
-def answering(*addresses: str) -> Names:
+def answering(*addresses: str) -> LocalResolver:
     """A resolver that gives every name these addresses."""
-    return Names(lambda _: addresses)
+    return LocalResolver(lambda _: addresses)
 
 
-class Names:
+class LocalResolver:
     """A resolver that asks nobody, and counts how often it was asked."""
 
     def __init__(self, answer: Callable[[int], tuple[str, ...]]) -> None:

@@ -105,7 +105,9 @@ def test_is_the_only_table_of_statuses() -> None:
         if "tables" not in path.parts  # a column of theirs may be called so
         if any(_compares_a_status(node) for node in ast.walk(ast.parse(path.read_text())))
     }
-    own = {it for it in places if it.endswith(THEIR_OWN) or "/apps/reviews/posting/" in it}
+    own = {
+        place for place in places if place.endswith(THEIR_OWN) or "/apps/reviews/posting/" in place
+    }
     assert places - own == {"src/towpath/calls/answer.py"}
 
 
@@ -120,8 +122,10 @@ def _compares_a_status(node: ast.AST) -> bool:
     if not isinstance(node, ast.Compare):
         return False
     sides = (node.left, *node.comparators)
-    names = {getattr(it, "attr", getattr(it, "id", "")) for it in sides}
-    inside = [it for side in sides for it in ast.walk(side)]
-    numbers = any(isinstance(it, ast.Constant) and isinstance(it.value, int) for it in inside)
-    constants = any(isinstance(it, ast.Name) and it.id.isupper() for it in sides)
+    names = {getattr(side, "attr", getattr(side, "id", "")) for side in sides}
+    inside = [inner for side in sides for inner in ast.walk(side)]
+    numbers = any(
+        isinstance(inner, ast.Constant) and isinstance(inner.value, int) for inner in inside
+    )
+    constants = any(isinstance(side, ast.Name) and side.id.isupper() for side in sides)
     return "status" in names and (numbers or constants)

@@ -102,7 +102,7 @@ class TestTime:
         async with receiving(slow), receiving(Receiver()) as quick, few as caller:
             calls = [caller.post(slow.url(), b"") for _ in range(6)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(it) for it in outcomes} == {CallFailed}
+            assert {type(outcome) for outcome in outcomes} == {CallFailed}
             assert (await caller.post(quick.url(), b"")).status == 200
 
 

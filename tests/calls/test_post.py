@@ -7,7 +7,7 @@ import gzip
 
 import pytest
 
-from tests.calls.receivers import Names, Receiver, answering, http, receiving
+from tests.calls.receivers import LocalResolver, Receiver, answering, http, receiving
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallerClosed, CallFailed, CallRefused
 from towpath.calls.signature import new_secret, verify
@@ -168,7 +168,7 @@ class TestACallThatFails:
         assert failure.value.retry is RetryAdvice.LATER
 
     async def test_does_not_wait_for_a_resolver_for_ever(self) -> None:
-        async with Caller(resolve=Silent(), connect_timeout=milliseconds(50)) as caller:
+        async with Caller(resolve=SilentResolver(), connect_timeout=milliseconds(50)) as caller:
             with pytest.raises(CallFailed, match=r"no connection within 0\.05 s"):
                 await caller.post("http://slow.example.com/", b"")
 
@@ -224,7 +224,7 @@ class TestACaller:
             await caller.post("http://127.0.0.1/" + "a" * 2048, b"")
 
 
-class Silent(Names):
+class SilentResolver(LocalResolver):
     """A resolver that never answers."""
 
     def __init__(self) -> None:

@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.calls.receivers import Names, Receiver, answering, http, receiving
-from tests.calls.spellings import GLOBAL, NOT_GLOBAL, THIS_MACHINE
+from tests.calls.address_spellings import GLOBAL, NOT_GLOBAL, THIS_MACHINE
+from tests.calls.receivers import LocalResolver, Receiver, answering, http, receiving
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
@@ -208,6 +208,6 @@ async def two_receivers() -> AsyncGenerator[tuple[Receiver, Receiver]]:
         yield meant, other
 
 
-def alternating(first: str, then: str) -> Names:
+def alternating(first: str, then: str) -> LocalResolver:
     """A resolver whose first answer differs from all that come after."""
-    return Names(lambda asked: (first if asked == 1 else then,))
+    return LocalResolver(lambda asked: (first if asked == 1 else then,))

@@ -22,7 +22,7 @@ def clock() -> ServerClock:
 
 
 @pytest.fixture
-def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An empty directory, and none of the variables."""
     monkeypatch.chdir(tmp_path)
     for name in os.environ:

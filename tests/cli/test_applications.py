@@ -22,7 +22,7 @@ class TestTheCommandLine:
         assert "nobody_there" in ran.err
 
     def test_shows_its_settings(self, towpath: Command) -> None:
-        told = {it["setting"]: it for it in towpath("config", "--json", **NAMED).objects}
+        told = {row["setting"]: row for row in towpath("config", "--json", **NAMED).objects}
         assert told["greetings.word"]["value"] == "hello"
         assert told["greetings.word"]["about"] == "What is said before the name."
         ran = towpath("config", TOWPATH_GREETINGS__WROD="hi", **NAMED)
@@ -62,7 +62,7 @@ class TestTheCommandLine:
 def _told_by_doctor(towpath: Command, *, code: int = OK, **env: str) -> list[tuple[str, str]]:
     ran = towpath("doctor", "--json", **NAMED | env)
     assert ran.code == code, ran.err
-    return [(it["verdict"], it["found"]) for it in ran.objects if it["check"] == "applications"]
+    return [(row["verdict"], row["found"]) for row in ran.objects if row["check"] == "applications"]
 
 
 def test_a_name_that_a_command_has_is_refused(towpath: Command) -> None:
@@ -87,7 +87,7 @@ class TestABadOne:
         towpath("submit", "mails", "1", **BAD)
         ran = towpath("queues", "--over", "0", "--json", TOWPATH_PINGS__WORD="hi", **BAD)
         assert ran.code == 0
-        assert [it["queue"] for it in ran.objects] == ["mails"]
+        assert [row["queue"] for row in ran.objects] == ["mails"]
         assert "warning  application_invalid: application no.such.module:APPLICATION" in ran.err
         assert ran.err.count("application_invalid") == 1
 
@@ -100,7 +100,7 @@ class TestABadOne:
     def test_is_bad_for_doctor(self, towpath: Command) -> None:
         ran = towpath("doctor", "--json", **BAD)
         assert ran.code == FAILED
-        [told] = [it for it in ran.objects if it["check"] == "applications"]
+        [told] = [row for row in ran.objects if row["check"] == "applications"]
         assert told["verdict"] == "bad"
         assert "no.such.module:APPLICATION" in told["found"]
 

@@ -8,13 +8,13 @@ def test_every_step_is_measured_and_the_queue_is_taken_away(
     towpath: Command, server: EmbeddedServer
 ) -> None:
     ran = towpath("bench", "--jobs", "1000", "--json")
-    assert [(it["step"], it["jobs"]) for it in ran.objects] == [
+    assert [(row["step"], row["jobs"]) for row in ran.objects] == [
         ("submit one by one", 100),
         ("claim and complete, one", 100),
         ("submit in bulk", 1000),
         ("claim and complete, batch", 1000),
     ]
-    assert all(it["per_second"] > 0 and it["p50_ms"] <= it["p99_ms"] for it in ran.objects)
+    assert all(row["per_second"] > 0 and row["p50_ms"] <= row["p99_ms"] for row in ran.objects)
     left = server.ask("KEYS", "*")
     assert isinstance(left, list)
     # Notes about calls end by themselves.

@@ -18,7 +18,7 @@ CANARY = "canary-8f2e"
 
 
 def by_check(ran: Ran) -> dict[str, Any]:
-    return {it["check"]: it for it in ran.objects}
+    return {finding["check"]: finding for finding in ran.objects}
 
 
 async def test_options_that_were_changed_since_they_were_declared_are_shown(
@@ -49,7 +49,7 @@ async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: En
     assert (told["eviction"]["found"], told["write"]["found"]) == ("noeviction", "works")
     assert "can be loaded" in told["scripts"]["found"]
     assert told["queues"]["do"] == "towpath dead list --queue mails"
-    assert all(it["do"] for it in ran.objects if it["verdict"] != "ok")
+    assert all(finding["do"] for finding in ran.objects if finding["verdict"] != "ok")
     assert towpath("doctor", "--strict").code == 1
 
 
@@ -101,7 +101,7 @@ def test_a_server_that_is_not_there_is_for_later(towpath: Command) -> None:
 def test_a_cluster_is_looked_at_node_by_node(cluster: EmbeddedCluster, tmp_path: Path) -> None:
     ran = Command(cluster.url, tmp_path)("doctor", "--json", "--timeout", "60s")
     assert ran.code == 0
-    servers = {it["server"] for it in ran.objects if it["check"] == "scripts"}
+    servers = {finding["server"] for finding in ran.objects if finding["check"] == "scripts"}
     assert len(servers) == 3
 
 
@@ -124,8 +124,8 @@ def judged(check: str, declared: Durability | None = None, **facts: Any) -> Find
     facts["info"] = usual["info"] | facts.get("info", {})
     url = parse_url(facts.pop("url", "redis://localhost"))
     found = findings(Checkup([ServerState(**(usual | facts))], ""), url, declared)
-    [it] = [it for it in found if it.check == check]
-    return it
+    [finding] = [one for one in found if one.check == check]
+    return finding
 
 
 @pytest.mark.parametrize(

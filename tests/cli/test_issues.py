@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Command
-from tests.server.serving import Serving, serve
+from tests.server.serving import RunningServer, serve
 from tests.waiting import eventually
 from towpath.apps.issues.tables import TABLES
 from towpath.embedded import EmbeddedServer
@@ -43,7 +43,7 @@ def told(issues: Command, *words: str) -> list[Any]:
 
 
 def add(issues: Command, number: int, *labels: str, **more: str) -> None:
-    words = [word for it in labels for word in ("--label", it)]
+    words = [word for label in labels for word in ("--label", label)]
     words += [word for name, value in more.items() for word in (f"--{name}", value)]
     issues("issues", "add", "octo/repo", str(number), *words)
 
@@ -143,7 +143,7 @@ class TestBesideAServerAndAGitHub:
     @pytest.fixture
     def serving(
         self, server: EmbeddedServer, github: GitHubDouble, tmp_path: Path
-    ) -> Iterator[Serving]:
+    ) -> Iterator[RunningServer]:
         settings = {
             "TOWPATH_ISSUES__REPOSITORIES": "octo/repo",
             "TOWPATH_ISSUES__GITHUB_TOKEN": github.token,
@@ -152,11 +152,11 @@ class TestBesideAServerAndAGitHub:
         }
         for number in range(1, 4):
             github.at("octo/repo").open(f"Number {number}", labels=["P0"] if number == 3 else [])
-        with serve(tmp_path, server.url, **settings) as it:
-            yield it
+        with serve(tmp_path, server.url, **settings) as served:
+            yield served
 
     def test_issues_are_compared_listed_shown_and_released(
-        self, towpath: Command, serving: Serving, github: GitHubDouble
+        self, towpath: Command, serving: RunningServer, github: GitHubDouble
     ) -> None:
         towpath.env["DATABASE_URL"] = serving.database
         people = github.at("octo/repo")
@@ -179,19 +179,19 @@ class TestBesideAServerAndAGitHub:
         people.label(2, "epic")
         [again] = told(towpath, "sync", "octo/repo")
         assert (again["issues"], again["changed"] >= 2) == (2, True)
-        words = {it["number"]: it.get("withheld", "") for it in told(towpath, "list")}
+        words = {issue["number"]: issue.get("withheld", "") for issue in told(towpath, "list")}
         assert words == {1: "closed", 2: "never", 3: ""}
         eventually(lambda: people[3].labels == ["P0"])  # what the agent had set is gone
         assert "the server now compares" in towpath("issues", "sync").err
 
     def test_what_was_closed_on_both_sides_while_nobody_looked_is_held_by_nobody(
-        self, towpath: Command, serving: Serving, github: GitHubDouble
+        self, towpath: Command, serving: RunningServer, github: GitHubDouble
     ) -> None:
         towpath.env["DATABASE_URL"] = serving.database
         told(towpath, "sync", "octo/repo")
         client, people = serving.client(), github.at("octo/repo")
         asked = [{"agent_id": f"a{n}"} for n in "123"]
-        tasks = [client.post("/api/v1/request-task", json=it).json() for it in asked]
+        tasks = [client.post("/api/v1/request-task", json=wish).json() for wish in asked]
         eventually(lambda: all("in-progress" in people[n].labels for n in (1, 2, 3)))
         for number in (1, 2, 3):
             people.close(number)
@@ -204,12 +204,12 @@ class TestBesideAServerAndAGitHub:
             beat = client.post(f"{path}/heartbeat", json={"token": task["token"]}).json()
             assert "closed" in beat["withdrawn"]
             assert client.post(f"{path}/release", json={"token": task["token"]}).status_code == 200
-        assert [it for it in told(towpath, "list") if "holder" in it] == []
-        assert {it["withheld"] for it in told(towpath, "list")} == {"closed"}
+        assert [issue for issue in told(towpath, "list") if "holder" in issue] == []
+        assert {issue["withheld"] for issue in told(towpath, "list")} == {"closed"}
         eventually(lambda: not any("in-progress" in people[n].labels for n in (1, 2, 3)))
 
     def test_a_repository_that_is_not_handed_out_is_not_compared(
-        self, towpath: Command, serving: Serving
+        self, towpath: Command, serving: RunningServer
     ) -> None:
         towpath.env["DATABASE_URL"] = serving.database
         said = towpath("issues", "sync", "octo/other")

@@ -98,7 +98,7 @@ class TestShowing:
         assert "w0: no disk 0; " in shown
         assert "w1: no disk 1" in shown
         told = towpath("jobs", "show", "m-1", "--json").object["failures"]
-        assert [(it["worker"], it["reason"]) for it in told] == [
+        assert [(failure["worker"], failure["reason"]) for failure in told] == [
             ("w0", "no disk 0"), ("w1", "no disk 1"),
         ]  # fmt: skip
 

@@ -33,7 +33,7 @@ def upgrade():
 BOOKS = "towpath_lending_books"
 
 
-class Lending:
+class LendingApplication:
     """An application in the directory of a command, in whichever release is there now."""
 
     def __init__(self, towpath: Command) -> None:
@@ -67,8 +67,8 @@ FAILS = f"CREATE INDEX ix_{BOOKS}_nothing ON {BOOKS} (nothing)"
 
 
 @pytest.fixture
-def lending(towpath: Command) -> Lending:
-    return Lending(towpath)
+def lending(towpath: Command) -> LendingApplication:
+    return LendingApplication(towpath)
 
 
 def up(towpath: Command, data: Path) -> tuple[int, str]:
@@ -78,7 +78,7 @@ def up(towpath: Command, data: Path) -> tuple[int, str]:
 
 
 class TestMigrating:
-    def test_tells_of_each_line(self, towpath: Command, lending: Lending) -> None:
+    def test_tells_of_each_line(self, towpath: Command, lending: LendingApplication) -> None:
         lending.release(FIRST)
         first = towpath("migrate")
         assert first.code == 0, first.err
@@ -87,11 +87,11 @@ class TestMigrating:
         assert told[-1] == f"{lending.url}  lending migrated: no schema, now 0001"
         lending.release(FIRST, SECOND)
         again = towpath("migrate", "--json")
-        lines = {it["line"]: (it["before"], it["after"]) for it in again.objects}
+        lines = {row["line"]: (row["before"], row["after"]) for row in again.objects}
         assert (lines["ledger"], lines["lending"]) == ((SCHEMA, SCHEMA), ("0001", "0002"))
 
     def test_that_fails_says_why_and_keeps_the_server_from_starting(
-        self, towpath: Command, lending: Lending
+        self, towpath: Command, lending: LendingApplication
     ) -> None:
         lending.release(FIRST)
         assert towpath("migrate").code == 0
@@ -103,7 +103,7 @@ class TestMigrating:
         assert up(towpath, lending.file.parent) == (1, "migration_failed")
         assert lending.columns() == ["id"]
 
-    def test_back_is_refused(self, towpath: Command, lending: Lending) -> None:
+    def test_back_is_refused(self, towpath: Command, lending: LendingApplication) -> None:
         """The release before would not know what to do with the tables."""
         lending.release(FIRST, SECOND)
         assert towpath("migrate").code == 0
@@ -123,7 +123,7 @@ class TestMigrating:
         ],
     )
     def test_what_belongs_to_somebody_else_is_refused(
-        self, towpath: Command, lending: Lending, name: str, table: str, reason: str
+        self, towpath: Command, lending: LendingApplication, name: str, table: str, reason: str
     ) -> None:
         lending.release(FIRST, name=name, table=table)
         ran = towpath("migrate", "--json")

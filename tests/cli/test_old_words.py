@@ -42,7 +42,7 @@ def test_a_new_command_exists_and_no_help_shows_an_old_one(old: str, towpath: Co
         ("TOWPATH_EVENTS__KAFKA_OPTIONS_FILE", "TOWPATH_OUTBOX__KAFKA_OPTIONS_FILE"),
     ],
 )
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_settings")
 def test_an_old_variable_is_refused_with_the_new_one(
     old: str, new: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -59,14 +59,14 @@ def test_an_old_variable_is_refused_with_the_new_one(
         ("[events]", "outbox"),
     ],
 )
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_settings")
 def test_an_old_table_of_a_file_is_refused_with_the_new_one(text: str, new: str) -> None:
     Path("towpath.toml").write_text(text)
     with pytest.raises(InvalidOption, match=rf"is now {new}\n"):
         load(registry=groups)
 
 
-@pytest.mark.usefixtures("alone")
+@pytest.mark.usefixtures("no_settings")
 def test_a_name_that_only_begins_like_an_old_one_is_no_setting(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -32,11 +32,15 @@ def put(outbox: Command, *made: NewEvent, refused: bool = False) -> None:
     async def put() -> None:
         async with Ledger(outbox.env["DATABASE_URL"], sinks=["webhook"]) as ledger:
             await ledger.migrate()
-            await ledger.write(lambda it: ledger.outbox.put(it, made))
-            batch = await ledger.read(lambda it: next_batch(it, "webhook", [], size=100))
+            await ledger.write(lambda connection: ledger.outbox.put(connection, made))
+            batch = await ledger.read(
+                lambda connection: next_batch(connection, "webhook", [], size=100)
+            )
             if refused:
                 verdict = BatchOutcome(refused=[(event, GONE) for event in batch])
-                await ledger.write(lambda it: [it.execute(*each) for each in settle(verdict)])
+                await ledger.write(
+                    lambda connection: [connection.execute(*each) for each in settle(verdict)]
+                )
 
     asyncio.run(put())
 
@@ -90,7 +94,7 @@ class TestWhatWasRefused:
         after: tuple[str, ...] = ()
         while True:
             ran = outbox("outbox", "refused", "webhook", "--limit", "2", "--json", *after)
-            seen += [it["id"] for it in ran.objects]
+            seen += [event["id"] for event in ran.objects]
             if not ran.err:
                 break
             after = ("--after", ran.refusal["after"])
@@ -131,9 +135,9 @@ class TestSeeingToIt:
         put(outbox, an_event("a"), an_event("b"), refused=True)
         ran = outbox("outbox", "delete", "webhook", "a/1", "--yes", "--json")
         assert ran.object == {"sink": "webhook", "id": "a/1", "deleted": True}
-        assert [it["id"] for it in outbox("outbox", "refused", "webhook", "--json").objects] == [
-            "b/1"
-        ]
+        assert [
+            event["id"] for event in outbox("outbox", "refused", "webhook", "--json").objects
+        ] == ["b/1"]
 
     def test_delete_asks_first(self, outbox: Command) -> None:
         put(outbox, an_event("a"), refused=True)
@@ -158,7 +162,7 @@ class TestSeeingToIt:
         put(outbox, an_event("a"), an_event("b"), refused=True)
         ran = outbox("outbox", *verb, "webhook", "a/1", "nowhere/1", "b/1", "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "event_not_found")
-        assert [it["id"] for it in ran.objects] == ["a/1", "b/1"]
+        assert [event["id"] for event in ran.objects] == ["a/1", "b/1"]
 
     @pytest.mark.parametrize(
         "verb", [("refused",), ("resend", "--all"), ("delete", "a/1", "--yes")], ids=str

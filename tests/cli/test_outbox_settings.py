@@ -11,7 +11,7 @@ from towpath.settings import Settings
 from towpath.settings import load as loaded
 from towpath.settings.sources import Origin
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 CANARY = "canary-d94a"
 SINKS = "TOWPATH_OUTBOX__SINKS"

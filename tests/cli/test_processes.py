@@ -37,7 +37,7 @@ async def pack(door: str) -> str:
 """
 
 
-class Workers:
+class WorkerProcesses:
     """A `towpath worker` with processes below it, and what they say."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
@@ -52,7 +52,7 @@ class Workers:
             line = self.process.stderr.readline()
             assert line, f"no {event} in {self.said}"
             self.said.append(json.loads(line))
-            found += [it for it in self.said[-1:] if it.get("event") == event]
+            found += [fields for fields in self.said[-1:] if fields.get("event") == event]
         return found
 
     def signal(self, number: signal.Signals = signal.SIGTERM) -> None:
@@ -71,26 +71,26 @@ def towpath(server: EmbeddedServer, tmp_path: Path) -> Command:
 
 
 @pytest.fixture
-def workers(towpath: Command) -> Iterator[Workers]:
+def workers(towpath: Command) -> Iterator[WorkerProcesses]:
     """Two processes that take jobs."""
     with towpath.start(
         "worker", "shop:app", "--processes", "2", "--name", "w", "--json"
     ) as process:
-        it = Workers(process)
+        program = WorkerProcesses(process)
         try:
-            it.until("worker.started", times=2)
-            yield it
+            program.until("worker.started", times=2)
+            yield program
         finally:
             process.kill()
 
 
 async def pids(engine: Engine) -> dict[str, int]:
-    return {it.name: it.doing.pid for it in await engine.workers.list()}
+    return {worker.name: worker.doing.pid for worker in await engine.workers.list()}
 
 
 class TestSeveralProcesses:
     async def test_one_that_is_killed_is_started_again(
-        self, workers: Workers, engine: Engine, towpath: Command
+        self, workers: WorkerProcesses, engine: Engine, towpath: Command
     ) -> None:
         """It is said; listings show each; a signal ends all of them."""
         await eventually_async(lambda: _are_there(engine, {"w.1", "w.2"}))
@@ -107,7 +107,7 @@ class TestSeveralProcesses:
             return await pids(engine) == {"w.1": before["w.1"], "w.2": again["pid"]}
 
         await eventually_async(is_listed)
-        assert {it["pid"] for it in towpath("workers", "--json").objects} == {
+        assert {row["pid"] for row in towpath("workers", "--json").objects} == {
             before["w.1"], again["pid"],
         }  # fmt: skip
         workers.signal()
@@ -115,7 +115,7 @@ class TestSeveralProcesses:
         assert not any(map(_runs, (before["w.1"], again["pid"])))
 
     async def test_a_signal_lets_running_jobs_finish(
-        self, workers: Workers, engine: Engine, tmp_path: Path
+        self, workers: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         door = tmp_path / "door"
         job = (await engine.submit("parcels", json.dumps(str(door)).encode())).job
@@ -136,7 +136,7 @@ class TestSeveralProcesses:
             [COMMAND, "worker", "shop:app", "-p", "2", "--json"], env=towpath.env, cwd=tmp_path,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         ) as process:  # fmt: skip
-            workers = Workers(process)
+            workers = WorkerProcesses(process)
             workers.until("worker.started", times=2)
             await eventually_async(lambda: _leased(engine))
             os.killpg(process.pid, signal.SIGINT)
@@ -144,10 +144,10 @@ class TestSeveralProcesses:
             door.touch()
             assert workers.ended() == 0
         assert (await engine.inspect.job(job)).result == b'"packed"'
-        assert "job.released" not in [it.get("event") for it in workers.said]
+        assert "job.released" not in [line.get("event") for line in workers.said]
 
     async def test_a_second_signal_gives_running_jobs_back_at_once(
-        self, workers: Workers, engine: Engine, tmp_path: Path
+        self, workers: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         payload = json.dumps(str(tmp_path / "door")).encode()
         await engine.submit("parcels", payload, id="p-1")
@@ -156,11 +156,11 @@ class TestSeveralProcesses:
         workers.until("worker.stopping", times=2)
         workers.signal()
         assert workers.ended() == 0
-        it = await engine.inspect.job(job_ref("parcels", "p-1"))
-        assert (it.state, it.attempts) == ("ready", 0)
+        job = await engine.inspect.job(job_ref("parcels", "p-1"))
+        assert (job.state, job.attempts) == ("ready", 0)
 
     async def test_one_that_is_killed_while_all_drain_makes_it_75(
-        self, workers: Workers, engine: Engine, tmp_path: Path
+        self, workers: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         """Its jobs come back when their lease ends; nobody is started for them."""
         payload = json.dumps(str(tmp_path / "door")).encode()
@@ -172,10 +172,10 @@ class TestSeveralProcesses:
         workers.until("worker.stopping", times=2)
         os.kill(holder, signal.SIGKILL)
         assert workers.ended() == 75
-        assert "worker.child_died" not in [it.get("event") for it in workers.said]
+        assert "worker.child_died" not in [line.get("event") for line in workers.said]
 
     async def test_none_outlives_a_parent_that_is_killed(
-        self, workers: Workers, engine: Engine
+        self, workers: WorkerProcesses, engine: Engine
     ) -> None:
         await eventually_async(lambda: _are_there(engine, {"w.1", "w.2"}))
         children = (await pids(engine)).values()
@@ -223,17 +223,17 @@ class TestRefusing:
 
 class TestReloading:
     @pytest.fixture
-    def reloading(self, towpath: Command) -> Iterator[Workers]:
+    def reloading(self, towpath: Command) -> Iterator[WorkerProcesses]:
         with towpath.start("worker", "shop:app", "--reload", "--json") as process:
-            it = Workers(process)
+            program = WorkerProcesses(process)
             try:
-                it.until("worker.started")
-                yield it
+                program.until("worker.started")
+                yield program
             finally:
                 process.kill()
 
     async def test_what_runs_is_finished_and_then_the_new_code_runs(
-        self, reloading: Workers, engine: Engine, tmp_path: Path
+        self, reloading: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         door = tmp_path / "door"
         old = (await engine.submit("parcels", json.dumps(str(door)).encode())).job
@@ -253,7 +253,7 @@ class TestReloading:
         assert reloading.ended() == 0
 
     async def test_a_file_that_python_cannot_read_is_said_and_waited_for(
-        self, reloading: Workers, engine: Engine, tmp_path: Path
+        self, reloading: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         """Meanwhile the worker goes on with what it has."""
         source = tmp_path / "shop.py"
@@ -279,7 +279,7 @@ class TestReloading:
         good = source.read_text()
         source.write_text("import nowhere_at_all\n")
         with towpath.start("worker", "shop:app", "--reload", "--json") as process:
-            reloading = Workers(process)
+            reloading = WorkerProcesses(process)
             reloading.until("reload.waiting")
             source.write_text(good)
             reloading.until("worker.started")

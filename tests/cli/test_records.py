@@ -34,14 +34,14 @@ async def test_a_dead_record_is_retried_as_any_dead_job(
     async with app:
         jobs = await send.submit_many([send.new(n, id=f"i-{n}") for n in range(3)])
         await Worker(app, signals=()).drain()
-        assert {await it.state() for it in jobs} == {State.DEAD}
+        assert {await job.state() for job in jobs} == {State.DEAD}
         broken[0] = False
         assert towpath("dead", "retry", "invoices/i-0").out == "invoices/i-0  ready\n"
         assert towpath("dead", "retry", "invoices", "--all").out == "invoices  2 retried\n"
 
         async def done() -> bool:
             await Worker(app, signals=()).drain()
-            return {await it.state() for it in jobs} == {State.DONE}
+            return {await job.state() for job in jobs} == {State.DONE}
 
         await eventually_async(done)
         assert (await app.engine.inspect.counts("invoices")).dead == 0

@@ -12,7 +12,7 @@ from towpath.settings import Settings
 from towpath.settings import load as loaded
 from towpath.settings.sources import Origin
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 CANARY = "canary-51c7"
 SECRET = ("github_secrets", "gitlab_secrets", "github_token", "gitlab_token", "reviewer_url")

@@ -73,7 +73,7 @@ def made(reviews: Command, *numbers: int) -> list[str]:
     async def make() -> list[str]:
         async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
             service = Reviews(ledger.jobs)
-            tasks = [a_task(forge=Forge.API, number=it) for it in numbers]
+            tasks = [a_task(forge=Forge.API, number=number) for number in numbers]
             return [(await service.submit(task)).id for task in tasks]
 
     return asyncio.run(make())
@@ -126,7 +126,7 @@ class TestList:
         command, _, cursor = first.err.splitlines()[-1].rpartition(" ")
         assert command == "more: towpath reviews list --repository octo/repo --limit 2 --after"
         rest = reviews("reviews", "list", "--after", cursor, "--json").objects
-        assert [it["id"] for it in rest] == [ids[0]]
+        assert [review["id"] for review in rest] == [ids[0]]
 
     def test_is_filtered(self, reviews: Command) -> None:
         ids = made(reviews, 1, 2, 3)
@@ -135,7 +135,7 @@ class TestList:
         def listed(*words: str) -> list[str]:
             ran = reviews("reviews", "list", "--json", *words)
             assert ran.code == 0, ran
-            return [it["id"] for it in ran.objects]
+            return [review["id"] for review in ran.objects]
 
         assert listed("--state", "cancelled") == [ids[0]]
         assert listed("--repository", "octo/repo", "--number", "2") == [ids[1]]
@@ -245,6 +245,6 @@ def test_a_branch_s_name_can_t_steer_the_terminal(reviews: Command, form: tuple[
     listed = reviews("reviews", "list", *form)
     for ran in (made, shown, listed):
         assert ran.code == 0, ran.err
-        assert all(it.isprintable() for line in ran.out.splitlines() for it in line)
+        assert all(letter.isprintable() for line in ran.out.splitlines() for letter in line)
     if form:
         assert json.loads(shown.out)["task"]["ref"] == name

@@ -140,9 +140,9 @@ class TestPreview:
     def test_tells_the_next_firings_and_what_the_clock_does(self, towpath: Command) -> None:
         words = ("--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--count", "3")
         ran = towpath("schedules", "preview", *words)
-        assert [it[10:] in ("T02:30:00+01:00", "T02:30:00+02:00", "T03:00:00+02:00")
-                for it in ran.out.splitlines()] == [True] * 3  # fmt: skip
+        assert [line[10:] in ("T02:30:00+01:00", "T02:30:00+02:00", "T03:00:00+02:00")
+                for line in ran.out.splitlines()] == [True] * 3  # fmt: skip
         assert "02:30 fires at 03:00" in ran.err
         assert "fires once, the first time" in ran.err
         told = towpath("schedules", "preview", *words, "--json").objects
-        assert sorted(it["effect"] for it in told[3:]) == ["moved", "once"]
+        assert sorted(change["effect"] for change in told[3:]) == ["moved", "once"]

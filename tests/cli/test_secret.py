@@ -10,9 +10,9 @@ def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
     towpath.env["TOWPATH_CALLS__SECRETS"] = ",".join(secrets)
     ran = towpath("secret", "callback")
     assert ran.code == 0, ran.err
-    assert ran.out.split() == [derived(it, CALLBACK) for it in secrets]
+    assert ran.out.split() == [derived(secret, CALLBACK) for secret in secrets]
     told = towpath("secret", "outbox", "--json").objects
-    assert [it["secret"] for it in told] == [derived(it, OUTBOX) for it in secrets]
+    assert [row["secret"] for row in told] == [derived(secret, OUTBOX) for secret in secrets]
 
 
 def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:

@@ -15,7 +15,7 @@ from towpath.options import Allowed, Mark, Options, Secret, Signing
 from towpath.settings import Core, Groups, Settings, load
 from towpath.settings.sources import Origin, leaves_of
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 
 class LinksOptions(Options, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from towpath.errors import InvalidOption
 from towpath.settings import Settings, load
 from towpath.settings.sources import Origin
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = pytest.mark.usefixtures("no_settings")
 
 CANARY = "canary-8f2e"
 

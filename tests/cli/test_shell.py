@@ -63,7 +63,7 @@ finally:
         for words, command in verbs():
             if getattr(command, "commands", {}) and words != "towpath queues":
                 continue
-            names = {name for it in getattr(command, "params", []) for name in it.opts}
+            names = {name for option in getattr(command, "params", []) for name in option.opts}
             assert {"--json", "--url", "--timeout", "--config", "--debug"} <= names, words
 
 
@@ -97,13 +97,13 @@ def test_settings_are_told_with_their_origins_and_without_secrets(towpath: Comma
         "config", "--json", "--timeout", "2s", "--config", "shop.toml", TOWPATH_URL=f"redis://anna:{canary}@h",
         TOWPATH_PASSWORD=canary,
     )  # fmt: skip
-    told = {it["setting"]: it for it in ran.objects}
+    told = {row["setting"]: row for row in ran.objects}
     assert told["url"]["value"] == "redis://h:6379/0"
     assert (told["url"]["origin"], told["url"]["by"]) == ("variable", "TOWPATH_URL")
     assert told["password"]["value"] == "(hidden)"
     assert (told["timeout"]["value"], told["timeout"]["origin"]) == ("2s", "flag")
     assert (told["worker.grace"]["value"], told["worker.grace"]["by"]) == ("1m", "shop.toml")
-    assert all(it["about"] for it in ran.objects)
+    assert all(row["about"] for row in ran.objects)
     assert canary not in ran.out + ran.err
 
 

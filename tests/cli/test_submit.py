@@ -55,7 +55,7 @@ class TestOneJob:
         await engine.submit("mails", b"1", id="line.2")
         lines = ("submit", "mails", "--lines", "--id", "line", "--json")
         ran = towpath(*lines, input=b"7\n8\n9\n")
-        assert (ran.code, [it["id"] for it in ran.objects]) == (4, ["line.1", "line.3"])
+        assert (ran.code, [row["id"] for row in ran.objects]) == (4, ["line.1", "line.3"])
         assert towpath(*lines, "--keep-existing", input=b"7\n8\n9\n").code == 0
 
     async def test_comes_from_a_file_or_from_standard_input(

@@ -96,7 +96,7 @@ def test_lists_in_pages_and_by_what_is_asked_for(towpath: Command) -> None:
     def ids(*words: str) -> list[str]:
         ran = towpath("timers", "list", *words, "--json")
         assert ran.code == 0, ran.err
-        return [it["task_id"] for it in ran.objects]
+        return [timer["task_id"] for timer in ran.objects]
 
     assert ids() == ["a0", "a1", "a2", "b"]
     assert ids("--type", "a", "--since", "2041-01-01T00:00:00Z") == ["a1", "a2"]

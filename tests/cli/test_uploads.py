@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk
+from tests.apps.uploads.uploading import UploadServices
 from tests.cli.command import Command
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.service import View
@@ -19,7 +19,7 @@ from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
 T = TypeVar("T")
-Do = Callable[[Callable[[Desk], Awaitable[T]]], T]
+Do = Callable[[Callable[[UploadServices], Awaitable[T]]], T]
 
 
 @pytest.fixture
@@ -31,11 +31,11 @@ def uploads(towpath: Command, prepared_file_url: str) -> Command:
 
 
 @pytest.fixture
-def desk(uploads: Command) -> Do[object]:
+def with_services(uploads: Command) -> Do[object]:
     """Do something as a client, a server and a worker."""
     options = UploadsOptions(directory=Path(uploads.env["TOWPATH_UPLOADS__DIRECTORY"]))
 
-    def do(what: Callable[[Desk], Awaitable[T]]) -> T:
+    def do(what: Callable[[UploadServices], Awaitable[T]]) -> T:
         async def run() -> T:
             ledger = Ledger(uploads.env["DATABASE_URL"], tables=[TABLES], sinks=("redis",))
             async with (
@@ -44,22 +44,22 @@ def desk(uploads: Command) -> Do[object]:
                 DirectoryStore(options) as store,
             ):
                 await ledger.migrate()
-                return await what(Desk(engine, ledger, store, options))
+                return await what(UploadServices(engine, ledger, store, options))
 
         return asyncio.run(run())
 
     return do
 
 
-async def half_sent(desk: Desk) -> View:
-    view = await desk.start(name="report.pdf", size=3 * C)
-    await desk.put(view, 1, bytes(C))
+async def half_sent(services: UploadServices) -> View:
+    view = await services.start(name="report.pdf", size=3 * C)
+    await services.put(view, 1, bytes(C))
     return view
 
 
 class TestUploads:
-    def test_are_listed_and_shown(self, uploads: Command, desk: Do[View]) -> None:
-        view = desk(half_sent)
+    def test_are_listed_and_shown(self, uploads: Command, with_services: Do[View]) -> None:
+        view = with_services(half_sent)
         upload = view.upload.upload_id
         listed = uploads("uploads", "list")
         assert "report.pdf" in listed.out
@@ -74,31 +74,31 @@ class TestUploads:
         assert uploads("uploads", "list", "--status", "nonsense").code == 2
         assert "no such uploads" in uploads("uploads", "list", "--status", "FAILED").err
 
-    def test_are_aborted_one_by_one(self, uploads: Command, desk: Do[View]) -> None:
-        upload = desk(half_sent).upload.upload_id
+    def test_are_aborted_one_by_one(self, uploads: Command, with_services: Do[View]) -> None:
+        upload = with_services(half_sent).upload.upload_id
         ended = uploads("uploads", "abort", "nobody", upload)
         assert ended.code == 5
         assert f"{upload}  ABORTED" in ended.out
         assert uploads("uploads", "resume", upload).code == 4
 
-    def test_that_failed_are_resumed(self, uploads: Command, desk: Do[View]) -> None:
-        async def failed(desk: Desk) -> View:
-            view = await half_sent(desk)
-            await desk.lifecycle.fail(view.upload.upload_id, 1, "no luck")
+    def test_that_failed_are_resumed(self, uploads: Command, with_services: Do[View]) -> None:
+        async def failed(services: UploadServices) -> View:
+            view = await half_sent(services)
+            await services.lifecycle.fail(view.upload.upload_id, 1, "no luck")
             return view
 
-        upload = desk(failed).upload.upload_id
+        upload = with_services(failed).upload.upload_id
         assert "no luck" in uploads("uploads", "list", "--status", "FAILED").out
         resumed = uploads("uploads", "resume", upload, "--json")
         assert json.loads(resumed.out)["status"] == "UPLOADING"
 
-    def test_are_swept(self, uploads: Command, desk: Do[View]) -> None:
-        async def orphaned(desk: Desk) -> View:
-            view = await half_sent(desk)
-            await desk.store.begin_multipart(view.upload.s3_key, upload="x")
+    def test_are_swept(self, uploads: Command, with_services: Do[View]) -> None:
+        async def orphaned(services: UploadServices) -> View:
+            view = await half_sent(services)
+            await services.store.begin_multipart(view.upload.s3_key, upload="x")
             return view
 
-        desk(orphaned)
+        with_services(orphaned)
         told = json.loads(uploads("uploads", "sweep", "--json").out)
         assert (told["looked_at"], told["chunks_queued"], told["orphans"]) == (1, 1, 0)
         swept = uploads("uploads", "sweep", "--older", "0s")

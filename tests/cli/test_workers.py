@@ -27,7 +27,7 @@ class TestListingWorkers:
         assert (told["name"], told["host"], told["pid"], told["slots"]) == (
             "anna", "build-3", 77, 10,
         )  # fmt: skip
-        assert [it["id"] for it in told["jobs"]] == ["m-0", "m-1", "m-2", "m-3"]
+        assert [job["id"] for job in told["jobs"]] == ["m-0", "m-1", "m-2", "m-3"]
 
     def test_says_that_nobody_is(self, towpath: Command) -> None:
         ran = towpath("workers")

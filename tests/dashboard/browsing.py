@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.architecture.sources import ROOT
-from tests.server.serving import Serving
+from tests.server.serving import RunningServer
 
 BROUGHT = ROOT / ".venv" / "chromium"
 PICTURES = "TOWPATH_TEST_PICTURES"
@@ -34,8 +34,8 @@ def program() -> Path:
 @contextmanager
 def started() -> Generator[Browser]:
     expect.set_options(timeout=PATIENCE_MS)
-    with sync_playwright() as it:
-        browser = it.chromium.launch(executable_path=program(), args=list(_FLAGS))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program(), args=list(_FLAGS))
         yield browser
         browser.close()
 
@@ -43,7 +43,7 @@ def started() -> Generator[Browser]:
 class Tab:
     """A page that somebody looks at, and whatever the browser complained about meanwhile."""
 
-    def __init__(self, running: Serving, context: BrowserContext) -> None:
+    def __init__(self, running: RunningServer, context: BrowserContext) -> None:
         self.running, self.context = running, context
         context.set_default_timeout(PATIENCE_MS)
         self.page: Page = context.new_page()
@@ -87,7 +87,9 @@ class Tab:
             ".then((it) => it.violations.map((v) => ({id: v.id, impact: v.impact, "
             "nodes: v.nodes.map((n) => n.html).slice(0, 3)})))"
         )
-        return [f"{it['id']}: {it['nodes']}" for it in found if it["impact"] in _SERIOUS]
+        return [
+            f"{fault['id']}: {fault['nodes']}" for fault in found if fault["impact"] in _SERIOUS
+        ]
 
     def picture(self, name: str) -> None:
         if folder := os.environ.get(PICTURES):

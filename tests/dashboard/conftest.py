@@ -7,16 +7,16 @@ import pytest
 from playwright.sync_api import Browser
 
 from tests.dashboard.browsing import Tab, started
-from tests.dashboard.visiting import Visitor, log_in
-from tests.server.serving import Api, Serving, up
+from tests.dashboard.sessions import SessionClient, log_in
+from tests.server.serving import Api, RunningServer, up
 
 _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with up(tmp_path_factory.mktemp("dashboard")) as it:
-        yield it
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with up(tmp_path_factory.mktemp("dashboard")) as served:
+        yield served
 
 
 @pytest.fixture
@@ -26,18 +26,18 @@ def queue() -> str:
 
 
 @pytest.fixture
-def api(running: Serving, queue: str) -> Api:
+def api(running: RunningServer, queue: str) -> Api:
     return running.api(queue)
 
 
 @pytest.fixture
-def admin(running: Serving) -> Visitor:
+def admin(running: RunningServer) -> SessionClient:
     """Somebody who has logged in and may do everything."""
     return log_in(running, running.key)
 
 
 @pytest.fixture
-def reader(running: Serving) -> Visitor:
+def reader(running: RunningServer) -> SessionClient:
     """Somebody who has logged in and may look."""
     return log_in(running, running.make_key("read")[1])
 
@@ -52,7 +52,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def tab(running: Serving, browser: Browser) -> Iterator[Tab]:
+def tab(running: RunningServer, browser: Browser) -> Iterator[Tab]:
     """A tab of somebody who has logged in and may do everything."""
     context = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
     tab = Tab(running, context)

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import Tab
-from tests.server.serving import Serving
+from tests.server.serving import RunningServer
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 HEAD = "a" * 40
@@ -17,7 +17,7 @@ LATE = re.compile("/chunks/[12]$")
 
 
 @pytest.fixture
-def client(running: Serving) -> httpx.Client:
+def client(running: RunningServer) -> httpx.Client:
     return running.client()
 
 
@@ -82,12 +82,14 @@ def test_a_file_is_sent_in_chunks_and_goes_on_after_a_reload(
     file.write_bytes(bytes(range(256)) * (20 * 2**12))  # three chunks of 8 MiB
     page = tab.go("/ui/uploads")
     sent: list[str] = []
-    page.on("request", lambda it: sent.append(it.url) if it.method == "PUT" else None)
-    page.route(LATE, lambda it: it.abort())
+    page.on(
+        "request", lambda request: sent.append(request.url) if request.method == "PUT" else None
+    )
+    page.route(LATE, lambda route: route.abort())
     page.set_input_files("#files", file)
     expect(page.locator("progress").first).not_to_have_attribute("value", "0")
     page.reload()
-    expect(page.locator("#unfinished")).to_contain_text("Choose a file again")
+    expect(page.locator("#unfinished")).to_contain_text("Choose the file again")
     page.unroute(LATE)
     first = len(sent)
     page.set_input_files("#files", file)
@@ -98,7 +100,7 @@ def test_a_file_is_sent_in_chunks_and_goes_on_after_a_reload(
     link = page.locator("tbody tr a").first.get_attribute("href") or ""
     assert client.get(link).content == file.read_bytes()
     assert tab.faults() == []
-    assert [it for it in tab.complaints if "ERR_FAILED" not in it] == []
+    assert [complaint for complaint in tab.complaints if "ERR_FAILED" not in complaint] == []
 
 
 def test_issues_and_who_holds_them(tab: Tab, client: httpx.Client) -> None:
@@ -109,4 +111,19 @@ def test_issues_and_who_holds_them(tab: Tab, client: httpx.Client) -> None:
     expect(page.locator("h1")).to_have_text(HOSTILE)
     assert tab.faults() == []
     assert page.url.endswith(f"/ui/issues/{quote('octo/page', safe='')}/5")
+    assert tab.complaints == []
+
+
+def test_a_user_whose_only_message_waits_for_a_consumer_is_listed(
+    tab: Tab, client: httpx.Client
+) -> None:
+    """No other is in front of it: it is ready, and is shown among those that wait."""
+    message = {"org_id": "o", "client_id": "web", "message": "hello"}
+    posted(client, "/api/v1/message", user_id="alone", **message)
+    page = tab.go("/ui/messages")
+    expect(page.locator("tr", has_text="alone").locator("td").last).to_have_text("1")
+    page.click("a:has-text('alone')")
+    expect(page.locator("main h2").last).to_have_text("Waiting: 1")
+    tab.do("Cancel")
+    expect(page.locator("main h2").last).to_have_text("Waiting: 0")
     assert tab.complaints == []

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.dashboard.browsing import BROUGHT, Tab
-from tests.server.serving import Api, Serving
+from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.engine.options import QueueOptions
@@ -38,14 +38,14 @@ def filled(api: Api) -> Api:
     return api
 
 
-def made_key(running: Serving, *scopes: str) -> tuple[str, str]:
+def made_key(running: RunningServer, *scopes: str) -> tuple[str, str]:
     """The id and the secret of a new key, made over HTTP: Playwright has a loop in this thread."""
     answer = running.client().post("/api/v1/keys", json={"name": "test", "scopes": scopes})
     return answer.json()["id"], answer.json()["secret"]
 
 
 class TestLoggingIn:
-    def test_by_key_and_out_again(self, running: Serving, browser: Browser) -> None:
+    def test_by_key_and_out_again(self, running: RunningServer, browser: Browser) -> None:
         context = browser.new_context()
         tab = Tab(running, context)
         page = tab.go("/")
@@ -62,7 +62,9 @@ class TestLoggingIn:
         expect(page.locator("h1")).to_have_text("Dead jobs")
         context.close()
 
-    def test_a_revoked_key_ends_it(self, running: Serving, browser: Browser, api: Api) -> None:
+    def test_a_revoked_key_ends_it(
+        self, running: RunningServer, browser: Browser, api: Api
+    ) -> None:
         api.submit()
         id, secret = made_key(running, "read", "admin")
         context = browser.new_context()
@@ -87,12 +89,12 @@ class TestEveryPage:
             for theme, width in (("light", 1280), ("dark", 390)):
                 page.set_viewport_size({"width": width, "height": 800})
                 page.evaluate("(it) => { document.documentElement.dataset.theme = it }", theme)
-                faults += [f"{theme} {it}" for it in tab.faults()]
+                faults += [f"{theme} {fault}" for fault in tab.faults()]
                 assert tab.fits(), f"{path} sticks out at {width}"
                 tab.picture(f"{place:02}-{name}-{theme}".replace("{queue}", "queue"))
             page.set_viewport_size({"width": 1280, "height": 800})
             assert faults == [], path
-        assert [it for it in tab.complaints if "404" not in it] == []
+        assert [complaint for complaint in tab.complaints if "404" not in complaint] == []
 
     def test_the_description_of_the_api_works_with_the_session(self, tab: Tab) -> None:
         page = tab.go("/docs")
@@ -229,7 +231,7 @@ class TestActions:
         assert command.startswith(f"curl -X POST {tab.running.address}/api/v1/queues/")
 
     def test_are_not_shown_to_those_who_may_only_look(
-        self, running: Serving, browser: Browser, filled: Api
+        self, running: RunningServer, browser: Browser, filled: Api
     ) -> None:
         context = browser.new_context()
         tab = Tab(running, context)
@@ -261,6 +263,21 @@ class TestLive:
         api.post("/jobs/first/cancel")
         expect(page.locator("h1 + .state")).to_have_text("cancelled")
 
+    def test_a_schedule_that_somebody_else_pauses_is_shown_as_paused(
+        self, tab: Tab, api: Api
+    ) -> None:
+        path = f"/api/v1/schedules/{api.queue}/monthly"
+        body = {"cron": "0 3 1 * *", "payload": 1}
+        api.client.put(path, json=body).raise_for_status()
+        page = tab.go("/ui/schedules")
+        row = page.locator("tr", has=page.locator(f"a:text-is('{api.queue}')"))
+        expect(row).to_contain_text("0 3 1 * *")
+        tab.live()
+        api.client.patch(path, json={"paused": True}).raise_for_status()
+        expect(row.locator(".state")).to_have_text("paused")
+        api.client.delete(path).raise_for_status()
+        expect(row).to_have_count(0)
+
 
 class TestByKeyboardAlone:
     def test_a_job_is_found_and_cancelled(self, tab: Tab, filled: Api) -> None:
@@ -282,7 +299,7 @@ class TestByKeyboardAlone:
         expect(page.locator("h1 + .state")).to_have_text("cancelled")
 
 
-def submit_large(running: Serving, queue: str, id: str, payload: bytes) -> None:
+def submit_large(running: RunningServer, queue: str, id: str, payload: bytes) -> None:
     """Submit what is too large for a body over HTTP."""
 
     async def submit() -> None:
@@ -325,9 +342,9 @@ class TestHostileContent:
         made = tab.running.client().post("/api/v1/keys", json={"name": MARKUP, "scopes": ["read"]})
         assert made.status_code == 201
         tab.go("/ui/keys")
-        assert [it for it in tab.complaints if "404" not in it] == []
+        assert [complaint for complaint in tab.complaints if "404" not in complaint] == []
 
-    def test_of_any_size_and_kind(self, tab: Tab, running: Serving, api: Api) -> None:
+    def test_of_any_size_and_kind(self, tab: Tab, running: RunningServer, api: Api) -> None:
         submit_large(running, api.queue, "large", b'"' + b"x" * 5_000_000 + b'"')
         api.post("/jobs", {"id": "bytes", "payload_base64": "AAECA//+gIE="})
         api.submit("a\x00b\x1b[31mred\u202e\u0085", id="control")
@@ -353,7 +370,7 @@ class TestHostileContent:
         api.submit()
         target = f"{tab.running.address}/api/v1/queues/{api.queue}/pause"
         page = tab.page
-        page.route("http://evil.example/", lambda it: it.fulfill(
+        page.route("http://evil.example/", lambda route: route.fulfill(
             content_type="text/html",
             body=f"<form method=post action='{target}'><input name=a></form>"
             "<script>document.forms[0].submit()</script>",

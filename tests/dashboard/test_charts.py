@@ -6,7 +6,7 @@ from typing import Any
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import Tab
-from tests.dashboard.visiting import Visitor
+from tests.dashboard.sessions import SessionClient
 from tests.server.serving import Api
 from towpath.clock import hours, minutes, seconds
 from towpath.dashboard.charts import (
@@ -81,8 +81,11 @@ class TestTheTimeLineOfSchedules:
             [scheduled("six", Every(hours(6))), scheduled("at 15", Cron("0 15 * * *"))], NOON, "day"
         )
         assert found.ends == NOON + hours(24)
-        assert [(it.name, it.many) for it in found.rows] == [("at 15", "1 run"), ("six", "4 runs")]
-        assert [it.path for it in found.rows] == [
+        assert [(row.name, row.many) for row in found.rows] == [
+            ("at 15", "1 run"),
+            ("six", "4 runs"),
+        ]
+        assert [row.path for row in found.rows] == [
             "M75.0 3 V17",
             "M150.0 3 V17 M300.0 3 V17 M450.0 3 V17 M600.0 3 V17",
         ]
@@ -122,7 +125,7 @@ class TestTheTimeLineOfSchedules:
             NOON,
             "day",
         )
-        assert [(it.name, it.path) for it in found.rows] == [
+        assert [(row.name, row.path) for row in found.rows] == [
             ("overdue", "M0.0 3 V17 M375.0 3 V17"),
             ("newer release", "M0.4 3 V17"),
         ]
@@ -177,10 +180,10 @@ class TestOnThePages:
         for name in ("often", "six"):
             api.client.delete(f"/api/v1/schedules/{api.queue}/{name}").raise_for_status()
 
-    def test_another_window_is_refused(self, admin: Visitor) -> None:
+    def test_another_window_is_refused(self, admin: SessionClient) -> None:
         admin.look("/ui/schedules", 422, within="year")
 
-    def test_another_span_is_refused(self, admin: Visitor, api: Api) -> None:
+    def test_another_span_is_refused(self, admin: SessionClient, api: Api) -> None:
         api.submit(1)
         admin.look(f"/ui/queues/{api.queue}", 422, last="year")
         admin.look(f"/ui/queues/{api.queue}", last="day")

@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.dashboard.visiting import COOKIE, Visitor, log_in
-from tests.server.serving import Api, Serving, code
+from tests.dashboard.sessions import COOKIE, SessionClient, log_in
+from tests.server.serving import Api, RunningServer, code
 from tests.waiting import eventually
 from towpath.clock import hours, minutes, seconds
 from towpath.ledger.ledger import Ledger
@@ -17,7 +17,7 @@ class TestTheDoors:
     @pytest.mark.parametrize("path", ["/", "/docs"])
     @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/json", "nonsense"])
     def test_answer_everybody_with_a_page(
-        self, running: Serving, api: Api, path: str, accept: str
+        self, running: RunningServer, api: Api, path: str, accept: str
     ) -> None:
         api.submit("hello", id="secret-job")
         answer = running.client(key="").get(path, headers={"Accept": accept})
@@ -26,7 +26,9 @@ class TestTheDoors:
         assert "API key" in answer.text
         assert api.queue not in answer.text
 
-    def test_are_strict_about_what_a_page_may_load(self, running: Serving, admin: Visitor) -> None:
+    def test_are_strict_about_what_a_page_may_load(
+        self, running: RunningServer, admin: SessionClient
+    ) -> None:
         for client in (running.client(key=""), admin.client):
             for path in ("/", "/docs"):
                 headers = client.get(path).headers
@@ -38,7 +40,9 @@ class TestTheDoors:
                 assert headers["x-frame-options"] == "DENY"
                 assert headers["cache-control"] == "no-store"
 
-    def test_show_people_where_to_log_in_and_programs_a_problem(self, running: Serving) -> None:
+    def test_show_people_where_to_log_in_and_programs_a_problem(
+        self, running: RunningServer
+    ) -> None:
         client, path = running.client(key=""), "/ui/queues/mails?state=dead"
         assert code(client.get(path, headers={"Accept": "text/html"}), 401) == "unauthorized"
         shown = client.get(path, headers={"Sec-Fetch-Dest": "document"})
@@ -47,7 +51,9 @@ class TestTheDoors:
 
 
 class TestLoggingIn:
-    def test_sets_a_cookie_that_scripts_and_other_sites_do_not_get(self, running: Serving) -> None:
+    def test_sets_a_cookie_that_scripts_and_other_sites_do_not_get(
+        self, running: RunningServer
+    ) -> None:
         answer = running.client(key="").post("/", data={"key": running.key})
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         cookie = answer.headers["set-cookie"]
@@ -56,25 +62,27 @@ class TestLoggingIn:
         assert "Secure" not in cookie
         assert running.key not in cookie
 
-    def test_marks_it_secure_where_the_browser_came_by_https(self, running: Serving) -> None:
+    def test_marks_it_secure_where_the_browser_came_by_https(self, running: RunningServer) -> None:
         headers = {"X-Forwarded-Proto": "https"}
         answer = running.client(key="").post("/", data={"key": running.key}, headers=headers)
         assert "; Secure" in answer.headers["set-cookie"]
 
     @pytest.mark.parametrize("key", ["", "wrong", "tp_" + "x" * 50, "x" * 600, "ключ"])
-    def test_needs_a_key_that_counts(self, running: Serving, key: str) -> None:
+    def test_needs_a_key_that_counts(self, running: RunningServer, key: str) -> None:
         answer = running.client(key="").post("/", data={"key": key})
         assert answer.status_code == 401
         assert "This key is not valid" in answer.text
         assert "set-cookie" not in answer.headers
 
-    def test_needs_a_key_that_may_read(self, running: Serving) -> None:
+    def test_needs_a_key_that_may_read(self, running: RunningServer) -> None:
         _, submit = running.make_key("submit", "work")
         answer = running.client(key="").post("/", data={"key": submit})
         assert answer.status_code == 401
         assert "no scope `read`" in answer.text
 
-    def test_goes_to_the_page_that_was_asked_for_and_nowhere_else(self, running: Serving) -> None:
+    def test_goes_to_the_page_that_was_asked_for_and_nowhere_else(
+        self, running: RunningServer
+    ) -> None:
         for to, place in {
             "/ui/dead?queue=a": "/ui/dead?queue=a",
             "/docs": "/docs",
@@ -85,7 +93,7 @@ class TestLoggingIn:
             answer = running.client(key="").post("/", data={"key": running.key, "to": to})
             assert answer.headers["location"] == place
 
-    def test_from_another_site_is_refused(self, running: Serving) -> None:
+    def test_from_another_site_is_refused(self, running: RunningServer) -> None:
         for headers in (
             {"Origin": "https://evil.example"},
             {"Origin": "null"},
@@ -96,13 +104,13 @@ class TestLoggingIn:
             assert answer.status_code == 403
             assert "set-cookie" not in answer.headers
 
-    def test_a_form_is_small(self, running: Serving) -> None:
+    def test_a_form_is_small(self, running: RunningServer) -> None:
         answer = running.client(key="").post("/", content=b"key=" + b"x" * 100_000)
         assert answer.status_code == 413
 
 
 class TestTheLink:
-    def test_of_up_logs_in_once_by_post(self, running: Serving) -> None:
+    def test_of_up_logs_in_once_by_post(self, running: RunningServer) -> None:
         """What merely looks at the link, a preview say, does not use it up."""
         link = httpx.URL(running.said["login"])
         client = running.client(key="")
@@ -138,7 +146,9 @@ class TestTheLink:
 
 
 class TestASession:
-    def test_ends_when_its_holder_leaves(self, running: Serving, admin: Visitor) -> None:
+    def test_ends_when_its_holder_leaves(
+        self, running: RunningServer, admin: SessionClient
+    ) -> None:
         cookie = admin.client.cookies[COOKIE]
         left = admin.client.post("/", data={"leave": "1", "csrf": admin.csrf})
         assert (left.status_code, left.headers["location"]) == (303, "/")
@@ -147,7 +157,7 @@ class TestASession:
         assert late.get("/ui/dead").status_code == 401
         assert "Your session has ended" in late.get("/").text
 
-    def test_ends_with_its_key(self, running: Serving) -> None:
+    def test_ends_with_its_key(self, running: RunningServer) -> None:
         id, secret = running.make_key("read")
         visitor = log_in(running, secret)
         assert visitor.get("/ui/dead").status_code == 200
@@ -170,12 +180,14 @@ class TestASession:
             key = (await ledger.keys.create("me", scopes=["read"])).info
             cookie = await ledger.logins.open(key)
             stored = await ledger.read(
-                lambda it: str(it.exec_driver_sql("SELECT * FROM towpath_logins").all())
+                lambda connection: str(
+                    connection.exec_driver_sql("SELECT * FROM towpath_logins").all()
+                )
             )
             assert cookie not in stored
 
     @pytest.mark.parametrize("cookie", ["", "x", "x" * 5000, "=;,", '"'])
-    def test_is_never_made_up(self, running: Serving, cookie: str) -> None:
+    def test_is_never_made_up(self, running: RunningServer, cookie: str) -> None:
         client = running.client(key="")
         answer = client.get("/ui/dead", headers={"Cookie": f"{COOKIE}={cookie}"})
         assert code(answer, 401) == "unauthorized"
@@ -185,7 +197,7 @@ class TestChanges:
     """What a page of another site can make a browser send does nothing."""
 
     @pytest.fixture
-    def pausing(self, admin: Visitor, api: Api) -> Callable[..., httpx.Response]:
+    def pausing(self, admin: SessionClient, api: Api) -> Callable[..., httpx.Response]:
         api.submit()
 
         def pause(**headers: str) -> httpx.Response:
@@ -195,7 +207,7 @@ class TestChanges:
         return pause
 
     def test_need_the_word_that_the_sessions_pages_have(
-        self, pausing: Callable[..., httpx.Response], admin: Visitor, api: Api
+        self, pausing: Callable[..., httpx.Response], admin: SessionClient, api: Api
     ) -> None:
         assert code(pausing(), 403) == "cross-site"
         assert code(pausing(X_Towpath_CSRF="0" * 64), 403) == "cross-site"
@@ -209,18 +221,18 @@ class TestChanges:
     def test_come_from_the_servers_own_pages(
         self,
         pausing: Callable[..., httpx.Response],
-        admin: Visitor,
+        admin: SessionClient,
         api: Api,
         foreign: dict[str, str],
     ) -> None:
         assert code(pausing(X_Towpath_CSRF=admin.csrf, **foreign), 403) == "cross-site"
         assert api.get().json()["paused"] is False
 
-    def test_leaving_needs_it_too(self, admin: Visitor) -> None:
+    def test_leaving_needs_it_too(self, admin: SessionClient) -> None:
         assert admin.client.post("/", data={"leave": "1"}).status_code == 403
         assert admin.get("/ui/dead").status_code == 200
 
-    def test_need_the_scope_of_the_key(self, reader: Visitor, api: Api) -> None:
+    def test_need_the_scope_of_the_key(self, reader: SessionClient, api: Api) -> None:
         api.submit()
         answer = reader.send("POST", f"/api/v1/queues/{api.queue}/pause")
         assert code(answer, 403) == "scope-missing"
@@ -228,7 +240,7 @@ class TestChanges:
 
 class TestTheAuditLog:
     def test_has_every_change_with_who_what_when_and_the_answer(
-        self, running: Serving, admin: Visitor, reader: Visitor, api: Api
+        self, running: RunningServer, admin: SessionClient, reader: SessionClient, api: Api
     ) -> None:
         api.submit(id="a")
         path = f"/api/v1/queues/{api.queue}"
@@ -238,20 +250,22 @@ class TestTheAuditLog:
 
         def mine() -> list[dict[str, Any]]:
             found = admin.get("/api/v1/audit").json()["actions"]
-            return [it for it in found if api.queue in it["path"]]
+            return [action for action in found if api.queue in action["path"]]
 
-        eventually(lambda: all(it["status"] for it in mine()))  # written once they are answered
-        assert [(it["method"], it["path"], it["status"]) for it in mine()] == [
+        eventually(
+            lambda: all(action["status"] for action in mine())
+        )  # written once they are answered
+        assert [(action["method"], action["path"], action["status"]) for action in mine()] == [
             ("POST", f"{path}/resume", 403),
             ("DELETE", f"{path}/dead/a%2Fb", 404),
             ("POST", f"{path}/pause", 204),
         ]
-        assert [it["key_name"] for it in mine()] == ["test", "first", "first"]
-        logged = [it for it in running.events() if it["event"] == "dashboard.action"]
-        assert f"POST {path}/pause" in [it["request"] for it in logged]
+        assert [action["key_name"] for action in mine()] == ["test", "first", "first"]
+        logged = [line for line in running.events() if line["event"] == "dashboard.action"]
+        assert f"POST {path}/pause" in [line["request"] for line in logged]
         assert api.queue in admin.look("/ui/audit")
 
-    def test_is_for_admins(self, reader: Visitor) -> None:
+    def test_is_for_admins(self, reader: SessionClient) -> None:
         assert code(reader.get("/api/v1/audit"), 403) == "scope-missing"
         assert "Scope missing" in reader.look("/ui/audit", 403)
 
@@ -260,32 +274,32 @@ class TestTheAuditLog:
             key = (await ledger.keys.create("me", scopes=["admin"])).info
             first = await ledger.audit.begin(key, "POST", "/first")
             await ledger.write(
-                lambda it: it.exec_driver_sql(
+                lambda connection: connection.exec_driver_sql(
                     "INSERT INTO towpath_audit (seq, at, key_id, key_name, method, path) "
                     "VALUES (10199, 0, 'a', 'b', 'POST', '/x')"
                 )
             )
             last = await ledger.audit.begin(key, "POST", "/last")
-            kept = [it.seq for it in (await ledger.audit.list()).actions]
+            kept = [action.seq for action in (await ledger.audit.list()).actions]
             assert first not in kept
             assert kept == [last, 10199]
 
 
 class TestKeysOverHttp:
-    def test_are_made_used_and_revoked(self, running: Serving, admin: Visitor) -> None:
+    def test_are_made_used_and_revoked(self, running: RunningServer, admin: SessionClient) -> None:
         made = admin.send("POST", "/api/v1/keys", json={"name": "new", "scopes": ["read"]})
         assert made.status_code == 201
         secret, id = made.json()["secret"], made.json()["id"]
         assert running.client(secret).get("/api/v1/queues").status_code == 200
         listed = admin.get("/api/v1/keys")
-        assert id in [it["id"] for it in listed.json()["keys"]]
+        assert id in [key["id"] for key in listed.json()["keys"]]
         assert secret not in listed.text
         assert secret not in admin.look("/ui/keys")
         assert admin.send("DELETE", f"/api/v1/keys/{id}").json()["revoked_at"]
         assert running.client(secret).get("/api/v1/queues").status_code == 401
         assert code(admin.send("DELETE", "/api/v1/keys/nobody"), 404) == "key-not-found"
 
-    def test_are_not_for_keys_of_some_queues(self, running: Serving) -> None:
+    def test_are_not_for_keys_of_some_queues(self, running: RunningServer) -> None:
         """Who may see some queues can't make himself a key for all."""
         _, some = running.make_key("admin", queues=("mine-*",))
         visitor = log_in(running, some)
@@ -300,12 +314,12 @@ class TestKeysOverHttp:
 
 
 class TestPagesOfApplications:
-    def test_are_in_the_menu(self, admin: Visitor) -> None:
+    def test_are_in_the_menu(self, admin: SessionClient) -> None:
         page = admin.look("/")
         for name in ("messages", "reviews", "timers", "uploads", "issues"):
             assert f'href="/ui/{name}"' in page
 
-    def test_need_the_scope_and_the_queue(self, running: Serving) -> None:
+    def test_need_the_scope_and_the_queue(self, running: RunningServer) -> None:
         _, other = running.make_key("read", queues=("mine",))
         for name in ("messages", "reviews", "uploads", "issues"):
             assert running.client(other).get(f"/ui/{name}").status_code == 403

@@ -9,10 +9,12 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.dashboard.browsing import Tab
-from tests.dashboard.visiting import COOKIE, Visitor
-from tests.server.serving import PATIENCE, Api, Serving
+from tests.dashboard.sessions import COOKIE, SessionClient
+from tests.server.serving import PATIENCE, Api, RunningServer
+from tests.waiting import eventually
 from towpath import Engine
 from towpath.engine.options import LanePolicy, QueueOptions
+from towpath.ledger.ledger import Ledger
 
 DROPPED = """([name, text]) => {
   const carried = new DataTransfer();
@@ -24,7 +26,7 @@ DROPPED = """([name, text]) => {
 }"""
 
 
-def remove(running: Serving, queue: str) -> bool:
+def remove(running: RunningServer, queue: str) -> bool:
     """Remove a queue; apart, because Playwright has a loop in this thread."""
 
     async def removed() -> bool:
@@ -35,7 +37,7 @@ def remove(running: Serving, queue: str) -> bool:
         return apart.submit(asyncio.run, removed()).result()
 
 
-def park(running: Serving, queue: str) -> None:
+def park(running: RunningServer, queue: str) -> None:
     """Let the lanes of a queue wait behind a dead job."""
 
     async def configured() -> None:
@@ -47,7 +49,7 @@ def park(running: Serving, queue: str) -> None:
 
 
 def test_a_queue_that_is_removed_while_its_page_is_open_is_said_to_be_gone(
-    tab: Tab, running: Serving, api: Api
+    tab: Tab, running: RunningServer, api: Api
 ) -> None:
     api.post("/pause")
     api.post("/resume")
@@ -60,10 +62,58 @@ def test_a_queue_that_is_removed_while_its_page_is_open_is_said_to_be_gone(
     expect(page.locator("main")).to_contain_text("no queue")
 
 
+def expire_sessions(running: RunningServer) -> None:
+    """Let twelve hours pass for everybody who has logged in."""
+
+    async def expired() -> None:
+        async with Ledger(running.database) as ledger:
+            await ledger.write(
+                lambda connection: connection.exec_driver_sql(
+                    "UPDATE towpath_logins SET expires_at = 0"
+                )
+            )
+
+    with ThreadPoolExecutor(1) as apart:
+        apart.submit(asyncio.run, expired()).result()
+
+
+def test_a_session_that_expires_under_an_open_page_changes_nothing_and_asks_for_the_key(
+    tab: Tab, running: RunningServer, api: Api
+) -> None:
+    api.submit()
+    place = f"/ui/queues/{api.queue}"
+    page = tab.go(place)
+    page.click("button:text-is('Pause')")
+    expire_sessions(running)
+    eventually(lambda: tab.context.request.get(running.address + place).status == 401)
+    page.click("#confirm .yes")
+    expect(page.locator("h1")).to_have_text("Log in to Towpath")
+    expect(page.get_by_role("alert")).to_have_text("Your session has ended. Log in again.")
+    assert api.get().json()["paused"] is False
+    page.fill("#key", running.key)
+    page.press("#key", "Enter")
+    expect(page.locator("h1")).to_have_text(api.queue)
+
+
+def test_a_name_from_right_to_left_leaves_what_is_beside_it_alone(tab: Tab, api: Api) -> None:
+    """An override without an end turns around all that follows, unless it is kept apart."""
+    api.submit(id="\u202eabc", headers={"handler": "\u202exyz"})
+    page = tab.go(f"/ui/queues/{api.queue}/jobs/%E2%80%AEabc")
+    beside = page.locator("h1 + .state").evaluate("it => getComputedStyle(it).direction")
+    title, state = page.locator("h1").bounding_box(), page.locator("h1 + .state").bounding_box()
+    assert title is not None
+    assert state is not None
+    assert (beside, title["x"] < state["x"]) == ("ltr", True)
+    tab.go(f"/ui/queues/{api.queue}")
+    for name in ("abc", "xyz"):
+        assert page.locator("tbody bdi", has_text=name).count() == 1
+    assert tab.complaints == []
+
+
 @pytest.mark.parametrize(
     "path", ["/ui/queues/x/jobs/{}", "/ui/queues/{}", "/ui/search?q={}", "/ui/dead?queue=x&text={}"]
 )
-def test_a_name_of_100_000_characters_is_refused(admin: Visitor, path: str) -> None:
+def test_a_name_of_100_000_characters_is_refused(admin: SessionClient, path: str) -> None:
     """Past httpx, which sends no such address."""
     url = admin.client.base_url
     cookie = f"{COOKIE}={admin.client.cookies[COOKIE]}"
@@ -76,7 +126,7 @@ def test_a_name_of_100_000_characters_is_refused(admin: Visitor, path: str) -> N
     assert admin.get("/").status_code == 200
 
 
-def test_a_parked_lane_is_dropped(tab: Tab, running: Serving, api: Api) -> None:
+def test_a_parked_lane_is_dropped(tab: Tab, running: RunningServer, api: Api) -> None:
     park(running, api.queue)
     api.submit(id="first", lane="ann")
     api.submit(id="second", lane="ann")

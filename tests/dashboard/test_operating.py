@@ -5,13 +5,16 @@ import re
 
 import httpx
 
-from tests.server.serving import Api, Serving, code
+from tests.server.messaging import app_on, client_of, key_of
+from tests.server.serving import Api, RunningServer, code
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.dashboard.pulse import Pulse
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
 from towpath.engine.model import NewJob, new_job
+from towpath.engine.schedule import Cron
+from towpath.ledger.ledger import Ledger
 
 
 class TestDeadJobs:
@@ -43,7 +46,7 @@ class TestLanes:
 
 
 class TestTheChecks:
-    def test_are_those_of_doctor(self, running: Serving) -> None:
+    def test_are_those_of_doctor(self, running: RunningServer) -> None:
         client, answers = running.client(), list[httpx.Response]()
 
         def answered() -> bool:  # a store that a busy machine kept from answering is 503
@@ -53,7 +56,7 @@ class TestTheChecks:
         eventually(answered)
         told = answers[-1].json()
         assert told["durability"] == "disk"
-        verdicts = {it["check"]: it["verdict"] for it in told["findings"]}
+        verdicts = {finding["check"]: finding["verdict"] for finding in told["findings"]}
         assert (verdicts["eviction"], verdicts["memory"]) == ("ok", "warn")
 
 
@@ -65,7 +68,10 @@ def jobs(count: int) -> list[NewJob]:
 def commands(server: EmbeddedServer) -> int:
     """What the store was asked so far, but for this."""
     stats = ask_fields(server.address, "INFO", "commandstats")
-    calls = {name: int(str(it).partition("calls=")[2].split(",")[0]) for name, it in stats.items()}
+    calls = {
+        name: int(str(numbers).partition("calls=")[2].split(",")[0])
+        for name, numbers in stats.items()
+    }
     return sum(n for name, n in calls.items() if name != "cmdstat_info")
 
 
@@ -90,7 +96,7 @@ class TestThePulse:
         other = Pulse(lambda: engine)
         found = await asyncio.gather(*(other.now() for _ in range(50)))
         assert asked() - before - one == one
-        assert {it.queues["a"].ready for it in found} == {1}
+        assert {counts.queues["a"].ready for counts in found} == {1}
 
     async def test_what_an_overview_asks_does_not_depend_on_how_many_jobs_there_are(
         self, engine: Engine, server: EmbeddedServer
@@ -120,3 +126,26 @@ class TestThePulse:
         assert "new" not in (await pulse.now()).queues
         await engine.submit("new", b"")
         assert "new" in (await pulse.having("new")).queues
+
+    async def test_fifty_who_look_at_schedules_cost_the_store_what_one_costs(
+        self, engine: Engine, server: EmbeddedServer, prepared_file_url: str
+    ) -> None:
+        """Each queue is asked for its schedules once."""
+        for queue in ("a", "b", "c"):
+            await engine.submit(queue, b"")
+            await engine.schedules.set(queue, "nightly", Cron("0 3 * * *"))
+
+        async def cost(visitors: int) -> int:
+            app.state.pulse, before = Pulse(lambda: engine), commands(server)
+            asked = [client.get("/ui/schedules") for _ in range(visitors)]
+            pages = [answer.text for answer in await asyncio.gather(*asked)]
+            assert [page.count(">nightly<") for page in pages] == [6] * visitors
+            return commands(server) - before
+
+        async with Ledger(prepared_file_url) as ledger:
+            app = app_on(server.url, ledger)  # it is not started: nothing else asks the store
+            app.state.engine = engine
+            async with client_of(app, await key_of(app, "read")) as client:
+                await cost(1)  # the scripts are loaded
+                one = await cost(1)
+                assert await cost(50) == one

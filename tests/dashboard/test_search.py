@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.dashboard.visiting import Visitor, log_in
-from tests.server.serving import Api, Serving
+from tests.dashboard.sessions import SessionClient, log_in
+from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
 from towpath.clock import minutes
 from towpath.dashboard import searching
@@ -22,7 +22,7 @@ def word() -> str:
     return f"sought{next(_numbers)}"
 
 
-def found(visitor: Visitor, wanted: str, text: str, **params: Any) -> str:
+def found(visitor: SessionClient, wanted: str, text: str, **params: Any) -> str:
     """The page, as soon as it has *wanted*: what is shared may be a second old."""
     page = ""
 
@@ -38,7 +38,7 @@ def found(visitor: Visitor, wanted: str, text: str, **params: Any) -> str:
 
 
 class TestById:
-    def test_the_only_job_is_opened(self, admin: Visitor, api: Api, word: str) -> None:
+    def test_the_only_job_is_opened(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit(id=word)
         for by in ("", "id"):
             page = found(admin, "Why it isn't running", word, by=by)
@@ -46,7 +46,7 @@ class TestById:
         assert "Why it isn't running" in found(admin, word, f"{api.queue}/{word}")
 
     def test_jobs_of_several_queues_are_listed(
-        self, running: Serving, admin: Visitor, api: Api, word: str
+        self, running: RunningServer, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.submit(id=word)
         running.api(f"{api.queue}-other").submit(id=word)
@@ -55,12 +55,12 @@ class TestById:
 
 
 class TestByName:
-    def test_queues_by_a_part_of_it(self, admin: Visitor, api: Api) -> None:
+    def test_queues_by_a_part_of_it(self, admin: SessionClient, api: Api) -> None:
         api.submit()
         for by in ("", "queue"):
             found(admin, f'href="/ui/queues/{api.queue}"', api.queue[1:], by=by)
 
-    def test_lanes_by_all_of_it(self, admin: Visitor, api: Api, word: str) -> None:
+    def test_lanes_by_all_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
         for n in range(3):
             api.submit(id=f"{word}-{n}", lane=word)
         for by in ("", "lane"):
@@ -69,7 +69,7 @@ class TestByName:
             assert "2 behind it" in page
         assert "Lanes with this name" not in found(admin, "was found", word[:-1], by="lane")
 
-    def test_a_state_with_how_many_there_are(self, admin: Visitor, api: Api) -> None:
+    def test_a_state_with_how_many_there_are(self, admin: SessionClient, api: Api) -> None:
         api.submit(delay=3600)
         page = found(admin, f'"/ui/queues/{api.queue}?state=delayed">', "Delayed", by="state")
         assert f'{api.queue}</a>: 1' in page  # fmt: skip
@@ -77,7 +77,7 @@ class TestByName:
 
 
 class TestByHandler:
-    def test_jobs_in_every_state(self, admin: Visitor, api: Api, word: str) -> None:
+    def test_jobs_in_every_state(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit(id=f"{word}-ready", headers={"handler": word})
         api.submit(id=f"{word}-later", headers={"handler": word}, delay=3600)
         api.submit(id=f"{word}-none", headers={"handler": f"{word}x"})
@@ -87,14 +87,14 @@ class TestByHandler:
             assert f"{word}-later" in page
             assert f"{word}-none" not in page
 
-    def test_says_how_many_were_looked_at(self, admin: Visitor, api: Api, word: str) -> None:
+    def test_says_how_many_were_looked_at(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit()
         page = found(admin, "No job that was looked at", word, by="handler")
         assert "jobs, in the order they run" in page
 
 
 class TestByError:
-    def test_dead_jobs_with_a_part_of_it(self, admin: Visitor, api: Api, word: str) -> None:
+    def test_dead_jobs_with_a_part_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
         api.bury(f"{word}-1", reason=f"ConnectionError: {word}.example is away")
         api.bury("other", reason="ValueError")
         for by in ("", "error"):
@@ -105,7 +105,7 @@ class TestByError:
             assert "ValueError" not in page
 
     def test_of_one_queue_says_that_it_covers_the_newest_10_000(
-        self, admin: Visitor, api: Api, word: str
+        self, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(word, reason=word)
         page = found(admin, f"jobs/{word}", word, by="error")
@@ -114,18 +114,18 @@ class TestByError:
 
 class TestWhatIsNotThere:
     @pytest.mark.parametrize("by", sorted(searching.KINDS))
-    def test_is_said(self, admin: Visitor, word: str, by: str) -> None:
+    def test_is_said(self, admin: SessionClient, word: str, by: str) -> None:
         page = admin.look("/ui/search", q=word, by=by)
         assert "No " in page
 
-    def test_nothing_asked_for_says_what_to_enter(self, admin: Visitor) -> None:
+    def test_nothing_asked_for_says_what_to_enter(self, admin: SessionClient) -> None:
         assert "a part of an error" in admin.look("/ui/search")
 
-    def test_another_kind_is_refused(self, admin: Visitor) -> None:
+    def test_another_kind_is_refused(self, admin: SessionClient) -> None:
         admin.look("/ui/search", 422, q="x", by="colour")
 
     def test_what_a_key_may_not_see_is_not_found(
-        self, running: Serving, admin: Visitor, api: Api, word: str
+        self, running: RunningServer, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(f"{word}-dead", reason=word)
         api.submit(id=f"{word}-ready", headers={"handler": word}, lane=word)
@@ -167,4 +167,4 @@ class TestItsLimits:
         failed = await searching.failed_with(engine, seen, "nowhere")
         assert (failed.jobs, failed.looked, failed.whole) == ([], 30, 40)
         failed = await searching.failed_with(engine, seen, "q17")
-        assert [it.ref.queue for it in failed.jobs] == ["q17"]
+        assert [job.ref.queue for job in failed.jobs] == ["q17"]

@@ -25,7 +25,7 @@ def towpath(tmp_path: Path) -> Command:
 
 
 def by_application(ran: Ran) -> dict[str, dict[str, Any]]:
-    return {it["application"]: it for it in ran.objects}
+    return {row["application"]: row for row in ran.objects}
 
 
 def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
@@ -33,7 +33,7 @@ def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
 ) -> None:
     ran = towpath("demo", *SMALL)
     rows = by_application(ran)
-    assert {name: it["sent"] for name, it in rows.items()} == {
+    assert {name: row["sent"] for name, row in rows.items()} == {
         "reviews": 4, "messages": 8, "timers": 4, "uploads": 3, "issues": 3,
     }  # fmt: skip
     for row in rows.values():
@@ -52,6 +52,6 @@ def test_a_loss_is_seen(towpath: Command) -> None:
     ran = towpath("demo", *SMALL, "--plant-loss")
     rows = by_application(ran)
     assert (rows["timers"]["sent"], rows["timers"]["done"], rows["timers"]["lost"]) == (5, 4, 1)
-    assert sum(it["lost"] for it in rows.values()) == 1
+    assert sum(row["lost"] for row in rows.values()) == 1
     assert "not everything was kept" in ran.err
     assert ran.code == 1

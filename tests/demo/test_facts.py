@@ -54,7 +54,7 @@ class TestMessages:
         assert (row.misordered, row.kept) == (1, False)
 
     def test_an_attempt_that_was_given_up_and_wakes_up_late_is_known_by_its_token(self) -> None:
-        late = [{**it, "at": 9} for it in told(("begun", 1))]
+        late = [{**fact, "at": 9} for fact in told(("begun", 1))]
         row = facts.messages([*IN_ORDER, *late], ANN, ANN, completed=2)
         assert (row.again, row.misordered, row.kept) == (1, 0, True)
 

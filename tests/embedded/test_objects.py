@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.embedded.processes import first_number, has_ended, python
-from tests.embedded.signed import ask, plain
+from tests.embedded.s3_requests import ask, plain
 from tests.waiting import eventually
 from towpath.embedded import DataDirectoryInUse, ObjectsNotFound, ServerDidNotStart
 from towpath.embedded.objects import EmbeddedObjects, find_weed
@@ -24,12 +24,12 @@ sys.stdin.read()
 """
 
 
-def s3(it: EmbeddedObjects, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-    return ask(it.url, method, path, body, access=it.access_key, secret=it.secret_key)
+def s3(store: EmbeddedObjects, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+    return ask(store.url, method, path, body, access=store.access_key, secret=store.secret_key)
 
 
-def stored(it: EmbeddedObjects, path: str, body: bytes) -> None:
-    assert s3(it, "PUT", path, body)[0] == 200
+def stored(store: EmbeddedObjects, path: str, body: bytes) -> None:
+    assert s3(store, "PUT", path, body)[0] == 200
 
 
 def ports(data: Path) -> dict[str, int]:
@@ -43,9 +43,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def objects(data: Path) -> Iterator[EmbeddedObjects]:
-    with EmbeddedObjects(data) as it:
-        stored(it, "/shelf", b"")
-        yield it
+    with EmbeddedObjects(data) as store:
+        stored(store, "/shelf", b"")
+        yield store
 
 
 class TestAnObject:
@@ -68,24 +68,24 @@ class TestAnObject:
 
     def test_is_reached_from_this_machine_only(self, objects: EmbeddedObjects, data: Path) -> None:
         """Every port is bound to the loopback address, those for gRPC too."""
-        own = [it for port in ports(data).values() for it in (port, port + 10_000)]
+        own = [number for port in ports(data).values() for number in (port, port + 10_000)]
         assert {address_of(port) for port in own} == {"127.0.0.1"}
 
     def test_outlasts_a_kill_in_the_middle_and_is_found_at_the_same_address(
         self, tmp_path: Path
     ) -> None:
-        with EmbeddedObjects(tmp_path) as it:
-            stored(it, "/shelf", b"")
-            before = (it.url, it.access_key, it.secret_key)
+        with EmbeddedObjects(tmp_path) as store:
+            stored(store, "/shelf", b"")
+            before = (store.url, store.access_key, store.secret_key)
             for n in range(20):
-                stored(it, f"/shelf/{n}", b"%d" % n * 1000)
-            os.kill(it.pid, signal.SIGKILL)
-            eventually(lambda: not it.running)
-            it.restart()
-            assert (it.url, it.access_key, it.secret_key) == before
+                stored(store, f"/shelf/{n}", b"%d" % n * 1000)
+            os.kill(store.pid, signal.SIGKILL)
+            eventually(lambda: not store.running)
+            store.restart()
+            assert (store.url, store.access_key, store.secret_key) == before
             for n in range(20):
-                assert s3(it, "GET", f"/shelf/{n}") == (200, b"%d" % n * 1000)
-            stored(it, "/shelf/new", b"room is left")
+                assert s3(store, "GET", f"/shelf/{n}") == (200, b"%d" % n * 1000)
+            stored(store, "/shelf/new", b"room is left")
 
 
 class TestItsDirectory:
@@ -110,16 +110,16 @@ class TestTheStore:
             eventually(lambda: has_ended(pid))
 
     def test_moves_to_other_ports_if_one_is_taken(self, tmp_path: Path) -> None:
-        with EmbeddedObjects(tmp_path) as it:
-            stored(it, "/shelf", b"")
-            stored(it, "/shelf/book", b"kept")
-            before = it.url
+        with EmbeddedObjects(tmp_path) as store:
+            stored(store, "/shelf", b"")
+            stored(store, "/shelf/book", b"kept")
+            before = store.url
         with (
             socket.create_server(("127.0.0.1", ports(tmp_path)["s3"])),
-            EmbeddedObjects(tmp_path) as it,
+            EmbeddedObjects(tmp_path) as store,
         ):
-            assert it.url != before
-            assert s3(it, "GET", "/shelf/book") == (200, b"kept")
+            assert store.url != before
+            assert s3(store, "GET", "/shelf/book") == (200, b"kept")
 
     def test_that_does_not_start_says_why(self, tmp_path: Path) -> None:
         program = tmp_path / "weed"
@@ -138,7 +138,7 @@ class TestTheStore:
 
 def address_of(port: int) -> str:
     """The address that somebody listens on at *port*, as the system lists it."""
-    lines = (it.split() for it in Path("/proc/net/tcp").read_text().splitlines()[1:])
+    lines = (line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:])
     [found] = [
         words[1] for words in lines if words[1].endswith(f":{port:04X}") and words[3] == "0A"
     ]

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.serving import Serving, up
+from tests.server.serving import RunningServer, up
 from tests.warm import COMMAND, Program, Ran, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    with up(tmp_path_factory.mktemp("served")) as it:
-        yield it
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
+    with up(tmp_path_factory.mktemp("served")) as running:
+        yield running
 
 
-def ran(served: Serving, program: str, *words: str) -> Ran:
+def ran(served: RunningServer, program: str, *words: str) -> Ran:
     env = {
         "PATH": os.environ["PATH"],
         "ADDRESS": served.address,
@@ -29,7 +29,7 @@ def ran(served: Serving, program: str, *words: str) -> Ran:
     return run([sys.executable, str(EXAMPLES / program), *words], env=env, cwd=EXAMPLES)
 
 
-def test_a_chat_gets_its_answers(served: Serving) -> None:
+def test_a_chat_gets_its_answers(served: RunningServer) -> None:
     words = ["worker", "consumer:app", "--url", served.said["store"]]
     env = {"PATH": os.environ["PATH"], "HOME": str(served.log.parent)}
     with Program[bytes]([COMMAND, *words], cwd=EXAMPLES / "messages", env=env) as consumer:
@@ -40,7 +40,7 @@ def test_a_chat_gets_its_answers(served: Serving) -> None:
         assert consumer.wait() == 0
 
 
-def test_an_agent_works_on_all_issues_and_ends(served: Serving) -> None:
+def test_an_agent_works_on_all_issues_and_ends(served: RunningServer) -> None:
     client = served.client()
     for number in (1, 2):
         issue = {"repository": "octo/repo", "number": number, "title": "It breaks"}

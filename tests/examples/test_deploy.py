@@ -2,9 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from configparser import ConfigParser
@@ -27,7 +24,7 @@ from towpath.worker.options import WorkerOptions
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "examples" / "deploy"
 OPERATING = ("deploy-*", "use-*", "send-events-*", "monitor", "upgrade", "run-workers")
-HOW_TO = [it for name in OPERATING for it in sorted((ROOT / "docs/how-to").glob(f"{name}.md"))]
+HOW_TO = [page for name in OPERATING for page in sorted((ROOT / "docs/how-to").glob(f"{name}.md"))]
 DASHBOARD, RULES = DEPLOY / "grafana-dashboard.json", DEPLOY / "prometheus-rules.yml"
 EVERYWHERE = {"le", "instance", "job"}
 """Labels that Prometheus adds."""
@@ -37,9 +34,9 @@ METRIC = re.compile(r"\b(?:towpath|repository)_[a-z0-9_]+\b")
 def specs() -> dict[str, MetricSpec]:
     known = (*measures.CATALOGUE, *(own for app in applications() for own in app.metrics))
     named: dict[str, MetricSpec] = {}
-    for it in known:
-        ends = ("_bucket", "_sum", "_count") if it.kind == "histogram" else ("",)
-        named |= {f"{it.name}{end}": it for end in ends}
+    for metric in known:
+        ends = ("_bucket", "_sum", "_count") if metric.kind == "histogram" else ("",)
+        named |= {f"{metric.name}{end}": metric for end in ends}
     return named
 
 
@@ -49,7 +46,9 @@ def alerts() -> list[dict[str, Any]]:
 
 
 def panels() -> list[dict[str, Any]]:
-    return [it for it in json.loads(DASHBOARD.read_text())["panels"] if it["type"] != "row"]
+    return [
+        panel for panel in json.loads(DASHBOARD.read_text())["panels"] if panel["type"] != "row"
+    ]
 
 
 def expressions() -> list[Any]:
@@ -60,7 +59,7 @@ def expressions() -> list[Any]:
     ]
     return [
         pytest.param(text, id=name)
-        for name, text in [*((it["alert"], it["expr"]) for it in alerts()), *drawn]
+        for name, text in [*((alert["alert"], alert["expr"]) for alert in alerts()), *drawn]
     ]
 
 
@@ -75,7 +74,7 @@ def refused(text: str) -> list[str]:
     names = METRIC.findall(plain)
     labels = {label for name in names if name in known for label in known[name].labels}
     grouped = re.findall(r"\b(?:by|on|without)\s*\(([^)]*)\)", plain)
-    asked = {it.strip() for group in grouped for it in group.split(",")}
+    asked = {label.strip() for group in grouped for label in group.split(",")}
     asked |= set(re.findall(r"[{,]\s*(\w+)\s*=~?", plain))
     wrong = [name for name in names if name not in known]
     return wrong + sorted(asked - labels - EVERYWHERE) if names else ["names no metric of ours"]
@@ -104,14 +103,14 @@ class TestMonitoring:
     def test_every_metric_of_the_engine_is_shown_or_alerted_on(self) -> None:
         seen = set(METRIC.findall(DASHBOARD.read_text() + RULES.read_text()))
         known = {spec.name for name, spec in specs().items() if name in seen}
-        ours = {it.name for it in measures.CATALOGUE}
+        ours = {metric.name for metric in measures.CATALOGUE}
         assert ours - known == set()
 
     def test_an_alert_says_what_happened_and_what_to_do(self) -> None:
-        for it in alerts():
-            assert set(it["annotations"]) == {"summary", "do"}, it["alert"]
-            assert it["labels"]["severity"] in ("warning", "critical")
-        names = [it["alert"] for it in alerts()]
+        for alert in alerts():
+            assert set(alert["annotations"]) == {"summary", "do"}, alert["alert"]
+            assert alert["labels"]["severity"] in ("warning", "critical")
+        names = [alert["alert"] for alert in alerts()]
         assert len(names) == len(set(names)) > 8
         page = (ROOT / "docs" / "how-to" / "monitor.md").read_text()
         assert set(re.findall(r"`(Towpath\w+)`", page)) <= set(names)
@@ -134,14 +133,18 @@ def unit(name: str) -> ConfigParser:
 
 
 def manifests() -> list[dict[str, Any]]:
-    return [it for it in yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text()) if it]
+    return [
+        manifest
+        for manifest in yaml.safe_load_all((DEPLOY / "kubernetes.yml").read_text())
+        if manifest
+    ]
 
 
 def containers() -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Pods and their containers."""
-    for it in manifests():
-        if "template" in it.get("spec", {}):
-            pod = it["spec"]["template"]["spec"]
+    for manifest in manifests():
+        if "template" in manifest.get("spec", {}):
+            pod = manifest["spec"]["template"]["spec"]
             yield from ((pod, container) for container in pod["containers"])
 
 
@@ -153,7 +156,9 @@ def commands() -> dict[str, list[str]]:
     }
     found |= {f"kubernetes {one['name']}": one["args"] for _, one in containers()}
     services = yaml.safe_load((DEPLOY / "compose.yml").read_text())["services"]
-    found |= {f"compose {it}": services[it]["command"] for it in ("server", "worker")}
+    found |= {
+        f"compose {service}": services[service]["command"] for service in ("server", "worker")
+    }
     [words] = re.findall(r"^CMD (\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)
     return found | {"Dockerfile": json.loads(words)}
 
@@ -166,11 +171,11 @@ def test_a_command_has_only_flags_that_there_are(where: str) -> None:
     assert [flag for flag in flags if f"{flag} " not in told] == []
 
 
-@pytest.mark.parametrize("path", [*HOW_TO, *sorted(DEPLOY.iterdir())], ids=lambda it: it.name)
+@pytest.mark.parametrize("path", [*HOW_TO, *sorted(DEPLOY.iterdir())], ids=lambda path: path.name)
 def test_a_variable_is_one_of_a_setting(path: Path) -> None:
     known: set[str] = set()
     for leaf in leaves(groups(Core())):
-        known |= {*leaf.variables, *(f"{it}_FILE" for it in leaf.variables)}
+        known |= {*leaf.variables, *(f"{name}_FILE" for name in leaf.variables)}
     named = set(re.findall(r"\bTOWPATH_[A-Z][A-Z0-9_]*\b(?!…)", path.read_text()))
     assert named - known == set()
 
@@ -204,17 +209,5 @@ def test_the_image_is_built_of_extras_that_there_are() -> None:
     [named] = re.findall(r"/src\[([\w,]+)\]", text)
     assert set(named.split(",")) <= set(extras["optional-dependencies"])
     versions = re.findall(r"FROM python:3\.(\d+)", text)
-    assert all(int(it) >= 11 for it in versions)
+    assert all(int(version) >= 11 for version in versions)
     assert 'ENTRYPOINT ["towpath"]' in text
-
-
-@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd here")
-@pytest.mark.parametrize("name", ["towpath-server.service", "towpath-worker@.service"])
-def test_systemd_understands_the_units(name: str, tmp_path: Path) -> None:
-    text = (DEPLOY / name).read_text()
-    here = tmp_path / name.replace("@.", "@1.")
-    here.write_text(text.replace("/srv/shop/.venv/bin/towpath", sys.executable))
-    told = subprocess.run(
-        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False
-    )
-    assert [line for line in told.stderr.splitlines() if name.partition(".")[0] in line] == []

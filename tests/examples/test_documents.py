@@ -123,7 +123,7 @@ def unknown(text: str) -> list[str]:
         if noun not in {name.split()[0] for name in known}:
             found.append(words)
         elif verbs and noun in groups and noun not in known:
-            found += [words for it in verbs.split("|") if f"{noun} {it}" not in known]
+            found += [words for verb in verbs.split("|") if f"{noun} {verb}" not in known]
     return found
 
 

@@ -17,14 +17,14 @@ SCRIPT = re.compile(r"`lua/([\w/]+\.lua)`")
 def found(name: str) -> Any:
     """What *name* stands for. Raises ImportError, AttributeError."""
     module, _, rest = name.partition(".")
-    it = import_module(module)
+    thing = import_module(module)
     for part in rest.split("."):
         module = f"{module}.{part}"
         try:
-            it = getattr(it, part)
+            thing = getattr(thing, part)
         except AttributeError:
-            it = import_module(module)
-    return it
+            thing = import_module(module)
+    return thing
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

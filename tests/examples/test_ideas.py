@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 IDEAS = sorted((EXAMPLES / "ideas").glob("*.py"))
 
 
-@pytest.mark.parametrize("program", IDEAS, ids=lambda it: it.stem)
+@pytest.mark.parametrize("program", IDEAS, ids=lambda path: path.stem)
 def test_prints_what_it_says(program: Path) -> None:
     told = ast.get_docstring(ast.parse(program.read_text())) or ""
     idea, found, expected = told.partition("\n\nPrints:\n\n")
@@ -27,11 +27,15 @@ def test_the_list_has_every_example() -> None:
     """A program by its path, what belongs to several by its folder."""
     text = (EXAMPLES / "README.md").read_text()
     programs = [
-        str(it.relative_to(EXAMPLES))
-        for it in sorted(EXAMPLES.rglob("*"))
-        if it.suffix in (".py", ".mjs", ".sh") and not it.name.startswith(("__", "test_"))
+        str(path.relative_to(EXAMPLES))
+        for path in sorted(EXAMPLES.rglob("*"))
+        if path.suffix in (".py", ".mjs", ".sh") and not path.name.startswith(("__", "test_"))
     ]
     folders = ("reviews/", "shop/")
-    missing = [it for it in programs if f"({it})" not in text and not it.startswith(folders)]
+    missing = [
+        program
+        for program in programs
+        if f"({program})" not in text and not program.startswith(folders)
+    ]
     assert missing == []
-    assert all(f"({it})" in text for it in folders)
+    assert all(f"({folder})" in text for folder in folders)

@@ -38,10 +38,10 @@ def test_every_error_is_on_its_page() -> None:
         names = path.relative_to(SOURCE.parent).with_suffix("").parts
         if names[-1] != "__main__":
             import_module(".".join(names).removesuffix(".__init__"))
-    ours = [it for it in errors_of(TowpathError) if it.__module__.startswith("towpath.")]
+    ours = [error for error in errors_of(TowpathError) if error.__module__.startswith("towpath.")]
     page = (REFERENCE / "errors.md").read_text()
     assert len(ours) > 90
-    missing = [it for it in ours if f"| `{it.__name__}` | `{it.code}` |" not in page]
+    missing = [error for error in ours if f"| `{error.__name__}` | `{error.code}` |" not in page]
     assert not missing
 
 
@@ -73,9 +73,9 @@ def test_the_page_of_strings_is_up_to_date() -> None:
 
 def test_sentences_of_errors_are_short() -> None:
     texts = [told.text for told in error_strings()]
-    sentences = [it for text in texts for it in re.split(r"(?<=[.!?])\s+", text)]
+    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text)]
     assert len(sentences) > 300
-    assert [it for it in sentences if len(it.split()) > LONGEST_SENTENCE] == []
+    assert [sentence for sentence in sentences if len(sentence.split()) > LONGEST_SENTENCE] == []
 
 
 def test_the_page_of_queue_options_is_up_to_date() -> None:

@@ -66,18 +66,18 @@ def mistakes(tmp_path: Path) -> Path:
 
 def test_pyright_finds_the_mistakes_and_no_others(mistakes: Path) -> None:
     command = [sys.executable, "-m", "basedpyright", "--outputjson", "--level", "error"]
-    files = [str(it) for it in (SHOP / "jobs.py", SHOP / "web.py", mistakes)]
+    files = [str(path) for path in (SHOP / "jobs.py", SHOP / "web.py", mistakes)]
     command += [f"--pythonpath={sys.executable}", *files]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     found: list[dict[str, Any]] = msgspec.json.decode(done.stdout)["generalDiagnostics"]
-    assert {it["file"] for it in found} == {str(mistakes)}
-    assert {it["range"]["start"]["line"] + 1 for it in found} == refused()
+    assert {mistake["file"] for mistake in found} == {str(mistakes)}
+    assert {mistake["range"]["start"]["line"] + 1 for mistake in found} == refused()
 
 
 def test_mypy_finds_the_mistakes_and_no_others(mistakes: Path) -> None:
     cache = f"--cache-dir={Path(sys.prefix) / '.mypy_cache'}"
     options = ["--no-error-summary", "--hide-error-context", "--follow-imports=silent", cache]
-    files = [str(it) for it in (SHOP / "jobs.py", SHOP / "web.py", mistakes)]
+    files = [str(path) for path in (SHOP / "jobs.py", SHOP / "web.py", mistakes)]
     command = [sys.executable, "-m", "mypy", *options, *files]
     paths = {"MYPYPATH": os.pathsep.join([str(ROOT / "examples"), str(ROOT / "src")])}
     done = subprocess.run(

@@ -42,13 +42,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_page_is_there_and_can_be_reached_from_the_first(site: Path) -> None:
-    pages = {it.relative_to(ROOT / "docs") for it in (ROOT / "docs").rglob("*.md")}
-    built = {it: it.with_suffix(".html") for it in pages if it.name != "README.md"}
+    pages = {path.relative_to(ROOT / "docs") for path in (ROOT / "docs").rglob("*.md")}
+    built = {page: page.with_suffix(".html") for page in pages if page.name != "README.md"}
     assert [page for page, made in built.items() if not (site / made).exists()] == []
     first = (site / "index.html").read_text()
     told = [made for page, made in built.items() if page.parent.name != "decisions"]
     assert len(told) > 50
-    assert [it for it in told if not re.search(rf"href=\"?{re.escape(str(it))}", first)] == []
+    assert [page for page in told if not re.search(rf"href=\"?{re.escape(str(page))}", first)] == []
 
 
 def test_every_promised_name_of_python_has_its_signature(site: Path) -> None:
@@ -74,10 +74,10 @@ def test_a_page_is_whole_without_a_network(site: Path) -> None:
     loading = {
         page.name: found
         for page in site.rglob("*.html")
-        if (found := [it for it in LOADED.findall(page.read_text()) if "canonical" not in it])
+        if (found := [link for link in LOADED.findall(page.read_text()) if "canonical" not in link])
     }
     assert loading == {}
-    styles = "".join(it.read_text() for it in site.rglob("*.css"))
+    styles = "".join(path.read_text() for path in site.rglob("*.css"))
     assert styles
     assert not re.search(r"url\([\"']?(?:https?:)?//", styles)
 
@@ -94,7 +94,7 @@ def test_broken_links_are_found(tmp_path: Path) -> None:
     shutil.copy(ROOT / "docs" / "site.py", docs)
     built = build(tmp_path, tmp_path / "site")
     assert built.returncode == 1
-    assert [it for it in BROKEN.values() if it not in built.stderr] == []
+    assert [link for link in BROKEN.values() if link not in built.stderr] == []
     assert built.stderr.count("WARNING") == len(BROKEN)
     (docs / "tutorial.md").write_text("# Second\n")
     assert build(tmp_path, tmp_path / "site").returncode == 0

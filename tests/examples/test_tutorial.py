@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.serving import Serving, up
+from tests.server.serving import RunningServer, up
 from tests.warm import COMMAND
 
 ROOT = Path(__file__).parents[2]
@@ -25,14 +25,14 @@ def lines() -> list[str]:
     return [line for block in blocks for line in block.splitlines()]
 
 
-def shell(it: Serving, within: Path) -> str:
+def shell(served: RunningServer, within: Path) -> str:
     """What the commands said, up to the first that fails. Each is on a line of its own."""
     commands = [line.removeprefix("$ ") for line in lines() if line.startswith("$ ")]
     path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"
     env = {
         **os.environ,
         "PATH": path,
-        "REDIS_URL": it.said["store"],
+        "REDIS_URL": served.said["store"],
         "PYTHONDONTWRITEBYTECODE": "1",
     }
     # Whatever happens, no worker outlives the shell.
@@ -52,9 +52,9 @@ def test_it_takes_a_reader_from_a_worker_to_a_crash_survived(tmp_path: Path) -> 
     assert set(files) == {"shop.py", "order.py"}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    with up(tmp_path) as it:
-        said = shell(it, tmp_path)
-        first = it.client(key="").get("/")
+    with up(tmp_path) as served:
+        said = shell(served, tmp_path)
+        first = served.client(key="").get("/")
     for line in lines():
         assert line.startswith("$ ") or line in said, line
     assert '"cat.png at 200 pixels"' in said

@@ -27,7 +27,7 @@ FOR EACH ROW EXECUTE FUNCTION note()"""
 _POSTGRES = [_TABLE.format(counted="GENERATED ALWAYS AS IDENTITY"), _FUNCTION, _TRIGGER]
 
 
-class Row(NamedTuple):
+class RecordRow(NamedTuple):
     """A record as the database has it."""
 
     id: str
@@ -39,7 +39,7 @@ class Row(NamedTuple):
     lane: str | None
 
 
-class Step(NamedTuple):
+class StateChange(NamedTuple):
     """A change of a record's state, in the order of the changes."""
 
     old: str
@@ -67,11 +67,14 @@ async def forget(ledger: Ledger) -> None:
     await ledger.write(empty)
 
 
-async def rows(ledger: Ledger) -> dict[str, Row]:
+async def rows(ledger: Ledger) -> dict[str, RecordRow]:
     """Every record by id, in the order they were made."""
-    columns = ", ".join(Row._fields)
+    columns = ", ".join(RecordRow._fields)
     query = text(f"SELECT {columns} FROM towpath_jobs ORDER BY seq")  # noqa: S608 -- ours
-    found = [Row(*row) for row in await ledger.read(lambda it: list(it.execute(query)))]
+    found = [
+        RecordRow(*row)
+        for row in await ledger.read(lambda connection: list(connection.execute(query)))
+    ]
     return {row.id: row._replace(result=_bytes(row.result)) for row in found}
 
 
@@ -79,30 +82,30 @@ def _bytes(value: bytes | memoryview | None) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-async def history(ledger: Ledger) -> dict[str, list[Step]]:
+async def history(ledger: Ledger) -> dict[str, list[StateChange]]:
     """What was done to each record, in order."""
     query = text("SELECT id, old, new, fence FROM audit ORDER BY n")
-    found = await ledger.read(lambda it: list(it.execute(query)))
-    steps: dict[str, list[Step]] = defaultdict(list)
+    found = await ledger.read(lambda connection: list(connection.execute(query)))
+    steps: dict[str, list[StateChange]] = defaultdict(list)
     for id, *step in found:
-        steps[id].append(Step(*step))
+        steps[id].append(StateChange(*step))
     return steps
 
 
 async def left(ledger: Ledger) -> int:
     """How many records are still open."""
-    states = ", ".join(f"'{it}'" for it in OPEN)
+    states = ", ".join(f"'{state}'" for state in OPEN)
     query = text(f"SELECT count(*) FROM towpath_jobs WHERE state IN ({states})")  # noqa: S608 -- ours
-    return await ledger.read(lambda it: it.execute(query).scalar_one())
+    return await ledger.read(lambda connection: connection.execute(query).scalar_one())
 
 
 async def completed(ledger: Ledger) -> int:
     query = text("SELECT count(*) FROM towpath_jobs WHERE state = 'completed'")
-    return await ledger.read(lambda it: it.execute(query).scalar_one())
+    return await ledger.read(lambda connection: connection.execute(query).scalar_one())
 
 
 def misdeeds(
-    found: dict[str, Row], steps: dict[str, list[Step]], ran: dict[str, set[int]]
+    found: dict[str, RecordRow], steps: dict[str, list[StateChange]], ran: dict[str, set[int]]
 ) -> list[str]:
     """What breaks I4 or I12: records that did not end once, by the last attempt that began.
 
@@ -118,7 +121,7 @@ def misdeeds(
     return wrong
 
 
-def not_once(found: dict[str, Row], steps: dict[str, list[Step]]) -> list[str]:
+def not_once(found: dict[str, RecordRow], steps: dict[str, list[StateChange]]) -> list[str]:
     """Records that were not completed exactly once, and are not dead with a reason either."""
     wrong: list[str] = []
     for id, row in found.items():
@@ -132,7 +135,7 @@ def not_once(found: dict[str, Row], steps: dict[str, list[Step]]) -> list[str]:
     return wrong
 
 
-def out_of_order(found: dict[str, Row]) -> list[str]:
+def out_of_order(found: dict[str, RecordRow]) -> list[str]:
     """I24: records of a lane that were completed before one that was made before them."""
     wrong: list[str] = []
     last: dict[str, tuple[int, str]] = {}
@@ -146,7 +149,7 @@ def out_of_order(found: dict[str, Row]) -> list[str]:
     return wrong
 
 
-def regressions(steps: dict[str, list[Step]]) -> list[str]:
+def regressions(steps: dict[str, list[StateChange]]) -> list[str]:
     """Records whose fence went back, or that an ended state was left."""
     wrong: list[str] = []
     for id, one in steps.items():

@@ -1,8 +1,8 @@
-"""A worker process for the crash test: exchanges batches until nothing is open, keeps a diary.
+"""A worker process for the crash test: exchanges batches until nothing is open, keeps a journal.
 
-    python -m tests.faults.claimer <url> <queue> <lease ms> <diary>
+    python -m tests.faults.claimer <url> <queue> <lease ms> <journal>
 
-Each line of the diary is written in one piece to a file that is only appended to, so whatever
+Each line of the journal is written in one piece to a file that is only appended to, so whatever
 kills the process, the lines before are whole. `claimed` is written when the engine gave a job
 out, `done` when it accepted the completion, `lost` when it refused it.
 """
@@ -22,7 +22,7 @@ from towpath.engine.states import State
 BATCH = 40
 
 
-class Diary:
+class JournalFile:
     """What one process saw, line by line."""
 
     def __init__(self, path: Path) -> None:
@@ -33,33 +33,37 @@ class Diary:
         os.write(self._file, "".join(lines).encode())
 
 
-async def work(url: str, queue: str, name: str, diary: Diary, lease: Duration) -> None:
+async def work(url: str, queue: str, name: str, journal: JournalFile, lease: Duration) -> None:
     async with Engine(url) as engine:
         held: list[Lease] = []
         while held or not await is_drained(engine, queue):
             answer = await engine.exchange(
-                queue, [Complete(it) for it in held], worker=name, lease=lease, count=BATCH
+                queue,
+                [Complete(held_lease) for held_lease in held],
+                worker=name,
+                lease=lease,
+                count=BATCH,
             )
-            _note(diary, held, answer)
+            _note(journal, held, answer)
             held = answer.leases
             if not held:
                 held = await engine.claim(
                     queue, worker=name, lease=lease, count=BATCH, wait=seconds(1)
                 )
-                diary.write("claimed", held)
+                journal.write("claimed", held)
 
 
-def _note(diary: Diary, held: list[Lease], answer: Exchanged) -> None:
-    accepted = [it is State.DONE for it in answer.outcomes]
-    diary.write("done", [it for it, ok in zip(held, accepted, strict=True) if ok])
-    diary.write("lost", [it for it, ok in zip(held, accepted, strict=True) if not ok])
-    diary.write("claimed", answer.leases)
+def _note(journal: JournalFile, held: list[Lease], answer: Exchanged) -> None:
+    accepted = [outcome is State.DONE for outcome in answer.outcomes]
+    journal.write("done", [lease for lease, ok in zip(held, accepted, strict=True) if ok])
+    journal.write("lost", [lease for lease, ok in zip(held, accepted, strict=True) if not ok])
+    journal.write("claimed", answer.leases)
 
 
 def main() -> None:
     url, queue, lease_ms, path = sys.argv[1:]
-    lease, diary = milliseconds(int(lease_ms)), Path(path)
-    asyncio.run(work(url, queue, diary.name, Diary(diary), lease))
+    lease, journal = milliseconds(int(lease_ms)), Path(path)
+    asyncio.run(work(url, queue, journal.name, JournalFile(journal), lease))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Worker processes that are killed, frozen and replaced, and the diaries they leave behind."""
+"""Worker processes that are killed, frozen and replaced, and the journals they leave behind."""
 
 import random
 import signal
@@ -14,8 +14,8 @@ from towpath.ids import JobId
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of a worker's diary: `claimed`, `done` or `lost`, and under which token."""
+class ClaimerEntry:
+    """A line of a worker's journal: `claimed`, `done` or `lost`, and under which token."""
 
     word: str
     token: int
@@ -25,9 +25,9 @@ class Entry:
 class Claimers:
     """Some worker processes on one queue; whoever is killed is replaced."""
 
-    def __init__(self, url: str, queue: str, *, size: int, lease_ms: int, diaries: Path) -> None:
+    def __init__(self, url: str, queue: str, *, size: int, lease_ms: int, journals: Path) -> None:
         self._words = [url, queue, str(lease_ms)]
-        self._diaries = diaries
+        self._journals = journals
         self._started = 0
         self._frozen: list[subprocess.Popen[bytes]] = []
         self._working = [self._start() for _ in range(size)]
@@ -57,18 +57,18 @@ class Claimers:
         for worker in self._working:
             _end(worker)
 
-    def entries(self) -> Iterator[Entry]:
-        """All diaries, line by line."""
-        for path in sorted(self._diaries.iterdir()):
+    def entries(self) -> Iterator[ClaimerEntry]:
+        """All journals, line by line."""
+        for path in sorted(self._journals.iterdir()):
             for line in path.read_text().splitlines():
                 word, token, id = line.split()
-                yield Entry(word, int(token), JobId(id))
+                yield ClaimerEntry(word, int(token), JobId(id))
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._started += 1
-        diary = self._diaries / f"w{self._started}"
+        journal = self._journals / f"w{self._started}"
         return Program(
-            [sys.executable, "-m", "tests.faults.claimer", *self._words, str(diary)], cwd=ROOT
+            [sys.executable, "-m", "tests.faults.claimer", *self._words, str(journal)], cwd=ROOT
         )
 
 
@@ -79,9 +79,9 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 
 @contextmanager
 def claimers(
-    url: str, queue: str, *, size: int, lease_ms: int, diaries: Path
+    url: str, queue: str, *, size: int, lease_ms: int, journals: Path
 ) -> Generator[Claimers]:
-    started = Claimers(url, queue, size=size, lease_ms=lease_ms, diaries=diaries)
+    started = Claimers(url, queue, size=size, lease_ms=lease_ms, journals=journals)
     try:
         yield started
     finally:

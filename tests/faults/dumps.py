@@ -29,7 +29,7 @@ for i = 1, #ARGV, 3 do redis.call('RESTORE', ARGV[i], ARGV[i + 2], ARGV[i + 1]) 
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class DumpedKey:
     """One key: its value as DUMP gives it, and its time to live."""
 
     value: bytes
@@ -37,7 +37,7 @@ class Held:
 
     def __eq__(self, other: object) -> bool:
         """Time to live runs on by itself, so only that there is one counts."""
-        if not isinstance(other, Held):
+        if not isinstance(other, DumpedKey):
             return NotImplemented
         return self.value == other.value and (self.ttl_ms > 0) == (other.ttl_ms > 0)
 
@@ -45,7 +45,7 @@ class Held:
         return hash((self.value, self.ttl_ms > 0))
 
 
-Dump = dict[bytes, Held]
+Dump = dict[bytes, DumpedKey]
 
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
@@ -72,7 +72,7 @@ def _dump(line: ServerConnection, pattern: str) -> Dump:
         assert isinstance(ttl, int)
         ending = 0 <= ttl <= ENDING_MS
         if isinstance(value, bytes) and not key.startswith(APART) and not ending:
-            found[key] = Held(value, ttl)
+            found[key] = DumpedKey(value, ttl)
     return found
 
 

@@ -17,7 +17,7 @@ from towpath.ids import JobId
 BATCH = 20
 
 
-class Load:
+class CountedLoad:
     """Jobs that go in and out, and what was said about them."""
 
     def __init__(self, engine: Engine, queue: str, durability: Durability | None = None) -> None:
@@ -54,8 +54,10 @@ class Load:
                 )
                 self.tokens += [lease.token for lease in leases]
                 chosen = leases[::2]
-                outcomes = await self._engine.settle([Complete(it) for it in chosen])
-                self._note([it.id for it in chosen], [it is State.DONE for it in outcomes])
+                outcomes = await self._engine.settle([Complete(lease) for lease in chosen])
+                self._note(
+                    [lease.id for lease in chosen], [outcome is State.DONE for outcome in outcomes]
+                )
 
     def _note(self, ids: list[JobId], accepted: list[bool]) -> None:
         done = {id for id, ok in zip(ids, accepted, strict=True) if ok}
@@ -82,7 +84,7 @@ class Load:
 
 
 @asynccontextmanager
-async def under_load(load: Load) -> AsyncGenerator[None]:
+async def under_load(load: CountedLoad) -> AsyncGenerator[None]:
     """Three producers and two workers, for as long as the block lasts; then they finish."""
     tasks = [
         asyncio.create_task(load.submit_one_by_one()),

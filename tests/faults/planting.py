@@ -12,7 +12,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedFault:
     """In this function, these words become others."""
 
     name: str
@@ -53,41 +53,41 @@ def _found(space: dict[str, Any], name: str) -> Any:
 
 
 FAULTS = [
-    Planted(
+    PlantedFault(
         "begin ignores the fence", "attempts", "_begun", 'if row["fence"] > token:', "if False:"
     ),
-    Planted(
+    PlantedFault(
         "end ignores the fence",
         "attempts",
         "end",
         'if row is None or row["fence"] != ending.lease.token:',
         "if row is None:",
     ),
-    Planted(
+    PlantedFault(
         "what has ended begins again", "attempts", "_over", "if state not in OPEN:", "if False:"
     ),
-    Planted(
+    PlantedFault(
         "what has ended ends again",
         "attempts",
         "end",
         'if row["state"] != RecordState.RUNNING:',
         "if False:",
     ),
-    Planted(
+    PlantedFault(
         "two leases of one job begin as if each were alone",
         "attempts",
         "begin",
         "rows[lease.queue, lease.id] = changed",
         "pass",
     ),
-    Planted(
+    PlantedFault(
         "whoever Redis gives out begins, whoever is before it in its lane",
         "attempts",
         "_early",
         'if row["ahead"] is not None and not row["attempts"]:',
         "if False:",
     ),
-    Planted(
+    PlantedFault(
         "the relay does not look at what runs",
         "filling",
         "Filling._reconcile",
@@ -95,14 +95,14 @@ FAULTS = [
         "found = found.and_("
         "await self._queue([it for it in rows if it.record.state != 'running']))",
     ),
-    Planted(
+    PlantedFault(
         "the relay does not see that Redis is another",
         "filling",
         "Filling.look",
         "renewed = await self._connect().queues.anchor(self.queue) != self._life",
         "renewed = self._life == ''",
     ),
-    Planted(
+    PlantedFault(
         "tokens are not kept above those of the rows",
         "filling",
         "Filling._anchor",
@@ -112,7 +112,7 @@ FAULTS = [
 ]
 """What a random walk must find."""
 
-MARKED_EARLY = Planted(
+MARKED_EARLY = PlantedFault(
     "the relay notes what it brings before it has brought it",
     "filling",
     "Filling._bring_missed",
@@ -120,7 +120,7 @@ MARKED_EARLY = Planted(
     "await self._note([(it, None) for it in rows], seen=True);"
     " found = found.and_(await self._queue(rows))",
 )
-NUDGED_EARLY = Planted(
+NUDGED_EARLY = PlantedFault(
     "Redis hears of a record before its transaction commits",
     "jobs",
     "Jobs.submit_in",
@@ -129,14 +129,14 @@ NUDGED_EARLY = Planted(
     " await self.fastpath.bring([made.record]); return made",
 )
 
-MOVED_IN_VAIN = Planted(
+MOVED_IN_VAIN = PlantedFault(
     "Redis knows a record that was moved by the same name",
     "changes",
     "_renamed",
     'values | {"job": name}',
     "values",
 )
-BEGUN_EARLY = Planted(
+BEGUN_EARLY = PlantedFault(
     "a record begins before its time",
     "attempts",
     "_early",
@@ -144,7 +144,7 @@ BEGUN_EARLY = Planted(
     "if (wait := 0) > 0:",
 )
 
-SAVEPOINT_FORGETS = Planted(
+SAVEPOINT_FORGETS = PlantedFault(
     "a savepoint that is undone forgets what was made before it",
     "sessions",
     "_is_within",
@@ -155,13 +155,13 @@ SAVEPOINT_FORGETS = Planted(
 
 def plant(name: str) -> None:
     """Plant the fault for as long as this process lives."""
-    [fault] = [it for it in FAULTS if it.name == name]
+    [fault] = [fault for fault in FAULTS if fault.name == name]
     # The function itself is changed, so that all who have imported it get the fault too.
     fault.target().__code__ = fault.code()
 
 
 @contextmanager
-def planted(fault: Planted) -> Generator[None]:
+def planted(fault: PlantedFault) -> Generator[None]:
     """The same until the end of the block."""
     target = fault.target()
     sound = target.__code__

@@ -28,7 +28,7 @@ READING = frozenset(
         "search",
     }
 )
-ONE_WRITE = frozenset({"wake", "remove"})
+ONE_WRITE = frozenset({"wake", "delete_queue"})
 """Those that write one key or all in one command, and touch nobody's job."""
 WRITING = sorted(ARGS.keys() - READING - ONE_WRITE)
 
@@ -53,7 +53,7 @@ _CALL = re.compile(r"\bredis\.(p?call)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class ScriptCommand:
     """A command that a script ran, or would have."""
 
     name: str
@@ -77,7 +77,7 @@ def probed(opening: str = "") -> Scripts:
     return Scripts(edit)
 
 
-class Probe:
+class ScriptProbe:
     """The other end of `probed` scripts: says where to fail, reads what was done."""
 
     def __init__(self, server: EmbeddedServer) -> None:
@@ -89,18 +89,18 @@ class Probe:
         self._server.ask("SET", "probe:at", number)
         self._server.ask("DEL", "probe:trace")
 
-    def trace(self) -> list[Command]:
+    def trace(self) -> list[ScriptCommand]:
         """What scripts have run since `fail_at`, the failed command included."""
         rows = items(self._server.ask("LRANGE", "probe:trace", 0, -1))
         return [self._command(row) for row in rows if isinstance(row, bytes)]
 
-    def _command(self, row: bytes) -> Command:
+    def _command(self, row: bytes) -> ScriptCommand:
         tolerated, name, *words = unpack_raw(row)
         text = name.decode().upper()
         if text not in self._writes:
             self._writes[text] = self._asks_to_write(text)
         texts = tuple(word for word in words if isinstance(word, bytes))
-        return Command(text, texts, self._writes[text], tolerated)
+        return ScriptCommand(text, texts, self._writes[text], tolerated)
 
     def _asks_to_write(self, name: str) -> bool:
         [info] = items(self._server.ask("COMMAND", "INFO", name))

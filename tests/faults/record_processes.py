@@ -1,4 +1,4 @@
-"""Clerks: processes that work on records or make them, and what their diaries say."""
+"""Processes that work on records or make them, and what their journals say."""
 
 import random
 import signal
@@ -15,8 +15,8 @@ from tests.warm import ROOT, Program
 from towpath.ledger.records.record import first_name
 
 
-class Entry(NamedTuple):
-    """A line of a diary: what happened, under which token, to which record."""
+class RecordEntry(NamedTuple):
+    """A line of a journal: what happened, under which token, to which record."""
 
     word: str
     token: int
@@ -24,12 +24,12 @@ class Entry(NamedTuple):
 
 
 class RecordProcesses:
-    """Clerks on one Redis and one database; each writes its own diary into one folder."""
+    """Processes on one Redis and one database; each writes its own journal into one folder."""
 
     def __init__(self, redis: str, database: str, folder: Path) -> None:
         self._where, self.folder = (redis, database), folder
-        self._diaries = folder / "diaries"
-        self._diaries.mkdir()
+        self._journals = folder / "journals"
+        self._journals.mkdir()
         self.open_gate(0)
         self._started = 0
         self.workers: list[subprocess.Popen[bytes]] = []
@@ -59,29 +59,31 @@ class RecordProcesses:
 
     def _start(self, role: str, *words: str) -> subprocess.Popen[bytes]:
         self._started += 1
-        diary = str(self._diaries / str(self._started))
+        journal = str(self._journals / str(self._started))
         command = [
             sys.executable,
             "-m",
             "tests.faults.record_program",
             role,
             *self._where,
-            diary,
+            journal,
             *words,
         ]
         return Program(command, cwd=ROOT)
 
-    def entries(self, *words: str) -> list[Entry]:
-        """Every such line of all diaries."""
+    def entries(self, *words: str) -> list[RecordEntry]:
+        """Every such line of all journals."""
         wanted = tuple(f"{word} " for word in words)
-        lines = (it for path in self._diaries.iterdir() for it in path.read_text().splitlines())
+        lines = (
+            line for path in self._journals.iterdir() for line in path.read_text().splitlines()
+        )
         return [_entry(line) for line in lines if line.startswith(wanted)]
 
     def tokens(self) -> dict[str, set[int]]:
         """Under which tokens each record was run to the end of its handler."""
         ran: dict[str, set[int]] = defaultdict(set)
-        for it in self.entries("ran"):
-            ran[first_name(it.id)].add(it.token)
+        for entry in self.entries("ran"):
+            ran[first_name(entry.id)].add(entry.token)
         return ran
 
     def close(self) -> None:
@@ -90,9 +92,9 @@ class RecordProcesses:
             end(program)
 
 
-def _entry(line: str) -> Entry:
+def _entry(line: str) -> RecordEntry:
     word, token, id = line.split()
-    return Entry(word, int(token), id)
+    return RecordEntry(word, int(token), id)
 
 
 def end(program: subprocess.Popen[bytes]) -> None:
@@ -113,4 +115,4 @@ def record_processes(
         opened.close()
 
 
-__all__ = ["QUEUE", "Entry", "RecordProcesses", "end", "record_processes"]
+__all__ = ["QUEUE", "RecordEntry", "RecordProcesses", "end", "record_processes"]

@@ -1,12 +1,12 @@
-"""A program that works on records, or makes them, for tests that kill it. It keeps a diary.
+"""A program that works on records, or makes them, for tests that kill it. It keeps a journal.
 
-  python -m tests.faults.record_program work <redis> <database> <diary> <clock's error in s> <fault>
-  python -m tests.faults.record_program make <redis> <database> <diary> <first> <count> <handler>
+  python -m tests.faults.record_program work <redis> <database> <journal> <clock error in s> <fault>
+  python -m tests.faults.record_program make <redis> <database> <journal> <first> <count> <handler>
 
 A worker's handler writes `ran <token> <id>` before it returns its token, so that the row's result
 tells which attempt was accepted; some lines of its log are lines here too. The handler called
 `slow` writes `began <token> <id>` first and waits, in a thread that nobody can end, until the file
-`gate` beside the folder of diaries has a number that is not below its token. A maker writes `made
+`gate` beside the folder of journals has a number that is not below its token. A maker writes `made
 0 <id>` when a record was acknowledged. Each line is written in one piece to a file that is only
 appended to: whatever ends the process, the lines before are whole. Its first line is what its
 clock says.
@@ -20,13 +20,13 @@ QUEUE = "records"
 
 
 def main() -> int:
-    role, redis, database, diary, *more = sys.argv[1:]
+    role, redis, database, journal, *more = sys.argv[1:]
     if role == "work" and float(more[0]):
         shift_clock(float(more[0]))
     # Only now: what is imported must not have seen the right time.
     from tests.faults.record_program_work import RecordProgram  # noqa: PLC0415
 
-    program = RecordProgram(redis, database, diary)
+    program = RecordProgram(redis, database, journal)
     if role == "work":
         return program.work(fault=more[1])
     first, count, handler = more

@@ -24,23 +24,23 @@ _AT_ONCE = 50
 
 
 class RecordProgram:
-    """Somebody with a way to Redis and to the database, who keeps a diary."""
+    """Somebody with a way to Redis and to the database, who keeps a journal."""
 
-    def __init__(self, redis: str, database: str, diary: str) -> None:
+    def __init__(self, redis: str, database: str, journal: str) -> None:
         self._redis, self._database = redis, database
-        self._diary = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        self._gate = Path(diary).parents[1] / "gate"
+        self._journal = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._gate = Path(journal).parents[1] / "gate"
         self.write("clock", wall_ms(), "-")
 
     def write(self, word: str, token: int, id: str) -> None:
-        os.write(self._diary, f"{word} {token} {id}\n".encode())
+        os.write(self._journal, f"{word} {token} {id}\n".encode())
 
     def work(self, *, fault: str) -> int:
         """Work on records until it is killed, with this fault if it has a name."""
         if fault:
             plant(fault)
         logger = logging.getLogger("towpath")
-        logger.addHandler(Noted(self))
+        logger.addHandler(JournalHandler(self))
         logger.setLevel(logging.INFO)
         return asyncio.run(self._work())
 
@@ -80,8 +80,8 @@ class RecordProgram:
                 await asyncio.gather(*(one(number) for number in some))
 
 
-class Noted(logging.Handler):
-    """Lines of the log that are lines of the diary."""
+class JournalHandler(logging.Handler):
+    """Lines of the log that are lines of the journal."""
 
     def __init__(self, program: RecordProgram) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ LANES = 80
 """Half of the others are in lanes."""
 
 
-class Run:
+class RecordRun:
     """So many records, and who takes part."""
 
     def __init__(self, ledger: Ledger, processes: RecordProcesses, records: int) -> None:
@@ -59,7 +59,7 @@ class Run:
         """Return when all slow ones are in a worker's hands, for the second time or so."""
 
         def all_began() -> bool:
-            began = Counter(it.id for it in self.processes.entries("began"))
+            began = Counter(entry.id for entry in self.processes.entries("began"))
             return len(began) == SLOW and min(began.values()) >= times
 
         await meanwhile(all_began, within=60)
@@ -72,8 +72,8 @@ class Run:
         """Two workers have each slow one in hand: the one that was taken for dead ends first."""
         await self.slow_ones_began(2)
         first: dict[str, int] = {}
-        for it in self.processes.entries("began"):
-            first[it.id] = min(it.token, first.get(it.id, it.token))
+        for entry in self.processes.entries("began"):
+            first[entry.id] = min(entry.token, first.get(entry.id, entry.token))
         self.processes.open_gate(max(first.values()))
 
         def have_ended() -> bool:
@@ -107,7 +107,7 @@ class Run:
 @asynccontextmanager
 async def run_of(
     records: int, redis: str, database: str, folder: Path, *, workers: int = 1, fault: str = ""
-) -> AsyncGenerator[Run]:
+) -> AsyncGenerator[RecordRun]:
     """Half of them are made and some have ended when the body begins; then all must be right.
 
     *fault* is planted in the workers.
@@ -117,7 +117,7 @@ async def run_of(
         await audit.watch(ledger)
         with record_processes(redis, database, folder, workers=workers, fault=fault) as processes:
             async with Towpath(redis, ledger=ledger):
-                run = Run(ledger, processes, records)
+                run = RecordRun(ledger, processes, records)
                 await run.make(0, records // 2)
                 await run.some_completed(0.1)
                 await run.slow_ones_began()
@@ -128,7 +128,7 @@ async def run_of(
                 assert len(run.acknowledged) == records
 
 
-async def checked(run: Run) -> None:
+async def checked(run: RecordRun) -> None:
     """Nothing acknowledged is missing, each ended once, and those of a lane in their order."""
     found, steps = await audit.rows(run.ledger), await audit.history(run.ledger)
     wrong = [f"{id} is missing" for id in run.acknowledged - found.keys()]

@@ -30,11 +30,11 @@ LEASE = seconds(30)
 ROUNDS = 20
 
 
-class Broken(AssertionError):
+class PromiseBroken(AssertionError):
     """A promise was not kept."""
 
 
-class Walk:
+class RecordWalk:
     """Steps, each of which is one call that some process makes."""
 
     def __init__(self, ledger: Ledger, server: EmbeddedServer, seed: int) -> None:
@@ -62,7 +62,7 @@ class Walk:
             (self.lose_one, 1), (self.time_passes, 2), (self.look, 2), (self.forget, 1),
             (self.move_one, 2),
         ]  # fmt: skip
-        names, weights = [it for it, _ in kinds], [weight for _, weight in kinds]
+        names, weights = [kind for kind, _ in kinds], [weight for _, weight in kinds]
         async with self.engine:
             for step in self.chance.choices(names, weights, k=steps):
                 await step()
@@ -104,11 +104,11 @@ class Walk:
     def note_begun(self, lease: Lease) -> None:
         id = first_name(lease.id)
         if lease.token <= self.began.get(id, 0):
-            raise Broken(f"{id} began under {lease.token} after {self.began[id]}")
+            raise PromiseBroken(f"{id} began under {lease.token} after {self.began[id]}")
         if id not in self.began and id in self.lanes:
             lane, number = self.lanes[id], int(id[1:])
             if number < self.first[lane]:
-                raise Broken(f"{id} began after r{self.first[lane]} of its lane {lane}")
+                raise PromiseBroken(f"{id} began after r{self.first[lane]} of its lane {lane}")
             self.first[lane] = number
         self.began[id] = lease.token
         self.running.append(lease)
@@ -121,7 +121,7 @@ class Walk:
         word = self.chance.choice([self.complete, self.complete, _fail, Release])(lease)
         state = await self.end(lease, word)
         if self.chance.random() < 0.3 and await self.end(lease, word) is not state:
-            raise Broken(f"{lease.id}: another answer to the same question")
+            raise PromiseBroken(f"{lease.id}: another answer to the same question")
         if self.chance.random() < 0.8:
             self.running.remove(lease)
         if self.chance.random() < 0.8:
@@ -156,7 +156,7 @@ class Walk:
         """For Redis and for the database."""
         self.clock.advance(seconds(self.chance.randrange(60)))
         later = text("UPDATE towpath_jobs SET relay_at = relay_at - 20000, due_at = due_at - 20000")
-        await self.ledger.write(lambda it: it.execute(later))
+        await self.ledger.write(lambda connection: connection.execute(later))
 
     async def look(self) -> None:
         await self.relay.look()
@@ -191,7 +191,7 @@ class Walk:
                         await self.end(lease, self.complete(lease))
                     is_early = begun.standing is Standing.NOT_DUE
                     await self.settle(Release(lease, begun.due_in) if is_early else Complete(lease))
-        raise Broken(f"{await audit.left(self.ledger)} records do not end")
+        raise PromiseBroken(f"{await audit.left(self.ledger)} records do not end")
 
     async def check(self) -> None:
         found, steps = await audit.rows(self.ledger), await audit.history(self.ledger)
@@ -199,7 +199,7 @@ class Walk:
         wrong += [f"{id} is dead" for id, row in found.items() if row.state == "dead"]
         wrong += [f"{id} has {ends}" for id, ends in self.accepted.items() if len(ends) > 1]
         if wrong or len(found) != self.made:
-            raise Broken("\n".join([f"{len(found)} of {self.made}", *wrong[:20]]))
+            raise PromiseBroken("\n".join([f"{len(found)} of {self.made}", *wrong[:20]]))
 
 
 def _fail(lease: Lease) -> Fail:

@@ -17,7 +17,7 @@ class MovingSlot:
     def __init__(self, cluster: EmbeddedCluster, key: str) -> None:
         self._masters = cluster.masters
         self.number = slot_of(cluster, key)
-        self.source = next(it for it in cluster.masters if _serves(it, key))
+        self.source = next(master for master in cluster.masters if _serves(master, key))
         at = cluster.masters.index(self.source)
         self.target = cluster.masters[(at + 1) % len(cluster.masters)]
 
@@ -40,7 +40,7 @@ class MovingSlot:
     def finish(self) -> None:
         """Move the rest; from now on the target has the slot."""
         self.move(self.left())
-        others = [it for it in self._masters if it not in (self.target, self.source)]
+        others = [master for master in self._masters if master not in (self.target, self.source)]
         for node in (self.target, self.source, *others):
             self._set(node, "NODE", _id(self.target))
 
@@ -61,7 +61,7 @@ def slot_of(cluster: EmbeddedCluster, key: str) -> int:
 
 def wait_until_agreed(cluster: EmbeddedCluster) -> None:
     """Return once all masters say the same about who has which slot, and since when."""
-    eventually(lambda: len({_layout(it) for it in cluster.masters}) == 1)
+    eventually(lambda: len({_layout(master) for master in cluster.masters}) == 1)
 
 
 def _layout(node: EmbeddedServer) -> frozenset[tuple[str, ...]]:

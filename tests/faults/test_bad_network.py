@@ -96,7 +96,7 @@ class TestABlackHole:
             calls = (engine.complete(lease) for lease in leases)
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert time.monotonic() - began < 1 + SLACK
-            assert {type(it) for it in outcomes} == {ServerUnreachable}
+            assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
     async def test_that_lasts_ends_submits_that_wait_for_their_turn(self, proxy: Proxy) -> None:
         """One call after the other, but not one time limit after the other."""
@@ -108,7 +108,7 @@ class TestABlackHole:
             calls = (engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(20))
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert time.monotonic() - began < 10, "each waited for all before it"
-            assert {type(it) for it in outcomes} == {ServerUnreachable}
+            assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
 
 class TestALostReply:
@@ -155,7 +155,7 @@ async def drained(engine: Engine, count: int) -> None:
     await asyncio.gather(*(engine.submit(QUEUE, b"x" * 1000) for _ in range(count)))
     leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=count)
     answer = await engine.exchange(
-        QUEUE, [Complete(it) for it in leases], worker="w", lease=minutes(1), count=1
+        QUEUE, [Complete(lease) for lease in leases], worker="w", lease=minutes(1), count=1
     )
     assert answer.outcomes == [State.DONE] * count
     assert answer.leases == []

@@ -25,7 +25,7 @@ OFFSETS = pytest.mark.parametrize("offset", [-3600, 3600], ids=["an hour late", 
 
 
 @dataclass(frozen=True)
-class Claimed:
+class ClaimedJob:
     """A job that the process with the wrong clock was given, by the server's clock."""
 
     id: JobId
@@ -34,7 +34,7 @@ class Claimed:
     due_ms: int
 
     @classmethod
-    def of(cls, lease: Lease) -> "Claimed":
+    def of(cls, lease: Lease) -> "ClaimedJob":
         return cls(lease.id, lease.claimed_ms, lease.expires_ms, lease.due_ms)
 
 
@@ -49,9 +49,9 @@ class ShiftedWorker:
         [_, at, *_] = await self._line()
         return int(at) - wall_ms()
 
-    async def claimed(self, count: int) -> list[Claimed]:
+    async def claimed(self, count: int) -> list[ClaimedJob]:
         rows = [await self._line() for _ in range(count)]
-        return [Claimed(JobId(id), int(at), int(end), int(due)) for id, at, end, due in rows]
+        return [ClaimedJob(JobId(id), int(at), int(end), int(due)) for id, at, end, due in rows]
 
     async def _line(self) -> list[str]:
         assert self._process.stdout is not None
@@ -72,9 +72,9 @@ async def shifted_worker(url: str, offset: int, jobs: int) -> AsyncGenerator[Shi
         await process.wait()
 
 
-def early(claimed: list[Claimed]) -> list[JobId]:
+def early(claimed: list[ClaimedJob]) -> list[JobId]:
     """Jobs that were given out before their time."""
-    return [it.id for it in claimed if it.at_ms < it.due_ms]
+    return [claim.id for claim in claimed if claim.at_ms < claim.due_ms]
 
 
 @OFFSETS
@@ -88,8 +88,10 @@ async def test_no_job_is_early_or_late(server: EmbeddedServer, offset: int) -> N
             assert abs(await worker.clock_error_ms() - offset * 1000) < HOUR_MS / 2
             claimed = await worker.claimed(len(DELAYS) + 1)
     assert early(claimed) == []
-    assert [it.id for it in claimed if it.at_ms > it.due_ms + 10_000 and it.due_ms] == []
-    assert {it.expires_ms - it.at_ms for it in claimed} <= {LEASE_MS, LEASE_MS + 1}
+    assert [
+        claim.id for claim in claimed if claim.at_ms > claim.due_ms + 10_000 and claim.due_ms
+    ] == []
+    assert {claim.expires_ms - claim.at_ms for claim in claimed} <= {LEASE_MS, LEASE_MS + 1}
 
 
 @OFFSETS
@@ -101,7 +103,7 @@ async def test_no_lease_is_shorter_or_longer(server: EmbeddedServer, offset: int
             [first] = await worker.claimed(1)
             [own] = await engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(10))
             [second] = await engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(10))
-    again = {it.id: Claimed.of(it) for it in (own, second)}[first.id]
+    again = {lease.id: ClaimedJob.of(lease) for lease in (own, second)}[first.id]
     assert first.expires_ms <= again.at_ms < first.expires_ms + 5_000
 
 
@@ -117,5 +119,7 @@ async def test_trusting_a_workers_clock_would_be_caught(server: EmbeddedServer) 
         submitted_at = wall_ms()
     async with Engine(server.url, clock=WorkersClock()) as trusting:
         leases = await trusting.claim(QUEUE, worker="w", lease=hours(1))
-    really = [Claimed(it.id, submitted_at, it.expires_ms, it.due_ms) for it in leases]
-    assert early(really) == [it.id for it in leases] != []
+    really = [
+        ClaimedJob(lease.id, submitted_at, lease.expires_ms, lease.due_ms) for lease in leases
+    ]
+    assert early(really) == [lease.id for lease in leases] != []

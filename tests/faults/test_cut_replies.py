@@ -79,16 +79,18 @@ class TestCallsThatAreCut:
         batches = [
             await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(20)]) for _ in range(30)
         ]
-        answers = [*single, *joined, *(it for batch in batches for it in batch)]
+        answers = [*single, *joined, *(answer for batch in batches for answer in batch)]
         found = await contents_of(engine, QUEUE)
-        assert found.ids(State.READY) == {it.id for it in answers if isinstance(it, Submitted)}
+        assert found.ids(State.READY) == {
+            answer.id for answer in answers if isinstance(answer, Submitted)
+        }
         assert found.counts.ready == found.counts.totals["submitted"] == len(answers) == 960
 
     async def test_submit_keeps_the_order_of_calls(self, engine: Engine, proxy: Proxy) -> None:
         """However many are under way, in one lane and within one priority."""
         proxy.cut_next(2)
         jobs = [(f"{n}", "lane" if n % 2 else None) for n in range(1400)]
-        await asyncio.gather(*(engine.submit(QUEUE, b"x", id=id, lane=it) for id, it in jobs))
+        await asyncio.gather(*(engine.submit(QUEUE, b"x", id=id, lane=lane) for id, lane in jobs))
         ready = [job.id for job in await all_in(engine, QUEUE, State.READY)]
         waiting = [job.id for job in await all_in(engine, QUEUE, State.WAITING)]
         assert ready == ["0", "1", *(f"{n}" for n in range(2, 1400, 2))]
@@ -97,7 +99,7 @@ class TestCallsThatAreCut:
     async def test_submit_gives_the_first_answer_again(self, engine: Engine) -> None:
         """Not `existed`: the caller's own job is new, however often the call was sent."""
         answers = [await engine.submit(QUEUE, b"x", id=f"job-{n}") for n in range(60)]
-        assert {(it.state, it.existed) for it in answers} == {(State.READY, False)}
+        assert {(answer.state, answer.existed) for answer in answers} == {(State.READY, False)}
 
     async def test_claim_gives_each_job_out_once(self, engine: Engine) -> None:
         ids = await submitted_ids(engine, 500)
@@ -121,8 +123,8 @@ class TestCallsThatAreCut:
             for lease in portion:
                 assert (await engine.inspect.counts(QUEUE)).leased <= 4
                 await engine.complete(lease)
-        assert sorted({it.id for it in held}) == sorted(it.id for it in held)
-        assert {it.selector for it in held} == {"s0", "s1"}
+        assert sorted({lease.id for lease in held}) == sorted(lease.id for lease in held)
+        assert {lease.selector for lease in held} == {"s0", "s1"}
         counts = await engine.inspect.counts(QUEUE)
         assert (counts.ready, counts.leased, counts.totals["completed"]) == (20, 0, 40)
 
@@ -177,9 +179,12 @@ class TestCallsThatAreCut:
                 QUEUE, settle, worker="w", lease=minutes(5), count=25 - len(held) // 2
             )
             pairs = list(zip(held, answer.outcomes, strict=True))
-            assert not any(isinstance(it, Exception) for it in answer.outcomes)
-            done += [lease.id for lease, it in pairs if it is State.DONE]
-            held = [*answer.leases, *(it for _, it in pairs if isinstance(it, Lease))]
+            assert not any(isinstance(outcome, Exception) for outcome in answer.outcomes)
+            done += [lease.id for lease, outcome in pairs if outcome is State.DONE]
+            held = [
+                *answer.leases,
+                *(outcome for _, outcome in pairs if isinstance(outcome, Lease)),
+            ]
         counts = await engine.inspect.counts(QUEUE)
         assert sorted(done) == sorted(ids)
         assert counts.totals["completed"] == len(ids)

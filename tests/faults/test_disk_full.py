@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of
-from tests.server.serving import PATIENCE, Serving, serving
+from tests.server.serving import PATIENCE, RunningServer, serving
 from tests.waiting import eventually
 from towpath.clock import hours
 from towpath.engine.durability import Durability
@@ -47,9 +47,9 @@ def fill(ballast: Path) -> None:
                     file.write(b"x" * size)
 
 
-def starts(it: Serving) -> int:
+def starts(server: RunningServer) -> int:
     """How often the store was started again, or could not be."""
-    return sum(line["event"] in ("store.down", "store.restarted") for line in it.events())
+    return sum(line["event"] in ("store.down", "store.restarted") for line in server.events())
 
 
 async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowledged(
@@ -58,17 +58,17 @@ async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowle
     """It ends because it can't write its append-only file, again and again until it can."""
     data, ballast = disk / "data", disk / "ballast"
     database = f"sqlite:///{data}/towpath.db"
-    with serving("up", "--data", str(data), database=database, log=tmp_path / "log") as it:
-        async with Engine(it.said["store"]) as engine:
+    with serving("up", "--data", str(data), database=database, log=tmp_path / "log") as server:
+        async with Engine(server.said["store"]) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE, Durability.parse("disk"))
+            load = CountedLoad(engine, QUEUE, Durability.parse("disk"))
             async with under_load(load):
                 await load.more(1_000)
                 fill(ballast)
-                await meanwhile(lambda: starts(it) >= 2, within=PATIENCE)
+                await meanwhile(lambda: starts(server) >= 2, within=PATIENCE)
                 ballast.unlink()
                 await load.more(1_000)
             found = await contents_of(engine, QUEUE)
-        eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: server.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
     assert load.losses(found) == {}
     assert len(load.tokens) == len(set(load.tokens))

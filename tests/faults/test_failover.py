@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
 from tests.faults.queue_contents import contents_of
 from tests.faults.slots import MovingSlot, slot_of
@@ -41,7 +41,7 @@ class TestSentinel:
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE)
+            load = CountedLoad(engine, QUEUE)
             async with under_load(load):
                 await load.more(200)
                 old.kill()
@@ -67,7 +67,9 @@ class TestSentinel:
             fail_over(group)
             again = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=55)
             states = {
-                await engine.inspect.state(it.job) for it in lost if isinstance(it, Submitted)
+                await engine.inspect.state(answer.job)
+                for answer in lost
+                if isinstance(answer, Submitted)
             }
         assert states == {State.GONE}, "nothing was lost, so nothing was tried"
         assert len(leases) == 55
@@ -77,7 +79,7 @@ class TestSentinel:
     async def test_submits_that_a_replica_confirmed_survive(self, group: EmbeddedSentinel) -> None:
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE, ONE_REPLICA)
+            load = CountedLoad(engine, QUEUE, ONE_REPLICA)
             async with under_load(load):
                 await load.more(300)
                 group.primary.kill()
@@ -142,7 +144,9 @@ class TestSentinel:
             cut_off(old, new)
             lost = [await engine.submit(QUEUE, b"x") for _ in range(5)]
             fail_over(group)
-            assert await missing(engine, frozenset(it.id for it in lost)) == {it.id for it in lost}
+            assert await missing(engine, frozenset(job.id for job in lost)) == {
+                job.id for job in lost
+            }
 
 
 def writes_everything_down(server: EmbeddedServer) -> None:
@@ -187,7 +191,7 @@ class TestACluster:
         )
         async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE, ONE_REPLICA)
+            load = CountedLoad(engine, QUEUE, ONE_REPLICA)
             async with under_load(load):
                 await load.more(200)
                 replicated_cluster.masters[at].kill()
@@ -196,7 +200,7 @@ class TestACluster:
                 await eventually_async(lambda: is_answering(engine), within=40)
             assert await missing(engine, acknowledged) == set()
             leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=5)
-            assert min([*load.tokens[given:], *(it.token for it in leases)]) > before
+            assert min([*load.tokens[given:], *(lease.token for lease in leases)]) > before
 
     async def test_a_slot_that_changes_hands_under_load_loses_nothing(
         self, replicated_cluster: EmbeddedCluster
@@ -206,7 +210,7 @@ class TestACluster:
         """
         async with Engine(replicated_cluster.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE, ONE_REPLICA)
+            load = CountedLoad(engine, QUEUE, ONE_REPLICA)
             neighbours = asyncio.create_task(keep_submitting(engine))
             async with under_load(load):
                 for _ in range(4):

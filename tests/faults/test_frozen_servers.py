@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.faults.queue_contents import contents_of
 from tests.faults.slots import slot_of
@@ -42,7 +42,7 @@ async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
     times, and of what a replica had confirmed nothing is lost.
     """
     await engine.queues.configure(QUEUE, OPTIONS)
-    load = Load(engine, QUEUE, ONE_REPLICA)
+    load = CountedLoad(engine, QUEUE, ONE_REPLICA)
     async with under_load(load):
         await load.more(1_000)
         server.pause()
@@ -97,7 +97,7 @@ class TestOneServer:
                 Engine(server.url, limits=hasty) as other,
             ):
                 await engine.queues.configure(QUEUE, OPTIONS)
-                load = Load(engine, QUEUE)
+                load = CountedLoad(engine, QUEUE)
                 async with under_load(load):
                     await load.more(1_000)
                     server.pause()

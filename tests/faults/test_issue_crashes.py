@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.server.serving import Serving, serve
+from tests.server.serving import RunningServer, serve
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
 from towpath.testing.github.double import GitHubDouble
@@ -45,16 +45,18 @@ def take(client: httpx.Client, agent: str) -> Any:
 
 
 def asked(github: GitHubDouble, method: str, ending: str) -> bool:
-    return any(it.startswith(method) and it.endswith(ending) for it in github.requests)
+    return any(
+        request.startswith(method) and request.endswith(ending) for request in github.requests
+    )
 
 
 def ours(github: GitHubDouble, number: int) -> set[str]:
     labels = github.at(REPOSITORY)[number].labels
-    return {it for it in labels if it == "in-progress" or it.startswith("agent:")}
+    return {label for label in labels if label == "in-progress" or label.startswith("agent:")}
 
 
-def looked_at(it: Serving) -> dict[int, Any]:
-    listed = it.client().get("/api/v1/issues").json()["issues"]
+def looked_at(serving: RunningServer) -> dict[int, Any]:
+    listed = serving.client().get("/api/v1/issues").json()["issues"]
     return {issue["number"]: issue for issue in listed}
 
 
@@ -77,12 +79,12 @@ def test_no_issue_stays_locked_or_labelled(
     people, until = double.at(REPOSITORY), threading.Event()
     for number in range(1, 6):
         people.open(f"Number {number}", labels=["P0"] if number == 5 else [])
-    with serve(tmp_path, server.url, **settings(double)) as it:
-        client = it.client()
+    with serve(tmp_path, server.url, **settings(double)) as serving:
+        client = serving.client()
         shown = take(client, "a5")
         assert shown["issue_number"] == 5
         eventually(lambda: asked(double, "POST", "/git/refs"))
-        eventually(lambda: looked_at(it)[5]["branch"])
+        eventually(lambda: looked_at(serving)[5]["branch"])
         stop_at_each_step(double, until)
         path = f"/api/v1/tasks/{shown['task_id']}/complete"
         assert client.post(path, json={"token": shown["token"]}).status_code == 200
@@ -96,15 +98,15 @@ def test_no_issue_stays_locked_or_labelled(
             ("POST", "/issues/4/labels"),
         ]:
             eventually(lambda method=method, ending=ending: asked(double, method, ending))
-        eventually(
-            lambda: sum(it == f"POST /repos/{REPOSITORY}/git/refs" for it in double.requests) > 1
-        )
-        it.kill()
+        eventually(lambda: double.requests.count(f"POST /repos/{REPOSITORY}/git/refs") > 1)
+        serving.kill()
     until.set()
     double.calm()
-    with serve(tmp_path, server.url, **settings(double)) as it:
+    with serve(tmp_path, server.url, **settings(double)) as serving:
         eventually(lambda: not any(ours(double, n) for n in range(1, 6)), within=WITHIN)
-        eventually(lambda: all(not one["holder"] for one in looked_at(it).values()), within=WITHIN)
-        again = {take(it.client(), f"b{n}")["issue_number"] for n in range(4)}
+        eventually(
+            lambda: all(not one["holder"] for one in looked_at(serving).values()), within=WITHIN
+        )
+        again = {take(serving.client(), f"b{n}")["issue_number"] for n in range(4)}
         assert again == {1, 2, 3, 4}
         eventually(lambda: ours(double, 1) != set(), within=WITHIN)

@@ -10,7 +10,7 @@ from sqlalchemy import text
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.faults.record_processes import QUEUE, record_processes
-from tests.faults.record_run import Run, checked
+from tests.faults.record_run import RecordRun, checked
 from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -29,12 +29,12 @@ async def test_all_records_end_once_and_none_before_its_time(
             for error in (-HOUR, HOUR):
                 processes.start_worker(clock_error=error)
             await meanwhile(lambda: len(processes.entries("clock")) == 2, within=60)
-            errors = sorted(it.token - wall_ms() for it in processes.entries("clock"))
-            run = Run(ledger, processes, 3 * EACH)
+            errors = sorted(entry.token - wall_ms() for entry in processes.entries("clock"))
+            run = RecordRun(ledger, processes, 3 * EACH)
             await run.all_ended()
             await checked(run)
         early = text("SELECT count(*) FROM towpath_jobs WHERE started_at < due_at")
-        assert await ledger.read(lambda it: it.execute(early).scalar_one()) == 0
+        assert await ledger.read(lambda connection: connection.execute(early).scalar_one()) == 0
     assert errors[0] < -HOUR * 500
     assert errors[1] > HOUR * 500
 
@@ -51,5 +51,5 @@ async def make_records(ledger: Ledger) -> None:
         "SET created_at = :ms, relay_at = :ms WHERE id LIKE 'made%'",
     ):
         line = text(f"UPDATE towpath_jobs {change}")
-        await ledger.write(lambda it, line=line: it.execute(line, ahead))
+        await ledger.write(lambda connection, line=line: connection.execute(line, ahead))
     await audit.watch(ledger)

@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tests.faults.disk import small_disk
-from tests.faults.record_run import SLOW, Run, run_of
+from tests.faults.record_run import SLOW, RecordRun, run_of
 from tests.postgres import PostgresServer
 from tests.waiting import eventually_async
 from tests.worker.running import working
@@ -150,6 +150,6 @@ async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:
     await eventually_async(often_enough)
 
 
-def repeated(run: Run) -> set[str]:
+def repeated(run: RecordRun) -> set[str]:
     """Slow ones that ended while the database was away and were run again."""
     return {f"r{n}" for n in range(SLOW) if len(run.processes.tokens()[f"r{n}"]) > 1}

@@ -1,7 +1,7 @@
 """I2, I4, I12 for records: whatever is lost, all that were acknowledged end once, by one attempt.
 
 Worker processes work on records while something breaks in the middle. The database notes every
-change of a record's state by itself; the handlers' diaries tell which attempts ran.
+change of a record's state by itself; the handlers' journals tell which attempts ran.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import pytest
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.faults.record_processes import record_processes
-from tests.faults.record_run import SLOW, Run, checked, run_of
+from tests.faults.record_run import SLOW, RecordRun, checked, run_of
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -57,7 +57,7 @@ class TestRedis:
                 await killed(server, run)
 
 
-async def killed(server: EmbeddedServer, run: Run) -> None:
+async def killed(server: EmbeddedServer, run: RecordRun) -> None:
     """Records are made while it is away: each is acknowledged in time all the same."""
     server.kill()
     async with asyncio.timeout(30):
@@ -85,13 +85,13 @@ async def test_who_makes_them_is_killed(
         await ledger.migrate()
         await audit.watch(ledger)
         with record_processes(server.url, url, tmp_path, workers=1) as processes:
-            run = Run(ledger, processes, MANY)
+            run = RecordRun(ledger, processes, MANY)
             maker = processes.start_maker(0, 100_000)
             share = chance.randrange(100, MANY)
             await meanwhile(lambda: len(processes.entries("made")) >= share, within=60)
             maker.kill()
             await run.all_ended()
-            run.acknowledged |= {it.id for it in processes.entries("made")}
+            run.acknowledged |= {entry.id for entry in processes.entries("made")}
             await checked(run)
 
 
@@ -104,7 +104,7 @@ async def test_who_made_them_is_gone_when_redis_forgets(
         await ledger.migrate()
         await audit.watch(ledger)
         with record_processes(server.url, database, tmp_path, workers=1) as processes:
-            run = Run(ledger, processes, SLOW)
+            run = RecordRun(ledger, processes, SLOW)
             await run.noticed("worker.started")
             maker = processes.start_maker(0, SLOW, handler="slow")
             await run.slow_ones_began()

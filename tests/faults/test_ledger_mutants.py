@@ -9,8 +9,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.faults import audit
-from tests.faults.planting import FAULTS, MARKED_EARLY, NUDGED_EARLY, Planted, planted
-from tests.faults.record_walk import QUEUE, Broken, Walk
+from tests.faults.planting import FAULTS, MARKED_EARLY, NUDGED_EARLY, PlantedFault, planted
+from tests.faults.record_walk import QUEUE, PromiseBroken, RecordWalk
 from tests.postgres import PostgresServer
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -24,7 +24,7 @@ STEPS, WALKS = 300, 10
 
 
 @pytest.fixture
-async def file(tmp_path: Path) -> AsyncIterator[Ledger]:
+async def file_ledger(tmp_path: Path) -> AsyncIterator[Ledger]:
     async with Ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
@@ -37,21 +37,21 @@ async def test_any_order_of_steps_keeps_every_promise(
     async with Ledger(url) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        await Walk(ledger, server, seed).run(STEPS)
+        await RecordWalk(ledger, server, seed).run(STEPS)
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
 async def test_a_planted_fault_is_found(
-    server: EmbeddedServer, file: Ledger, fault: Planted, seed: int
+    server: EmbeddedServer, file_ledger: Ledger, fault: PlantedFault, seed: int
 ) -> None:
     async def walk() -> None:
         for number in range(WALKS):
             server.ask("FLUSHALL")
-            await audit.forget(file)
-            await Walk(file, server, seed + number).run(STEPS)
+            await audit.forget(file_ledger)
+            await RecordWalk(file_ledger, server, seed + number).run(STEPS)
 
     # LedgerBusy: what is written is compared with the row, and that never fits.
-    with planted(fault), pytest.raises((Broken, LedgerBusy)) as found:
+    with planted(fault), pytest.raises((PromiseBroken, LedgerBusy)) as found:
         await walk()
     print(f"{fault}: {found.value}")  # noqa: T201 -- shown with -rP
 
@@ -64,7 +64,7 @@ async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
         await relay.look()
         await ledger.jobs.submit(QUEUE, b"", id="missed")
         due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE id = 'missed'")
-        await ledger.write(lambda it: it.execute(due))
+        await ledger.write(lambda connection: connection.execute(due))
         server.ask("RENAME", f"{{{QUEUE}}}:queue", f"{{{QUEUE}}}:aside")
         server.ask("SET", f"{{{QUEUE}}}:queue", "in the way")
         with suppress(ServerError):
@@ -72,16 +72,18 @@ async def refused_once(ledger: Ledger, server: EmbeddedServer) -> None:
         server.ask("RENAME", f"{{{QUEUE}}}:aside", f"{{{QUEUE}}}:queue")
         await relay.look()
         if (ready := (await engine.inspect.counts(QUEUE)).ready) != 2:
-            raise Broken(f"{ready} of 2 are queued")
+            raise PromiseBroken(f"{ready} of 2 are queued")
 
 
-async def test_what_redis_refused_is_brought_again(server: EmbeddedServer, file: Ledger) -> None:
-    await refused_once(file, server)
+async def test_what_redis_refused_is_brought_again(
+    server: EmbeddedServer, file_ledger: Ledger
+) -> None:
+    await refused_once(file_ledger, server)
 
 
-async def test_noting_it_too_early_is_found(server: EmbeddedServer, file: Ledger) -> None:
-    with planted(MARKED_EARLY), pytest.raises(Broken):
-        await refused_once(file, server)
+async def test_noting_it_too_early_is_found(server: EmbeddedServer, file_ledger: Ledger) -> None:
+    with planted(MARKED_EARLY), pytest.raises(PromiseBroken):
+        await refused_once(file_ledger, server)
 
 
 async def undone(url: str, server: EmbeddedServer) -> None:
@@ -96,7 +98,7 @@ async def undone(url: str, server: EmbeddedServer) -> None:
             await session.rollback()
     await engine.dispose()
     if seen:
-        raise Broken("a job without a record")
+        raise PromiseBroken("a job without a record")
 
 
 async def test_redis_hears_of_no_record_that_is_not_there(
@@ -108,5 +110,5 @@ async def test_redis_hears_of_no_record_that_is_not_there(
 async def test_telling_it_too_early_is_found(
     server: EmbeddedServer, running_postgres: PostgresServer
 ) -> None:
-    with planted(NUDGED_EARLY), pytest.raises(Broken):
+    with planted(NUDGED_EARLY), pytest.raises(PromiseBroken):
         await undone(running_postgres.emptied(), server)

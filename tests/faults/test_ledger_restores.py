@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 
 from tests.faults import audit
 from tests.faults.record_processes import QUEUE
-from tests.faults.record_run import Run, run_of
+from tests.faults.record_run import RecordRun, run_of
 from tests.waiting import eventually_async
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
@@ -60,7 +60,7 @@ def _restore(connection: Connection) -> None:
         connection.execute(text(f"INSERT INTO {table} {over} SELECT * FROM old_{table}"))  # noqa: S608 -- ours
 
 
-async def _ended_but_for_what_ran(run: Run) -> None:
+async def _ended_but_for_what_ran(run: RecordRun) -> None:
     """All ended: also those that were in a worker's hands, whose token the old row never saw."""
 
     async def none_left() -> bool:
@@ -98,7 +98,7 @@ async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
         recorder = LedgerRecorder(ledger.jobs)
         ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
         await ledger.jobs.submit(QUEUE, b"1", id="a")
-        await ledger.write(lambda it: it.execute(text("DELETE FROM towpath_jobs")))
+        await ledger.write(lambda connection: connection.execute(text("DELETE FROM towpath_jobs")))
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         missing = await recorder.begin(lease)
         assert isinstance(missing, Bury)

@@ -6,7 +6,8 @@ from contextlib import suppress
 import pytest
 
 from tests.faults.dumps import changed, dump
-from tests.faults.script_calls import CASES, Case, filled_queue_on
+from tests.faults.filled_queue import filled_queue_on
+from tests.faults.script_calls import CASES, Case
 from tests.servers import newest, oldest
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -105,11 +106,11 @@ class TestAServerThatJobsHaveFilled:
             done = 96
             answer = await late.exchange(QUEUE, settle, worker="w", lease=minutes(5), count=50)
             while answer.leases:
-                assert not any(isinstance(it, TowpathError) for it in answer.outcomes)
+                assert not any(isinstance(outcome, TowpathError) for outcome in answer.outcomes)
                 done += len(answer.leases)
                 answer = await late.exchange(
                     QUEUE,
-                    [Complete(it) for it in answer.leases],
+                    [Complete(lease) for lease in answer.leases],
                     worker="w",
                     lease=minutes(5),
                     count=50,

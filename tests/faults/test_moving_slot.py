@@ -15,8 +15,9 @@ from dataclasses import replace
 import pytest
 
 from tests.faults.dumps import Dump, dumps
+from tests.faults.filled_queue import MEANWHILE, FilledQueue, prepare
 from tests.faults.queue_contents import QueueContents, contents_of, with_payloads
-from tests.faults.script_calls import CASES, MEANWHILE, Case, FilledQueue, prepare
+from tests.faults.script_calls import CASES, Case
 from tests.faults.slots import MovingSlot, slot_of, wait_until_agreed
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedCluster
@@ -82,12 +83,12 @@ async def test_calls_during_the_move_are_whole(
 ) -> None:
     expected.update(expected or await at_rest(own_cluster))
     async with filled_queues_on(own_cluster) as (filled_queues, hasty):
-        moves = [Move(own_cluster, case, filled, hasty) for case, filled in filled_queues]
+        moves = [CallDuringMove(own_cluster, case, filled, hasty) for case, filled in filled_queues]
         with giving_up(moves):
             for move in moves:
                 move.begin(SPLITS[split])
             await asyncio.gather(*(move.call() for move in moves))
-            half_written = {it.case.name for it in moves if it.is_half_written()}
+            half_written = {move.case.name for move in moves if move.is_half_written()}
             for move in moves:
                 move.slot.finish()
         wait_until_agreed(own_cluster)
@@ -127,16 +128,16 @@ async def filled_queues_on(
 def queue_of(cluster: EmbeddedCluster, case: Case) -> str:
     """A queue's name. All of them go the same way: from one master to the next."""
     names = (f"{case.script}-{number}" for number in itertools.count())
-    return next(it for it in names if slot_of(cluster, f"{{{it}}}:queue") < SLOTS // 3)
+    return next(name for name in names if slot_of(cluster, f"{{{name}}}:queue") < SLOTS // 3)
 
 
-class Move:
+class CallDuringMove:
     """A queue whose slot is on its way, and the call that comes meanwhile."""
 
     def __init__(
         self, cluster: EmbeddedCluster, case: Case, filled: FilledQueue, hasty: Engine
     ) -> None:
-        self.case, self._scene = case, filled
+        self.case, self._filled = case, filled
         self._hasty = replace(filled, engine=hasty)
         self.slot = MovingSlot(cluster, f"{{{filled.queue}}}:queue")
         self._before: dict[int, Dump] = {}
@@ -158,15 +159,15 @@ class Move:
     async def outcome(self) -> QueueContents:
         """What the call came to: made again after the move if it was refused during it."""
         if not self._succeeded:
-            await self.case.call(self._scene)
-        return await everything(self._scene)
+            await self.case.call(self._filled)
+        return await everything(self._filled)
 
     def _dumps(self) -> dict[int, Dump]:
-        return dumps((self.slot.source, self.slot.target), f"{{{self._scene.queue}}}:*")
+        return dumps((self.slot.source, self.slot.target), f"{{{self._filled.queue}}}:*")
 
 
 @contextmanager
-def giving_up(moves: list[Move]) -> Generator[None]:
+def giving_up(moves: list[CallDuringMove]) -> Generator[None]:
     """Whatever happens, no slot stays on its way."""
     try:
         yield

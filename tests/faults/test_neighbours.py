@@ -11,7 +11,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.faults.neighbours import BAD, GOOD
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually_async
-from tests.worker.test_isolation import Shards, hidden, running_shards, shards
+from tests.worker.test_isolation import FreezableShards, hidden, running_shards, shards
 from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -33,7 +33,7 @@ def broken(server: EmbeddedServer) -> Generator[None]:
 
 
 @contextmanager
-def frozen(cluster: Shards) -> Generator[None]:
+def frozen(cluster: FreezableShards) -> Generator[None]:
     assert cluster.bad == BAD[0]
     assert BAD[1] in cluster.others
     cluster.freeze()
@@ -45,7 +45,7 @@ async def test_keys_of_the_wrong_type(server: EmbeddedServer) -> None:
     await through(server.url, broken(server))
 
 
-async def test_a_frozen_master(shards: Shards) -> None:
+async def test_a_frozen_master(shards: FreezableShards) -> None:
     await through(shards.url, frozen(shards))
 
 
@@ -66,13 +66,13 @@ async def through(url: str, trouble: AbstractContextManager[None]) -> None:
                 await engine.submit_many(GOOD, jobs)
             await eventually_async(lambda: _completed(engine, JOBS), within=20)
         for queue in BAD:
-            await eventually_async(lambda it=queue: is_drained(engine, it))
-        found = {it: await contents_of(engine, it) for it in (GOOD, *BAD)}
-        wrong = {it: await misdeeds(engine, found[it]) for it in found}
-    assert {it: len(found[it].ids(State.DONE)) for it in found} == {
+            await eventually_async(lambda name=queue: is_drained(engine, name))
+        found = {name: await contents_of(engine, name) for name in (GOOD, *BAD)}
+        wrong = {name: await misdeeds(engine, found[name]) for name in found}
+    assert {name: len(found[name].ids(State.DONE)) for name in found} == {
         GOOD: JOBS, BAD[0]: BESIDE, BAD[1]: BESIDE,
     }  # fmt: skip
-    assert wrong == {it: [] for it in found}
+    assert wrong == {name: [] for name in found}
 
 
 async def _completed(engine: Engine, wanted: int) -> bool:

@@ -25,7 +25,7 @@ BATCH = 20
 LIMITS = Limits(answer=seconds(5), give_up=seconds(60))
 
 
-class History:
+class JobAnswers:
     """What one process was told about its jobs."""
 
     def __init__(self) -> None:
@@ -46,16 +46,24 @@ class History:
         held: list[Lease] = []
         while held or self.completed.total() < JOBS:
             answer = await engine.exchange(
-                QUEUE, [Complete(it) for it in held], worker="w", lease=minutes(10), count=BATCH
+                QUEUE,
+                [Complete(lease) for lease in held],
+                worker="w",
+                lease=minutes(10),
+                count=BATCH,
             )
             done = zip(held, answer.outcomes, strict=True)
-            self.completed.update(lease.id for lease, it in done if it is State.DONE)
+            self.completed.update(lease.id for lease, outcome in done if outcome is State.DONE)
             held = answer.leases
             self.claimed.update(lease.id for lease in held)
 
     def misdeeds(self) -> list[str]:
         """Every job is new to the server, is given out once and completed once."""
-        ids = [it.id for it in self.answers if isinstance(it, Submitted) and not it.existed]
+        ids = [
+            answer.id
+            for answer in self.answers
+            if isinstance(answer, Submitted) and not answer.existed
+        ]
         found = [f"{JOBS - len(set(ids))} jobs were not new"] if len(set(ids)) < JOBS else []
         for what, times in (("claimed", self.claimed), ("completed", self.completed)):
             wrong = [f"{id} was {what} {times[id]} times" for id in ids if times[id] != 1]
@@ -71,9 +79,9 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
         await meanwhile(lambda seen=seen: proxy.cuts > seen, within=60)
 
 
-async def run(server: EmbeddedServer, seed: int) -> History:
+async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
     """All jobs through a network that cuts a quarter of all replies."""
-    faults, history = Faults(chance=random.Random(seed)), History()
+    faults, history = Faults(chance=random.Random(seed)), JobAnswers()
     async with (
         Engine(server.url) as direct,
         Proxy(server.address, faults) as proxy,

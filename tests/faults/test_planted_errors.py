@@ -10,8 +10,9 @@ from collections.abc import Awaitable
 import pytest
 
 from tests.faults.dumps import changed, dump, restore
-from tests.faults.probing import PLANTED, WRITING, Command, Probe, probed
-from tests.faults.script_calls import CASES, Case, FilledQueue, filled_queue_on
+from tests.faults.filled_queue import FilledQueue, filled_queue_on
+from tests.faults.probing import PLANTED, WRITING, ScriptCommand, ScriptProbe, probed
+from tests.faults.script_calls import CASES, Case
 from towpath.embedded import EmbeddedServer
 from towpath.engine.script import Scripts
 from towpath.errors import TowpathError
@@ -29,7 +30,9 @@ async def test_an_error_up_to_the_first_write_changes_nothing(
     async with filled_queue_on(server.url, case.policy, observed) as filled:
         failed = await fail_until_first_write(server, case, filled)
         tried = await undisturbed(server, case, filled)
-        assert [it.name for it in failed] == [it.name for it in tried[: len(failed)]]
+        assert [command.name for command in failed] == [
+            command.name for command in tried[: len(failed)]
+        ]
         assert failed[-1].writes
 
 
@@ -40,7 +43,7 @@ async def test_nothing_is_read_after_the_first_write(
     async with filled_queue_on(server.url, case.policy, observed) as filled:
         tried = await undisturbed(server, case, filled)
         assert read_after_write(tried) == []
-        assert any(it.writes for it in tried)
+        assert any(command.writes for command in tried)
 
 
 async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) -> None:
@@ -53,10 +56,10 @@ async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) 
 
 async def fail_until_first_write(
     server: EmbeddedServer, case: Case, filled: FilledQueue
-) -> list[Command]:
+) -> list[ScriptCommand]:
     """Plant an error at each command in turn; the commands that were to fail, in order."""
-    probe, before = Probe(server), dump(server)
-    failed: list[Command] = []
+    probe, before = ScriptProbe(server), dump(server)
+    failed: list[ScriptCommand] = []
     while not (failed and failed[-1].writes):
         probe.fail_at(len(failed) + 1)
         raised = await is_planted_error(case.call(filled))
@@ -80,16 +83,18 @@ async def is_planted_error(call: Awaitable[object]) -> bool:
     return False
 
 
-async def undisturbed(server: EmbeddedServer, case: Case, filled: FilledQueue) -> list[Command]:
+async def undisturbed(
+    server: EmbeddedServer, case: Case, filled: FilledQueue
+) -> list[ScriptCommand]:
     """The commands of the call when nothing fails; it must change something then."""
-    probe, before = Probe(server), dump(server)
+    probe, before = ScriptProbe(server), dump(server)
     probe.fail_at(0)
     await case.call(filled)
     assert changed(before, dump(server)) != set()
     return probe.trace()
 
 
-def read_after_write(commands: list[Command]) -> list[str]:
-    writes = [it.writes for it in commands]
+def read_after_write(commands: list[ScriptCommand]) -> list[str]:
+    writes = [command.writes for command in commands]
     first = writes.index(True) if True in writes else len(writes)
-    return [it.name for it in commands[first:] if not it.writes]
+    return [command.name for command in commands[first:] if not command.writes]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.faults.queue_contents import contents_of
 from towpath.clock import hours, minutes, seconds
@@ -72,7 +72,7 @@ class TestResetConnections:
     def test_under_load_lose_nothing(self, server: EmbeddedServer, run: Run) -> None:
         async def body() -> None:
             async with resetting(server) as (proxy, engine):
-                load = Load(engine, QUEUE)
+                load = CountedLoad(engine, QUEUE)
                 async with under_load(load):
                     for _ in range(10):
                         await load.more(200)

@@ -13,7 +13,7 @@ import pytest
 from tests.apps.reviews.deliveries import GITHUB_SECRET, Delivery, github, payload
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
-from tests.server.serving import Serving, begin, first_line
+from tests.server.serving import RunningServer, begin, first_line
 from tests.waiting import eventually_async
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -27,7 +27,7 @@ async def review(task):
 """
 
 
-class Site:
+class RestartedServer:
     """A server that is started again whenever it was killed."""
 
     def __init__(self, folder: Path, url: str, database: str) -> None:
@@ -39,23 +39,23 @@ class Site:
             "TOWPATH_REVIEWS__REVIEWER_FUNCTION": "reading:review",
             "TOWPATH_OUTBOX__SINKS": "none",
         }
-        self.it = self._started()
+        self.serving = self._started()
 
-    def _started(self) -> Serving:
+    def _started(self) -> RunningServer:
         process = begin(*self._words, log=self._log, env=self._env)
-        return Serving(process, first_line(process, self._log), self._database, self._log)
+        return RunningServer(process, first_line(process, self._log), self._database, self._log)
 
     def kill(self) -> None:
-        self.it.kill()
-        self.it.end()
-        self.it = self._started()
+        self.serving.kill()
+        self.serving.end()
+        self.serving = self._started()
 
 
-class Forge:
+class WebhookSender:
     """Delivers each webhook until it is answered."""
 
-    def __init__(self, site: Site) -> None:
-        self._site, self.promised = site, set[str]()
+    def __init__(self, restarted: RestartedServer) -> None:
+        self._server, self.promised = restarted, set[str]()
 
     async def deliver_all(self) -> None:
         turn = asyncio.Semaphore(AT_ONCE)
@@ -68,7 +68,7 @@ class Forge:
             await asyncio.gather(*(one(delivery(number)) for number in range(1, MANY + 1)))
 
     async def _answered(self, client: httpx.AsyncClient, sent: Delivery) -> bool:
-        place = f"{self._site.it.address}/api/v1/webhooks/github"
+        place = f"{self._server.serving.address}/api/v1/webhooks/github"
         try:
             answer = await client.post(place, content=sent.body, headers=sent.headers)
         except httpx.TransportError:
@@ -93,14 +93,14 @@ async def test_every_promised_review_ends_once(
     async with Ledger(url) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
-        site = Site(tmp_path, server.url, url)
-        forge = Forge(site)
+        restarted = RestartedServer(tmp_path, server.url, url)
+        sender = WebhookSender(restarted)
         try:
-            delivering = asyncio.create_task(forge.deliver_all())
+            delivering = asyncio.create_task(sender.deliver_all())
             for number in range(KILLS):
                 share = int(MANY * (number + chance.random()) / KILLS)
-                await meanwhile(lambda share=share: len(forge.promised) >= share, within=HANGS)
-                await asyncio.to_thread(site.kill)
+                await meanwhile(lambda share=share: len(sender.promised) >= share, within=HANGS)
+                await asyncio.to_thread(restarted.kill)
             await delivering
 
             async def none_left() -> bool:
@@ -108,9 +108,9 @@ async def test_every_promised_review_ends_once(
 
             await eventually_async(none_left, within=HANGS)
         finally:
-            site.it.end()
+            restarted.serving.end()
         found, steps = await audit.rows(ledger), await audit.history(ledger)
-    assert len(forge.promised) == MANY
-    assert forge.promised == found.keys()
+    assert len(sender.promised) == MANY
+    assert sender.promised == found.keys()
     assert audit.not_once(found, steps) + audit.regressions(steps) == []
     assert {row.state for row in found.values()} == {"completed"}

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.serving import Serving, serve
+from tests.server.serving import RunningServer, serve
 from tests.waiting import eventually_async
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -59,24 +59,24 @@ async def more(engine: Engine, firings: int = 2) -> None:
     await eventually_async(so, within=60)
 
 
-def is_away(server: Serving) -> bool:
+def is_away(server: RunningServer) -> bool:
     return server.client(key="").get("/readyz").status_code == 503
 
 
 async def jobs_of(engine: Engine) -> list[JobInfo]:
     page = await engine.inspect.list(QUEUE, State.READY, size=1000)
-    return [await engine.inspect.job(job_ref(QUEUE, it.id)) for it in page.jobs]
+    return [await engine.inspect.job(job_ref(QUEUE, job.id)) for job in page.jobs]
 
 
 def check(jobs: list[JobInfo]) -> None:
-    instants = [datetime.fromisoformat(it.headers["scheduled"]) for it in jobs]
-    assert [it.id.partition("@")[0] for it in jobs] == [NAME] * len(jobs)
+    instants = [datetime.fromisoformat(job.headers["scheduled"]) for job in jobs]
+    assert [job.id.partition("@")[0] for job in jobs] == [NAME] * len(jobs)
     assert all(b - a == seconds(1) for a, b in pairwise(sorted(instants)))
-    assert all(it.submitted_at >= at for it, at in zip(jobs, instants, strict=True))
+    assert all(job.submitted_at >= at for job, at in zip(jobs, instants, strict=True))
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, Serving, Serving]]:
+def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, RunningServer, RunningServer]]:
     """A store on disk, and two servers beside it."""
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
@@ -89,7 +89,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, Serving, Serving]]
 
 
 async def test_every_instant_is_fired_once_by_whoever_is_left(
-    servers: tuple[EmbeddedServer, Serving, Serving],
+    servers: tuple[EmbeddedServer, RunningServer, RunningServer],
 ) -> None:
     store, one, two = servers
     client, path = two.client(), f"/api/v1/schedules/{QUEUE}/{NAME}"
@@ -109,8 +109,8 @@ async def test_every_instant_is_fired_once_by_whoever_is_left(
         paused = await engine.schedules.pause(QUEUE, NAME)
         jobs = await jobs_of(engine)
     check(jobs)
-    assert max(datetime.fromisoformat(it.headers["scheduled"]) for it in jobs) == paused.last
-    payloads = [it.payload for it in sorted(jobs, key=lambda it: it.headers["scheduled"])]
+    assert max(datetime.fromisoformat(job.headers["scheduled"]) for job in jobs) == paused.last
+    payloads = [job.payload for job in sorted(jobs, key=lambda job: job.headers["scheduled"])]
     assert payloads == sorted(payloads)
     assert set(payloads) == {b"1", b"2"}
 
@@ -129,9 +129,9 @@ class TestAWatch:
             made = await count(engine)
             await engine.schedules.set(QUEUE, "other", Every(seconds(1)))
             await more(engine)
-            names = {it.id.partition("@")[0] for it in await jobs_of(engine)}
+            names = {job.id.partition("@")[0] for job in await jobs_of(engine)}
             assert names == {NAME, "other"}
-            ticks = [it for it in await jobs_of(engine) if it.id.startswith(NAME)]
+            ticks = [job for job in await jobs_of(engine) if job.id.startswith(NAME)]
             assert len(ticks) == made
 
     async def test_leaves_other_queues_to_those_who_serve_them(
@@ -179,7 +179,7 @@ class TestAWatch:
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), b"stored")
             async with worker(engine, QUEUE, work=[declared]):
                 await more(engine)
-            assert {it.payload for it in await jobs_of(engine)} == {b"stored"}
+            assert {job.payload for job in await jobs_of(engine)} == {b"stored"}
         assert "rename one of them" in caplog.text
 
 
@@ -216,4 +216,4 @@ async def heard(engine: Engine) -> bool:
 
 async def finished(engine: Engine) -> bool:
     entries = (await engine.schedules.changes()).queues or {}
-    return bool(entries) and not any(it.begun for it in entries.values())
+    return bool(entries) and not any(entry.begun for entry in entries.values())

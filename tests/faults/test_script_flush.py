@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.faults.queue_contents import contents_of
 from towpath.clock import hours, minutes, seconds
@@ -23,7 +23,7 @@ class TestScriptFlush:
         chance = random.Random(seed)
         async with Engine(server.url) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE)
+            load = CountedLoad(engine, QUEUE)
             async with under_load(load):
                 for _ in range(30):
                     await load.more(chance.randrange(1, 10))
@@ -66,7 +66,7 @@ class TestFlushAll:
         """Jobs are lost, as told; calls are not: every one after it works."""
         async with Engine(server.url) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
-            load = Load(engine, QUEUE)
+            load = CountedLoad(engine, QUEUE)
             async with under_load(load):
                 for _ in range(10):
                     await load.more(20)

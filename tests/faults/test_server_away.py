@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of
 from tests.faults.slots import slot_of
@@ -39,16 +39,16 @@ DISK = Durability.parse("disk")
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
+def logged(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
     """The events that were logged, by name."""
     names: list[str] = []
 
-    class Names(logging.Handler):
+    class EventNames(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if isinstance(record.msg, LogLine):
                 names.append(str(record.msg["event"]))
 
-    handler = Names()
+    handler = EventNames()
     logging.getLogger("towpath").addHandler(handler)
     caplog.set_level(logging.INFO, "towpath")
     yield names
@@ -69,11 +69,11 @@ async def fails_at_once(engine: Engine) -> None:
 
 class TestOneServerThatIsAway:
     async def test_is_no_reason_not_to_begin(
-        self, stopped_server: EmbeddedServer, told: list[str]
+        self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         """It is said once; the first calls wait for it, and work when it is back."""
         async with Engine(stopped_server.url) as engine:
-            assert told == ["server.unreachable"]
+            assert logged == ["server.unreachable"]
             with pytest.raises(ServerUnreachable):
                 _ = engine.facts
             with pytest.raises(ServerUnreachable):
@@ -81,21 +81,21 @@ class TestOneServerThatIsAway:
             submit = asyncio.create_task(engine.submit(QUEUE, b"x", durability=DISK))
             await asyncio.to_thread(stopped_server.start)
             assert not (await submit).existed
-            assert told == ["server.unreachable", "server.back"]
+            assert logged == ["server.unreachable", "server.back"]
             assert (await engine.check()).durability == DISK
             assert engine.facts.durability == DISK
 
     async def test_makes_calls_fail_at_once_after_one_was_given_up(
-        self, stopped_server: EmbeddedServer, told: list[str]
+        self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         async with Engine(stopped_server.url, limits=HASTY) as engine:
             with pytest.raises(ServerUnreachable, match="no answer within 1"):
                 await engine.submit(QUEUE, b"x")
             await fails_at_once(engine)
             await asyncio.to_thread(stopped_server.start)
-            await meanwhile(lambda: told == ["server.unreachable", "server.back"])
+            await meanwhile(lambda: logged == ["server.unreachable", "server.back"])
             await engine.submit(QUEUE, b"x")
-        assert told == ["server.unreachable", "server.back"]
+        assert logged == ["server.unreachable", "server.back"]
 
     async def test_is_found_back_beside_callers_who_try_again_without_a_pause(
         self, stopped_server: EmbeddedServer
@@ -111,7 +111,7 @@ class TestOneServerThatIsAway:
             assert others_had_a_turn.is_set()
 
     async def test_is_asked_again_whether_it_is_fit(
-        self, stopped_server: EmbeddedServer, told: list[str]
+        self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         """What came back may evict jobs: nothing is written there until that was changed."""
         async with Engine(stopped_server.url) as engine:
@@ -132,7 +132,7 @@ class TestOneServerThatIsAway:
 
                 await eventually_async(refuses)
                 other.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-                await meanwhile(lambda: told[-1] == "server.back")
+                await meanwhile(lambda: logged[-1] == "server.back")
                 await engine.submit(QUEUE, b"x")
 
 
@@ -201,7 +201,7 @@ class TestAShardThatIsAway:
             stuck = [asyncio.create_task(engine.inspect.counts(bad)) for _ in range(10)]
             for queue in healthy:
                 await engine.queues.configure(queue, OPTIONS)
-                load = Load(engine, queue)
+                load = CountedLoad(engine, queue)
                 async with under_load(load):
                     await load.more(100)
                 assert load.losses(await contents_of(engine, queue)) == {}
@@ -236,9 +236,9 @@ class TestAShardThatIsAway:
         options = [QueueOptions(keep_most=n) for n in (1, 2, 3)]
         async with Engine(shards.url, limits=HASTY) as engine:
             async with one_shard_away(shards, _shard_of(shards, REGISTRY)) as (_, [queue, _]):
-                for it in options:
-                    await engine.queues.reconfigure(queue, it)
-                tasks = [it.get_name() for it in asyncio.all_tasks()]
+                for more in options:
+                    await engine.queues.reconfigure(queue, more)
+                tasks = [task.get_name() for task in asyncio.all_tasks()]
                 assert tasks.count("towpath entry of the directory of queues") == 1
 
             async def shows_the_last() -> bool:

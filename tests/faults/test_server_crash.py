@@ -4,7 +4,7 @@ import asyncio
 import random
 from pathlib import Path
 
-from tests.faults.load import Load, under_load
+from tests.faults.load import CountedLoad, under_load
 from tests.faults.queue_contents import QueueContents, contents_of
 from towpath.clock import hours
 from towpath.embedded import EmbeddedServer
@@ -35,12 +35,12 @@ async def test_a_memory_server_does_not(seed: int) -> None:
 
 async def killed_under_load(
     server: EmbeddedServer, durability: Durability, seed: int
-) -> tuple[Load, QueueContents]:
+) -> tuple[CountedLoad, QueueContents]:
     """Kill the server several times in the middle of its work; the engine goes on by itself."""
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
         await engine.queues.configure(QUEUE, OPTIONS)
-        load = Load(engine, QUEUE, durability)
+        load = CountedLoad(engine, QUEUE, durability)
         async with under_load(load):
             for _ in range(KILLS):
                 await load.more(chance.randrange(50, 400))

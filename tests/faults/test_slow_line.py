@@ -41,10 +41,10 @@ async def test_every_job_arrives_and_is_done_once(server: EmbeddedServer) -> Non
         claimed, done = Counter[str](), Counter[str]()
         while done.total() < len(ids):
             answer = await engine.exchange(
-                QUEUE, [Complete(it) for it in held], worker="w", lease=minutes(5), count=100
+                QUEUE, [Complete(lease) for lease in held], worker="w", lease=minutes(5), count=100
             )
             outcomes = zip(held, answer.outcomes, strict=True)
-            done.update(lease.id for lease, it in outcomes if it is State.DONE)
+            done.update(lease.id for lease, outcome in outcomes if outcome is State.DONE)
             held = answer.leases
             claimed.update(lease.id for lease in held)
             assert held or done.total() == len(ids), "the queue seems to be empty"

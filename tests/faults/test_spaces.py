@@ -31,7 +31,7 @@ def ids_on(cluster: EmbeddedCluster, master: int, count: int) -> list[str]:
     """Ids of records that one of the masters has."""
     ids = (f"p-{number}" for number in range(10_000))
     first = SLOTS * master // 3 + 100  # not near the border
-    fitting = (it for it in ids if first <= slot_of(cluster, f"{{{it}}}") < first + 4000)
+    fitting = (id for id in ids if first <= slot_of(cluster, f"{{{id}}}") < first + 4000)
     return [next(fitting) for _ in range(count)]
 
 
@@ -82,7 +82,7 @@ async def test_calls_while_the_slot_of_a_record_moves_are_whole(
             for slot in (*slots.values(), stream):
                 slot.abandon()
         wait_until_agreed(own_cluster)
-        assert {type(it) for it in during} == {ServerUnreachable}
+        assert {type(answer) for answer in during} == {ServerUnreachable}
         assert after == before
     async with Engine(own_cluster.url) as engine:
         space = engine.space("parcel", parcels.SCRIPTS)
@@ -158,7 +158,7 @@ async def test_a_frozen_master_costs_the_records_of_others_nothing(
             held = [await space.at(ours).run("hold") for _ in range(20)]
             assert held == list(range(2, 22))
             answers = await asyncio.gather(*calls, return_exceptions=True)
-            assert {type(it) for it in answers} == {ServerUnreachable}
+            assert {type(answer) for answer in answers} == {ServerUnreachable}
         finally:
             own_cluster.masters[1].unpause()
         await eventually_async(lambda: _is_held(space.at(theirs)))

@@ -15,9 +15,16 @@ import msgspec
 import pytest
 
 from tests.faults.queue_contents import contents_of, is_drained
-from tests.faults.timer_history import Fault, History, Ran, Told, diaries, events_of
+from tests.faults.timer_deployment import QUEUES, TimerDeployment, timer_deployment
+from tests.faults.timer_history import (
+    Fault,
+    StoreEvent,
+    TimerAttempt,
+    TimerHistory,
+    events_of,
+    journals,
+)
 from tests.faults.timer_program import APP, APP_TYPE, PLUGIN_TYPE, worked_async
-from tests.faults.timer_site import QUEUES, Site, site_of
 from tests.waiting import eventually_async
 from towpath import Context
 from towpath.apps.timers.errors import TimerEnded
@@ -37,7 +44,7 @@ from towpath.errors import ServerError, TowpathError
 TIMERS = int(os.environ.get("TOWPATH_TIMERS_UNDER_FAULTS", "400"))
 SPAN_MS = 8_000 + TIMERS * 10
 """Over how long they fall due."""
-STRIKES = 6 + TIMERS // 100
+FAULTS = 6 + TIMERS // 100
 HANGS = 120 + TIMERS / 10
 """Seconds: who takes longer than that hangs, however busy the machine is."""
 BATCH = 20
@@ -67,7 +74,7 @@ def new_timers(chance: random.Random, count: int) -> list[NewTimer]:
 
 
 def promised(timers: list[NewTimer]) -> dict[str, int]:
-    return {str(it.task_id): it.when.due or 0 for it in timers}
+    return {str(timer.task_id): timer.when.due or 0 for timer in timers}
 
 
 async def submit(service: TimerService, timers: list[NewTimer]) -> None:
@@ -92,24 +99,26 @@ async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, Time
         yield engine, TimerService(lambda: engine, TimersOptions())
 
 
-class Faults:
-    """Strikes, one after the other; who is frozen is thawed some strikes later."""
+class TimerFaults:
+    """Faults, one after the other; who is frozen is thawed some faults later."""
 
-    def __init__(self, store: EmbeddedServer, site: Site, chance: random.Random) -> None:
-        self._store, self._site, self._chance = store, site, chance
+    def __init__(
+        self, store: EmbeddedServer, deployment: TimerDeployment, chance: random.Random
+    ) -> None:
+        self._store, self._deployment, self._chance = store, deployment, chance
         self._frozen: list[tuple[Callable[[], None], str, int]] = []
         self.all: list[Fault] = []
 
-    async def strike(self) -> None:
+    async def inject(self) -> None:
         kind = self._chance.choice(["store", "scheduler", "worker", "instance"])
         if kind == "store":
-            await self._strike_store()
+            await self._stop_store()
         elif self._chance.random() < 0.5:
-            victim, began = self._site.one(self._chance, kind), wall_ms()
+            victim, began = self._deployment.one(self._chance, kind), wall_ms()
             await asyncio.to_thread(victim.kill)
             self._over(f"{victim.name} killed", began)
         else:
-            victim = self._site.one(self._chance, kind)
+            victim = self._deployment.one(self._chance, kind)
             victim.freeze()
             self._frozen.append((victim.thaw, f"{victim.name} frozen", wall_ms()))
         if len(self._frozen) > 2:
@@ -118,7 +127,7 @@ class Faults:
     def thaw(self, after_ms: int = 0) -> None:
         """Those that were frozen so long: where all of a kind are, nothing of theirs goes on."""
         now, frozen = wall_ms(), self._frozen
-        self._frozen = [it for it in frozen if now - it[2] < after_ms]
+        self._frozen = [victim for victim in frozen if now - victim[2] < after_ms]
         for thaw, what, began in frozen:
             if now - began >= after_ms:
                 thaw()
@@ -127,7 +136,7 @@ class Faults:
     def _over(self, what: str, began: int) -> None:
         self.all.append(Fault(what, began, wall_ms() + SLACK_MS))
 
-    async def _strike_store(self) -> None:
+    async def _stop_store(self) -> None:
         began = wall_ms()
         if self._chance.random() < 0.5:
             self._store.kill()
@@ -142,17 +151,17 @@ class Faults:
         self._over("store frozen", began)
 
 
-async def disturb(faults: Faults, site: Site, chance: random.Random) -> None:
-    """Strike whenever some more timers have run."""
-    for number in range(STRIKES):
-        due = TIMERS * 0.9 * (number + chance.random()) / STRIKES
+async def disturb(faults: TimerFaults, deployment: TimerDeployment, chance: random.Random) -> None:
+    """Inject a fault whenever some more timers have run."""
+    for number in range(FAULTS):
+        due = TIMERS * 0.9 * (number + chance.random()) / FAULTS
 
         async def ran(due: float = due) -> bool:
             faults.thaw(after_ms=FROZEN_MS)
-            return len({it.id for it in diaries(site.diary)}) >= due
+            return len({entry.id for entry in journals(deployment.journal)}) >= due
 
         await eventually_async(ran, within=HANGS)
-        await faults.strike()
+        await faults.inject()
 
 
 @pytest.mark.timeout(4 * HANGS)
@@ -160,13 +169,16 @@ async def test_every_timer_is_completed_once_none_early_none_lost(
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    with EmbeddedServer(data=tmp_path / "store") as store, site_of(store.url, tmp_path) as site:
-        site.diary.touch()
-        faults = Faults(store, site, chance)
+    with (
+        EmbeddedServer(data=tmp_path / "store") as store,
+        timer_deployment(store.url, tmp_path) as deployment,
+    ):
+        deployment.journal.touch()
+        faults = TimerFaults(store, deployment, chance)
         async with service_on(store) as (engine, service):
             timers = new_timers(chance, TIMERS)
             submitting = asyncio.create_task(submit(service, timers))
-            await disturb(faults, site, chance)
+            await disturb(faults, deployment, chance)
             await submitting
             faults.thaw()
 
@@ -177,20 +189,20 @@ async def test_every_timer_is_completed_once_none_early_none_lost(
                     return False
 
             await eventually_async(ended, within=HANGS)
-            history = await history_of(engine, store, timers, diaries(site.diary))
+            history = await history_of(engine, store, timers, journals(deployment.journal))
     history.faults = faults.all
     print(f"{TIMERS} timers, {len(faults.all)} faults, {history.again()} attempts more")  # noqa: T201 -- the figures
     assert not history.misdeeds(), "\n".join(history.misdeeds()[:20])
 
 
 async def history_of(
-    engine: Engine, store: EmbeddedServer, timers: list[NewTimer], ran: list[Ran]
-) -> History:
-    jobs, told = dict[str, JobInfo](), list[Told]()
+    engine: Engine, store: EmbeddedServer, timers: list[NewTimer], ran: list[TimerAttempt]
+) -> TimerHistory:
+    jobs, told = dict[str, JobInfo](), list[StoreEvent]()
     for queue in QUEUES.values():
         jobs |= (await contents_of(engine, queue)).jobs
         told += events_of(store, queue)
-    return History(promised(timers), ran, told, jobs)
+    return TimerHistory(promised(timers), ran, told, jobs)
 
 
 Tampering = Callable[[Engine, JobRef], Awaitable[object]]
@@ -198,11 +210,11 @@ Tampering = Callable[[Engine, JobRef], Awaitable[object]]
 
 async def found_in(server: EmbeddedServer, tamper: Tampering, *, delay_ms: int) -> list[str]:
     """What is wrong with timers of which one was tampered with, behind everybody's back."""
-    ran, timers = list[Ran](), Timers(server.url)
+    ran, timers = list[TimerAttempt](), Timers(server.url)
 
     @timers.worker(PLUGIN_TYPE)
     async def _(ctx: Context) -> None:
-        ran.append(Ran(ctx.id, ctx.token, wall_ms()))
+        ran.append(TimerAttempt(ctx.id, ctx.token, wall_ms()))
 
     async with service_on(server) as (engine, service), timers.working():
         due = wall_ms() + delay_ms

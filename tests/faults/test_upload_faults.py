@@ -15,7 +15,12 @@ from typing import cast
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.faults.upload_site import Sending, Site, Strikes, site_of
+from tests.faults.upload_deployment import (
+    UploadClient,
+    UploadDeployment,
+    UploadFaults,
+    upload_deployment,
+)
 from towpath.apps.uploads.errors import UploadGone
 from towpath.apps.uploads.model import Status
 from towpath.apps.uploads.service import UploadService
@@ -41,68 +46,78 @@ CREATE TRIGGER tell AFTER INSERT ON towpath_outbox BEGIN INSERT INTO told VALUES
 @pytest.mark.timeout(3 * HANGS)
 async def test_every_upload_ends_whole_and_nothing_is_left(tmp_path: Path, seed: int) -> None:
     chance = random.Random(seed)
-    sending = list[Sending]()
-    with site_of(tmp_path) as site:
+    sending = list[UploadClient]()
+    with upload_deployment(tmp_path) as deployment:
         told = sqlite3.connect(tmp_path / "ledger.db")
         told.executescript(COUNTED)
-        strikes, done, turn = Strikes(site, chance), list[int](), asyncio.Semaphore(AT_ONCE)
+        faults, done, turn = (
+            UploadFaults(deployment, chance),
+            list[int](),
+            asyncio.Semaphore(AT_ONCE),
+        )
 
         async def one(number: int) -> None:
             async with turn:
-                it = Sending(site, number, random.Random(f"{seed}/{number}"), hangs=HANGS)
-                sending.append(it)
-                await it.run()
+                client = UploadClient(
+                    deployment, number, random.Random(f"{seed}/{number}"), hangs=HANGS
+                )
+                sending.append(client)
+                await client.run()
                 done.append(number)
 
         all_of_them = asyncio.gather(*map(one, range(UPLOADS)))
         for number in range(STRIKES):
             due = UPLOADS * 0.9 * number / STRIKES
             await meanwhile(lambda due=due: len(done) >= due or all_of_them.done(), within=HANGS)
-            await strikes.strike()
-        strikes.thaw()
+            await faults.inject()
+        faults.thaw()
         await all_of_them
-        for it in sending:
-            if not it.aborts:
-                assert await it.content() == sha256(it.data).hexdigest(), it.number
+        for client in sending:
+            if not client.aborts:
+                assert await client.content() == sha256(client.data).hexdigest(), client.number
         events = [row[0] for row in told.execute("SELECT id FROM told")]
         told.close()
-        for server in site.servers:
+        for server in deployment.servers:
             server.end()
-        await check_site(site, sending, events)
-    failures = sum(it.failures for it in sending)
-    print(f"{UPLOADS} uploads, {strikes.told}, {failures} failures resumed")  # noqa: T201 -- the figures
+        await check_deployment(deployment, sending, events)
+    failures = sum(client.failures for client in sending)
+    print(f"{UPLOADS} uploads, {faults.told}, {failures} failures resumed")  # noqa: T201 -- the figures
 
 
-async def check_site(site: Site, sending: list[Sending], events: list[str]) -> None:
+async def check_deployment(
+    deployment: UploadDeployment, sending: list[UploadClient], events: list[str]
+) -> None:
     """One event for each that is completed; and after the sweep nothing is left of the others."""
     async with (
-        Engine(site.store.url) as engine,
-        Ledger(site.database, tables=[TABLES]) as ledger,
-        open_uploads(lambda: engine, lambda: ledger, site.options) as uploads,
+        Engine(deployment.store.url) as engine,
+        Ledger(deployment.database, tables=[TABLES]) as ledger,
+        open_uploads(lambda: engine, lambda: ledger, deployment.options) as uploads,
     ):
         swept = await uploads.sweeping.once(older=ZERO)
         assert swept.troubles == 0
-        await check_store(site, uploads)
-        for it in sending:
-            id = str(it.upload["upload_id"])
+        await check_store(deployment, uploads)
+        for client in sending:
+            id = str(client.upload["upload_id"])
             status = (await uploads.status(id)).status
-            assert status in ((Status.ABORTED, Status.COMPLETED) if it.aborts else ("COMPLETED",))
+            assert status in (
+                (Status.ABORTED, Status.COMPLETED) if client.aborts else ("COMPLETED",)
+            )
             once = int(status is Status.COMPLETED)
             assert events.count(f"upload-{id}") == once, (id, status)
             if not once:
                 with pytest.raises(UploadGone):
                     await uploads.missing(id)
-            keys = cast("list[bytes]", site.store.ask("KEYS", f"*{id}*"))
+            keys = cast("list[bytes]", deployment.store.ask("KEYS", f"*{id}*"))
             kinds = {key.decode().split(":")[2] for key in keys}
             assert not kinds & {"chunks", "pending", "fill", "held"}, kinds
-            assert all(cast("int", site.store.ask("PTTL", key.decode())) > 0 for key in keys)
+            assert all(cast("int", deployment.store.ask("PTTL", key.decode())) > 0 for key in keys)
 
 
-async def check_store(site: Site, uploads: UploadService) -> None:
-    store = new_store(site.options)
+async def check_store(deployment: UploadDeployment, uploads: UploadService) -> None:
+    store = new_store(deployment.options)
     assert store is not None
     async with store:
-        assert [it async for it in store.list_multiparts()] == []
+        assert [multipart async for multipart in store.list_multiparts()] == []
         for upload in await uploads.list(size=1000):
             if upload.status is not Status.COMPLETED:
                 with pytest.raises(ObjectNotFound):

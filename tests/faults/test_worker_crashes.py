@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.claimers import Claimers, Entry, claimers
+from tests.faults.claimers import ClaimerEntry, Claimers, claimers
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually, eventually_async
 from towpath.clock import hours, seconds
@@ -40,17 +40,17 @@ async def test_nothing_is_lost_doubled_or_reordered(
         jobs, lanes = new_jobs(chance)
         await engine.submit_many(QUEUE, jobs)
         with claimers(
-            server.url, QUEUE, size=WORKERS, lease_ms=LEASE_MS, diaries=tmp_path
+            server.url, QUEUE, size=WORKERS, lease_ms=LEASE_MS, journals=tmp_path
         ) as workers:
             await disturb(engine, workers, chance)
             await eventually_async(lambda: is_drained(engine, QUEUE), within=60)
             eventually(lambda: workers.exit_codes() == {0})
-            diaries = list(workers.entries())
+            journals = list(workers.entries())
         found = await contents_of(engine, QUEUE)
     assert found.ids(State.DONE, State.DEAD) == {job.id for job in jobs}
-    assert misdeeds(found, diaries) == []
-    assert disorder(found, diaries, lanes) == []
-    assert found.counts.totals["reaped"] > 0, "nobody was struck while holding a job"
+    assert misdeeds(found, journals) == []
+    assert disorder(found, journals, lanes) == []
+    assert found.counts.totals["reaped"] > 0, "nobody was killed while holding a job"
 
 
 async def test_a_worker_frozen_past_its_lease_completes_nothing(
@@ -59,7 +59,7 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
     async with Engine(server.url) as engine:
         await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1)))
         await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(500)])
-        with claimers(server.url, QUEUE, size=1, lease_ms=LEASE_MS, diaries=tmp_path) as workers:
+        with claimers(server.url, QUEUE, size=1, lease_ms=LEASE_MS, journals=tmp_path) as workers:
             await eventually_async(_completed(engine, 100))
             workers.freeze_one(random.Random())
             held = (await engine.inspect.counts(QUEUE)).leased
@@ -68,11 +68,11 @@ async def test_a_worker_frozen_past_its_lease_completes_nothing(
             eventually(lambda: words(workers)["lost"] == held)
             outcomes = await engine.settle([Complete(lease) for lease in ours])
             eventually(lambda: workers.exit_codes() == {0})
-            found, diaries = await contents_of(engine, QUEUE), list(workers.entries())
+            found, journals = await contents_of(engine, QUEUE), list(workers.entries())
     assert held > 0
     assert set(outcomes) == {State.DONE}
-    assert len(ours) + sum(entry.word == "done" for entry in diaries) == 500
-    assert misdeeds(found, diaries) == []
+    assert len(ours) + sum(entry.word == "done" for entry in journals) == 500
+    assert misdeeds(found, journals) == []
 
 
 async def claim_all(engine: Engine) -> list[Lease]:
@@ -102,7 +102,7 @@ def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
 
 
 async def disturb(engine: Engine, workers: Claimers, chance: random.Random) -> None:
-    """Strike whenever some more jobs are done. Frozen workers wake up a few strikes later."""
+    """Kill or freeze one whenever some more jobs are done; it is thawed a few faults later."""
     for number in range(FAULTS):
         due = JOBS * 0.9 * (number + chance.random()) / FAULTS
         await eventually_async(_completed(engine, int(due)), within=60)
@@ -122,9 +122,9 @@ def _completed(engine: Engine, wanted: int) -> Callable[[], Awaitable[bool]]:
     return enough
 
 
-def misdeeds(found: QueueContents, diaries: list[Entry]) -> list[str]:
+def misdeeds(found: QueueContents, journals: list[ClaimerEntry]) -> list[str]:
     """Completions that were accepted twice, or under another token than the last one (I4)."""
-    done = [entry for entry in diaries if entry.word == "done"]
+    done = [entry for entry in journals if entry.word == "done"]
     twice = [id for id, times in Counter(entry.id for entry in done).items() if times > 1]
     stale = [entry.id for entry in done if found.jobs[entry.id].token != entry.token]
     total, states = found.counts.totals["completed"], len(found.ids(State.DONE))
@@ -132,14 +132,14 @@ def misdeeds(found: QueueContents, diaries: list[Entry]) -> list[str]:
     return [*twice, *stale, *miscounted]
 
 
-def disorder(found: QueueContents, diaries: list[Entry], lanes: Lanes) -> list[str]:
+def disorder(found: QueueContents, journals: list[ClaimerEntry], lanes: Lanes) -> list[str]:
     """Jobs that were given out before the one ahead of them in their lane had ended (I11).
 
     Tokens grow with every delivery of the queue, so they tell what came first.
     """
     last = {id: job.token or 0 for id, job in found.jobs.items()}
     first = dict(last)
-    for entry in diaries:
+    for entry in journals:
         first[entry.id] = min(first[entry.id], entry.token)
     pairs = (pair for ids in lanes.values() for pair in itertools.pairwise(ids))
     return [f"{after} before {ahead}" for ahead, after in pairs if first[after] <= last[ahead]]

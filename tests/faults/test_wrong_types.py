@@ -7,8 +7,9 @@ call touches is replaced in turn; the scripts ask about every key before they wr
 import pytest
 
 from tests.faults.dumps import Dump, changed, dump, restore
-from tests.faults.probing import Probe, probed
-from tests.faults.script_calls import CASES, TAG, Case, FilledQueue, filled_queue_on
+from tests.faults.filled_queue import TAG, FilledQueue, filled_queue_on
+from tests.faults.probing import ScriptProbe, probed
+from tests.faults.script_calls import CASES, Case
 from towpath.embedded import EmbeddedServer
 from towpath.engine.keys import TYPES
 from towpath.engine.script import Scripts
@@ -56,7 +57,7 @@ def test_a_key_that_is_about_to_end_is_no_part_of_it(server: EmbeddedServer) -> 
 
 async def touched_keys(server: EmbeddedServer, case: Case, filled: FilledQueue) -> list[bytes]:
     """Every key of the queue that the call names to the server, in order of appearance."""
-    saved, probe = dump(server), Probe(server)
+    saved, probe = dump(server), ScriptProbe(server)
     probe.fail_at(0)
     await case.call(filled)
     trace = probe.trace()
@@ -77,7 +78,7 @@ async def fails_whole(
         return True
     except (JobError, LeaseError):
         # An answer like any other, and remembered as one: that is all that was written.
-        assert {kind(it) for it in changed(before, dump(server))} <= {"call"}
+        assert {kind(name) for name in changed(before, dump(server))} <= {"call"}
         return True
     finally:
         restore(server, saved)

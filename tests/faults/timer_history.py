@@ -1,4 +1,4 @@
-"""What became of timers, from three sides: what was promised, the diaries of those who ran them,
+"""What became of timers, from three sides: what was promised, the journals of those who ran them,
 and the events that the store wrote by itself. And what is wrong with it.
 """
 
@@ -16,7 +16,7 @@ from towpath.engine.states import State
 from towpath.ids import queue_name
 
 
-class Ran(NamedTuple):
+class TimerAttempt(NamedTuple):
     """An attempt that began, as its worker or instance wrote down."""
 
     id: str
@@ -32,7 +32,7 @@ class Fault(NamedTuple):
     ended_ms: int
 
 
-class Told(NamedTuple):
+class StoreEvent(NamedTuple):
     """An event of the store, by its clock."""
 
     verb: str
@@ -41,27 +41,27 @@ class Told(NamedTuple):
 
 
 @dataclass
-class History:
+class TimerHistory:
     """Timers by id, and all that is known of them."""
 
     promised: Mapping[str, int]
     """When each is due, ms, as the answer to its submit said."""
-    ran: list[Ran]
-    told: list[Told]
+    ran: list[TimerAttempt]
+    told: list[StoreEvent]
     jobs: Mapping[str, JobInfo]
     """As they are at the end."""
     faults: list[Fault] = field(default_factory=list[Fault])
 
     def again(self) -> int:
         """How many attempts there were beside the first ones."""
-        return len(self.ran) - len({it.id for it in self.ran})
+        return len(self.ran) - len({run.id for run in self.ran})
 
     def misdeeds(self) -> list[str]:
         """Everything that is wrong."""
         return [*self._lost(), *self._early(), *self._doubled(), *self._unprovoked()]
 
     def _lost(self) -> Iterable[str]:
-        invoked = {it.id for it in self.ran}
+        invoked = {run.id for run in self.ran}
         for id in self.promised:
             job = self.jobs.get(id)
             if job is None or job.state is not State.DONE:
@@ -70,20 +70,22 @@ class History:
                 yield f"{id} is lost: it is done, and nobody ran it"
 
     def _early(self) -> Iterable[str]:
-        begun = [(it.id, it.ms, "ran") for it in self.ran]
-        begun += [(it.id, it.ms, "was claimed") for it in self.told if it.verb == "claim"]
+        begun = [(run.id, run.ms, "ran") for run in self.ran]
+        begun += [
+            (event.id, event.ms, "was claimed") for event in self.told if event.verb == "claim"
+        ]
         for id, ms, what in begun:
             if ms < self.promised[id]:
                 yield f"{id} {what} {self.promised[id] - ms} ms early"
 
     def _doubled(self) -> Iterable[str]:
         """I4. The completion that was accepted is that of an attempt that ran (G3, G4)."""
-        completed = Counter(it.id for it in self.told if it.verb == "complete")
+        completed = Counter(event.id for event in self.told if event.verb == "complete")
         tokens: dict[str, set[int]] = defaultdict(set)
-        for it in self.ran:
-            if it.token in tokens[it.id]:
-                yield f"{it.id} was run twice under token {it.token}"
-            tokens[it.id].add(it.token)
+        for run in self.ran:
+            if run.token in tokens[run.id]:
+                yield f"{run.id} was run twice under token {run.token}"
+            tokens[run.id].add(run.token)
         for id in self.promised:
             if completed[id] > 1:
                 yield f"{id} is doubled: completed {completed[id]} times"
@@ -94,24 +96,28 @@ class History:
     def _unprovoked(self) -> Iterable[str]:
         """Who runs again had a reason: a fault between its attempts."""
         attempts: dict[str, list[int]] = defaultdict(list)
-        for it in self.ran:
-            attempts[it.id].append(it.ms)
+        for run in self.ran:
+            attempts[run.id].append(run.ms)
         for id, times in attempts.items():
             first, last = min(times), max(times)
-            reasons = [it for it in self.faults if it.began_ms <= last and it.ended_ms >= first]
+            reasons = [
+                fault for fault in self.faults if fault.began_ms <= last and fault.ended_ms >= first
+            ]
             if len(times) > 1 and not reasons:
                 yield f"{id} is doubled: it ran {len(times)} times without a fault"
 
 
-def diaries(*files: Path) -> list[Ran]:
-    """All lines of all diaries."""
+def journals(*files: Path) -> list[TimerAttempt]:
+    """All lines of all journals."""
     lines = [line.split() for file in files for line in file.read_text().splitlines()]
-    return [Ran(id, int(token), int(ms)) for id, token, ms in lines]
+    return [TimerAttempt(id, int(token), int(ms)) for id, token, ms in lines]
 
 
-def events_of(server: EmbeddedServer, queue: str) -> list[Told]:
+def events_of(server: EmbeddedServer, queue: str) -> list[StoreEvent]:
     """All events of a queue."""
     name = queue_name(queue)
     entries = cast("Any", server.ask("XRANGE", keys_of(name).events, "-", "+"))
     found = read_entries(name, [(bytes(id), list(flat)) for id, flat in entries])
-    return [Told(it.verb, it.job.id, int(it.cursor.partition("-")[0])) for it in found]
+    return [
+        StoreEvent(event.verb, event.job.id, int(event.cursor.partition("-")[0])) for event in found
+    ]

@@ -1,7 +1,7 @@
-"""Those who work on timers, as processes that tests kill and freeze. Each keeps a diary.
+"""Those who work on timers, as processes that tests kill and freeze. Each keeps a journal.
 
-    python -m tests.faults.timer_program plugin <diary> <url>
-    python -m tests.faults.timer_program instance <diary> <address> <server>
+    python -m tests.faults.timer_program plugin <journal> <url>
+    python -m tests.faults.timer_program instance <journal> <address> <server>
 
 A line for each attempt that began: the timer's id, its token and the time in ms. It is written in
 one piece to a file that is only appended to: whatever ends the process, it is whole.
@@ -23,13 +23,13 @@ from towpath.worker.worker import Worker
 
 PLUGIN_TYPE, APP, APP_TYPE = "p", "shop", "t"
 WORK_MS = 20
-"""Milliseconds that an attempt takes: time to be struck in."""
+"""Milliseconds that an attempt takes: time to be killed in."""
 LEASE = seconds(3)
 
 
-def write(diary: str, *words: object) -> None:
-    """A line of the diary."""
-    file = os.open(diary, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+def write(journal: str, *words: object) -> None:
+    """A line of the journal."""
+    file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(file, (" ".join(map(str, words)) + "\n").encode())
     os.close(file)
 
@@ -46,19 +46,19 @@ async def worked_async(until: int) -> None:
     await eventually_async(over)
 
 
-def plugin(diary: str, url: str) -> None:
+def plugin(journal: str, url: str) -> None:
     """A worker in a process of its own."""
     timers = Timers(Towpath(url))
 
     @timers.worker(PLUGIN_TYPE)
     async def _(_: Any, ctx: Context) -> None:
-        write(diary, ctx.id, ctx.token, wall_ms())
+        write(journal, ctx.id, ctx.token, wall_ms())
         await worked_async(wall_ms() + WORK_MS)
 
     asyncio.run(Worker(timers.app, lease=LEASE).run())
 
 
-def instance(diary: str, address: str, server: str) -> None:
+def instance(journal: str, address: str, server: str) -> None:
     """An instance of an app. Some timers it takes first, and ends by their token later."""
     timers = TimerClient(APP, address, server=server, key=os.environ["TOWPATH_API_KEY"])
 
@@ -75,7 +75,7 @@ def instance(diary: str, address: str, server: str) -> None:
 
     @timers.on(APP_TYPE)
     def _(params: Any, call: TimerCall) -> Later | None:
-        write(diary, call.task_id, call.token, wall_ms())
+        write(journal, call.task_id, call.token, wall_ms())
         if params % 4:
             worked(wall_ms() + WORK_MS)
             return None

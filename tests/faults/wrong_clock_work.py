@@ -22,6 +22,6 @@ async def _work(url: str, queue: str, lease_ms: int, jobs: int) -> None:
             leases = await engine.claim(
                 queue, worker="shifted", lease=milliseconds(lease_ms), wait=seconds(20)
             )
-            for it in leases:
-                print(it.id, it.claimed_ms, it.expires_ms, it.due_ms, flush=True)  # noqa: T201
+            for lease in leases:
+                print(lease.id, lease.claimed_ms, lease.expires_ms, lease.due_ms, flush=True)  # noqa: T201
         await asyncio.to_thread(sys.stdin.read)

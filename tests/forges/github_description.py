@@ -46,7 +46,7 @@ _VALIDATOR = cast(
     "Any",
     extend(
         Draft4Validator,
-        {it: _nullable(it) for it in ("type", "enum", "allOf", "anyOf", "oneOf")},
+        {keyword: _nullable(keyword) for keyword in ("type", "enum", "allOf", "anyOf", "oneOf")},
     ),
 )
 
@@ -78,7 +78,7 @@ class GitHubDescription:
             return [f"{place}: there is no such operation"]
         operation, parts = found
         faults = [*self._of_parameters(operation, asked, parts), *self._of_body(operation, asked)]
-        return [f"{place}: {it}" for it in faults]
+        return [f"{place}: {fault}" for fault in faults]
 
     def misfits_of_answer(self, asked: Asked, status: int, content: Any) -> list[str]:
         """What is wrong with an answer."""
@@ -106,7 +106,7 @@ class GitHubDescription:
             for pattern, path in self._paths
             if (found := pattern.fullmatch(place))
         ]
-        for _, path, parts in sorted(matches, key=lambda it: it[0]):
+        for _, path, parts in sorted(matches, key=lambda match: match[0]):
             if asked.method.lower() in self._document["paths"][path]:
                 named = {name: unquote(part) for name, part in parts.items()}
                 return self._document["paths"][path][asked.method.lower()], named
@@ -115,20 +115,22 @@ class GitHubDescription:
     def _of_parameters(
         self, operation: dict[str, Any], asked: Asked, parts: dict[str, str]
     ) -> Iterator[str]:
-        known = [self._whole(it) for it in operation.get("parameters", [])]
-        queries = {it["name"]: it for it in known if it["in"] == "query"}
+        known = [self._whole(parameter) for parameter in operation.get("parameters", [])]
+        queries = {
+            parameter["name"]: parameter for parameter in known if parameter["in"] == "query"
+        }
         for name, values in asked.query.items():
             if name not in queries:
                 yield f"there is no parameter {name}"
             else:
                 for value in values:
                     yield from self._of_text(queries[name], value)
-        for name, it in queries.items():
-            if it.get("required") and name not in asked.query:
+        for name, parameter in queries.items():
+            if parameter.get("required") and name not in asked.query:
                 yield f"the parameter {name} is missing"
-        for it in known:
-            if it["in"] == "path":
-                yield from self._of_text(it, parts[it["name"]])
+        for parameter in known:
+            if parameter["in"] == "path":
+                yield from self._of_text(parameter, parts[parameter["name"]])
 
     def _of_text(self, parameter: dict[str, Any], text: str) -> Iterator[str]:
         schema = self._whole(parameter.get("schema", {}))
@@ -159,14 +161,14 @@ class GitHubDescription:
             for name in cast("dict[str, Any]", content).keys() - fields.keys():
                 yield f"the body has no field {name}"
 
-    def _whole(self, it: dict[str, Any]) -> dict[str, Any]:
+    def _whole(self, schema: dict[str, Any]) -> dict[str, Any]:
         """What a reference leads to."""
-        while "$ref" in it:
+        while "$ref" in schema:
             found: Any = self._document
-            for part in it["$ref"].removeprefix("#/").split("/"):
+            for part in schema["$ref"].removeprefix("#/").split("/"):
                 found = found[part]
-            it = found
-        return it
+            schema = found
+        return schema
 
     def _faults(self, schema: dict[str, Any], content: Any) -> Iterator[str]:
         # References lead into the document; those of the schema itself begin there.

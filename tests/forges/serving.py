@@ -17,7 +17,7 @@ TOKEN = "forge-token-for-tests"  # noqa: S105 -- of no forge
 
 
 @dataclass(frozen=True)
-class Asked:
+class ForgeRequest:
     """One request to the API."""
 
     method: str
@@ -38,7 +38,7 @@ class Reply:
     """It comes once this is set."""
 
 
-Rule = Callable[[Asked], Reply | None]
+Rule = Callable[[ForgeRequest], Reply | None]
 
 
 @dataclass
@@ -46,7 +46,7 @@ class ForgeServer:
     """Keeps what is posted, by its path, and lists it. Rules come first, and may answer instead."""
 
     port: int = 0
-    asked: list[Asked] = field(default_factory=list[Asked])
+    asked: list[ForgeRequest] = field(default_factory=list[ForgeRequest])
     kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict[str, list[dict[str, Any]]])
     rules: list[Rule] = field(default_factory=list[Rule])
     hangs_up_after_posts: bool = False
@@ -58,10 +58,10 @@ class ForgeServer:
         return f"http://{LOOPBACK}:{self.port}"
 
     @property
-    def posts(self) -> list[Asked]:
-        return [it for it in self.asked if it.method == "POST"]
+    def posts(self) -> list[ForgeRequest]:
+        return [request for request in self.asked if request.method == "POST"]
 
-    def answer(self, asked: Asked) -> Reply:
+    def answer(self, asked: ForgeRequest) -> Reply:
         if asked.headers.get("authorization") != f"Bearer {TOKEN}":
             return Reply(401, {"message": "Bad credentials"})
         for rule in self.rules:
@@ -98,7 +98,9 @@ class ForgeServer:
                 method, target, _ = request.line.split(" ")
                 parts = urlsplit(target)
                 content = json.loads(request.body) if request.body else None
-                asked = Asked(method, parts.path, parse_qs(parts.query), request.headers, content)
+                asked = ForgeRequest(
+                    method, parts.path, parse_qs(parts.query), request.headers, content
+                )
                 self.asked.append(asked)
                 reply = self.answer(asked)
                 if reply.waits is not None:
@@ -116,16 +118,16 @@ class ForgeServer:
 
 @asynccontextmanager
 async def running_forge() -> AsyncGenerator[ForgeServer]:
-    it = ForgeServer()
-    server = await asyncio.start_server(it.connected, LOOPBACK, 0)
-    it.port = server.sockets[0].getsockname()[1]
+    forge = ForgeServer()
+    server = await asyncio.start_server(forge.connected, LOOPBACK, 0)
+    forge.port = server.sockets[0].getsockname()[1]
     try:
-        yield it
+        yield forge
     finally:
         server.close()
-        for task in list(it.serving):
+        for task in list(forge.serving):
             task.cancel()
-        await asyncio.gather(*it.serving, return_exceptions=True)
+        await asyncio.gather(*forge.serving, return_exceptions=True)
 
 
 def refuses(status: int, message: object, **headers: str) -> Rule:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, running_forge
+from tests.forges.serving import TOKEN, ForgeRequest, ForgeServer, Reply, running_forge
 from tests.waiting import eventually_async
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge, CallFailed, RefusedForGood
@@ -243,6 +243,6 @@ class TestAForge:
     ) -> None:
         await client.get(LISTED)
         [asked] = forge.asked
-        assert isinstance(asked, Asked)
+        assert isinstance(asked, ForgeRequest)
         assert asked.headers["authorization"] == f"Bearer {TOKEN}"
         assert TOKEN not in repr(client)

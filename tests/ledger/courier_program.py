@@ -45,8 +45,8 @@ async def sink_at(kind: str, where: str, *secrets: str) -> AsyncGenerator[Sink]:
 async def carry(database: str, *sink: str) -> None:
     async with (
         Ledger(database) as ledger,
-        sink_at(*sink) as it,
-        Courier(ledger, [it], options=OPTIONS),
+        sink_at(*sink) as destination,
+        Courier(ledger, [destination], options=OPTIONS),
     ):
         await asyncio.to_thread(sys.stdin.read)
 

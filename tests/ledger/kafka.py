@@ -14,7 +14,7 @@ from tests.warm import Bounded
 ROOT = Path(__file__).parents[2]
 
 
-class Message(NamedTuple):
+class KafkaMessage(NamedTuple):
     partition: int
     key: bytes
     value: bytes
@@ -69,7 +69,7 @@ class KafkaBroker:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
-    async def messages(self) -> list[Message]:
+    async def messages(self) -> list[KafkaMessage]:
         """All that the topic holds, each partition in order. Read by another library."""
         consumer: Any = AIOKafkaConsumer(
             TOPIC, bootstrap_servers=self.address, auto_offset_reset="earliest"
@@ -80,4 +80,7 @@ class KafkaBroker:
             found = [await consumer.getone() for _ in range(sum(ends.values()))]
         finally:
             await consumer.stop()
-        return [Message(it.partition, it.key, it.value, dict(it.headers)) for it in found]
+        return [
+            KafkaMessage(record.partition, record.key, record.value, dict(record.headers))
+            for record in found
+        ]

@@ -30,7 +30,7 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-class Broker:
+class MockKafkaCluster:
     """The mock cluster."""
 
     def __init__(self) -> None:
@@ -63,7 +63,7 @@ class Broker:
 
 
 def main() -> None:
-    broker = Broker()
+    broker = MockKafkaCluster()
     print(broker.address, flush=True)  # noqa: T201 -- how it is told where the broker listens
     for line in sys.stdin:
         word, *numbers = line.split()

@@ -50,7 +50,7 @@ def upgrade() -> None:
 _numbers = count(1)
 
 
-class Release(Tables):
+class LendingRelease(Tables):
     """One release of the application: its tables as that release knows them."""
 
     def __init__(self, version: str, steps: str) -> None:
@@ -89,7 +89,7 @@ def package(place: Path, *steps: tuple[str, str]) -> str:
 ALL = (("", FIRST), ("additive = True", DUE), ("", AUTHOR))
 
 
-def release(place: Path, number: int, *more: tuple[str, str]) -> Release:
+def release(place: Path, number: int, *more: tuple[str, str]) -> LendingRelease:
     """The release that has the first *number* steps of all, and then *more*."""
     steps = (*ALL[:number], *more)
-    return Release(f"{len(steps):04}", package(place, *steps))
+    return LendingRelease(f"{len(steps):04}", package(place, *steps))

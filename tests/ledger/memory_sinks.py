@@ -1,4 +1,4 @@
-"""Sinks in memory: one that takes everything, one that waits, one that is moody."""
+"""Sinks in memory: one that takes everything, one that waits, one that fails as it is told to."""
 
 import asyncio
 import json
@@ -21,10 +21,10 @@ class MemorySink:
         self.closed = False
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        self.batches.append([it.id for it in events])
-        outcomes = [self.answers.get(it.id) for it in events]
-        taken = [it for it, outcome in zip(events, outcomes, strict=True) if outcome is None]
-        self.bodies += [it.encoded() for it in taken]
+        self.batches.append([event.id for event in events])
+        outcomes = [self.answers.get(event.id) for event in events]
+        taken = [event for event, outcome in zip(events, outcomes, strict=True) if outcome is None]
+        self.bodies += [event.encoded() for event in taken]
         return outcomes
 
     async def close(self) -> None:

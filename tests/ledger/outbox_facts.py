@@ -29,8 +29,10 @@ async def at_most(ledger: Ledger, number: int, sink: str = "events", *, within: 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
     """The log lines of one event."""
-    found = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
-    return [it for it in found if it["event"] == event]
+    found = [
+        cast("dict[str, Any]", record.msg) for record in caplog.records if record.name == "towpath"
+    ]
+    return [line for line in found if line["event"] == event]
 
 
 async def said(caplog: pytest.LogCaptureFixture, event: str, *, times: int = 1) -> None:

@@ -26,4 +26,4 @@ async def order(session: Any, number: int) -> None:
 
 async def rows(ledger: Ledger, table: str = "towpath_jobs") -> int:
     query = select(func.count()).select_from(table_of(table))
-    return await ledger.read(lambda it: it.scalar(query) or 0)
+    return await ledger.read(lambda connection: connection.scalar(query) or 0)

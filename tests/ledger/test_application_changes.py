@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 
-from tests.ledger.lending import Release, release
+from tests.ledger.lending import LendingRelease, release
 from tests.waiting import eventually_async
 from towpath import Towpath
 from towpath.embedded import EmbeddedServer
@@ -25,21 +25,27 @@ from towpath.telemetry.logs import Log
 
 
 @pytest.fixture
-def lending(tmp_path: Path) -> Release:
+def lending(tmp_path: Path) -> LendingRelease:
     return release(tmp_path, 2)
 
 
 @pytest.fixture
-async def library(url: str, ledger: Ledger, lending: Release) -> AsyncIterator[Ledger]:
+async def library(url: str, ledger: Ledger, lending: LendingRelease) -> AsyncIterator[Ledger]:
     """A ledger with the tables of an application, and somebody who listens to its events."""
     async with Ledger(url, tables=[lending], sinks=["events"]) as library:
         await library.migrate()
-        await library.write(lambda it: it.execute(insert(lending.books), {"id": 1, "title": "x"}))
+        await library.write(
+            lambda connection: connection.execute(insert(lending.books), {"id": 1, "title": "x"})
+        )
         yield library
 
 
 def lend(
-    library: Ledger, lending: Release, number: int, *, then: Callable[[], None] = lambda: None
+    library: Ledger,
+    lending: LendingRelease,
+    number: int,
+    *,
+    then: Callable[[], None] = lambda: None,
 ) -> Callable[[Connection], Write[Recorded]]:
     """Lend the book: a row, a job that reminds of it, and an event."""
 
@@ -62,23 +68,25 @@ def lend(
     return decide
 
 
-async def standing(library: Ledger, lending: Release) -> tuple[int, int, int]:
+async def standing(library: Ledger, lending: LendingRelease) -> tuple[int, int, int]:
     """How many loans, reminders and events there are."""
-    loans = await library.read(lambda it: len(it.execute(select(lending.loans)).all()))
+    loans = await library.read(
+        lambda connection: len(connection.execute(select(lending.loans)).all())
+    )
     page = await library.jobs.list("reminders")
     return loans, len(page.records), (await library.outbox.counts())["events"].pending
 
 
 class TestAChange:
     async def test_makes_row_job_and_event_together(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         recorded = await library.decide(lend(library, lending, 1))
         assert (recorded.record.id, recorded.existed) == ("remind-1", False)
         assert await standing(library, lending) == (1, 1, 1)
 
     async def test_makes_none_of_them_where_it_fails(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         """Whether its own code fails at the end, or the database refuses a row."""
 
@@ -94,18 +102,18 @@ class TestAChange:
         assert await standing(library, lending) == (1, 1, 1)
 
     async def test_that_fails_takes_none_with_it_that_come_at_the_same_time(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         numbers = (1, 1, 2, 2, 3)
         done = await asyncio.gather(
             *(library.decide(lend(library, lending, number)) for number in numbers),
             return_exceptions=True,
         )
-        assert sum(isinstance(it, LedgerRefused) for it in done) == 2
+        assert sum(isinstance(outcome, LedgerRefused) for outcome in done) == 2
         assert await standing(library, lending) == (3, 3, 3)
 
     async def test_that_was_overtaken_is_decided_again(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         """By a reader that looked before another one wrote: nothing of the first try stays."""
         looks: list[int] = []
@@ -122,7 +130,7 @@ class TestAChange:
         assert await standing(library, lending) == (1, 1, 1)
 
     async def test_that_is_overtaken_each_time_is_told_to_come_later(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         """As one may be on PostgreSQL that did not lock what it read."""
 
@@ -134,12 +142,14 @@ class TestAChange:
         assert await standing(library, lending) == (0, 0, 0)
 
     async def test_of_a_row_alone_reads_what_it_changed(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         books = lending.books
         changed = update(books).values(title="y").returning(books.c.title)
-        assert await library.write(lambda it: it.scalar(changed)) == "y"
-        assert await library.read(lambda it: it.scalar(select(books.c.title))) == "y"
+        assert await library.write(lambda connection: connection.scalar(changed)) == "y"
+        assert (
+            await library.read(lambda connection: connection.scalar(select(books.c.title))) == "y"
+        )
 
     async def test_with_a_wrong_job_is_refused_before_anything_is_written(
         self, library: Ledger
@@ -153,7 +163,7 @@ class TestAChange:
 
 class TestItsJob:
     async def test_runs_once_it_is_committed(
-        self, server: EmbeddedServer, library: Ledger, lending: Release
+        self, server: EmbeddedServer, library: Ledger, lending: LendingRelease
     ) -> None:
         app = Towpath(server.url, ledger=library)
 
@@ -170,7 +180,7 @@ class TestItsJob:
             await eventually_async(is_there)
 
     async def test_is_brought_to_redis_at_once_by_the_process_that_made_it(
-        self, library: Ledger, lending: Release
+        self, library: Ledger, lending: LendingRelease
     ) -> None:
         """Nobody has to look for it first, and nobody hears of one that was undone."""
         relay = Relay(library, _no_engine, log=Log())

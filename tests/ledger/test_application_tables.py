@@ -22,11 +22,11 @@ from towpath.testing import drift
 MIGRATE = """
 import asyncio, sys
 from pathlib import Path
-from tests.ledger.lending import Release
+from tests.ledger.lending import LendingRelease
 from towpath.ledger.ledger import Ledger
 
 async def main():
-    async with Ledger(sys.argv[1], tables=[Release("0003", sys.argv[2])]) as ledger:
+    async with Ledger(sys.argv[1], tables=[LendingRelease("0003", sys.argv[2])]) as ledger:
         print("here", flush=True)
         sys.stdin.readline()
         print((await ledger.migrate())[1].before)
@@ -36,27 +36,27 @@ asyncio.run(main())
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def folder(tmp_path: Path) -> Iterator[Path]:
     """Where releases are made, on the path of Python until the test ends."""
     yield tmp_path
     if str(tmp_path) in sys.path:
         sys.path.remove(str(tmp_path))
 
 
-def place_on_path(place: Path) -> dict[str, str]:
+def with_folder_on_path(folder: Path) -> dict[str, str]:
     """The variables of a process that finds the releases, and the tests."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(place), str(Path.cwd())])}
+    return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(Path.cwd())])}
 
 
 async def tables_of(ledger: Ledger) -> set[str]:
-    return set(await ledger.read(lambda it: inspect(it).get_table_names()))
+    return set(await ledger.read(lambda connection: inspect(connection).get_table_names()))
 
 
 class TestMigrating:
     async def test_brings_the_ledger_up_to_date_first_and_then_each_application(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
-        async with Ledger(url, tables=[release(place, 3)]) as ledger:
+        async with Ledger(url, tables=[release(folder, 3)]) as ledger:
             assert await ledger.migrate() == [
                 Migration("ledger", None, SCHEMA),
                 Migration("lending", None, "0003"),
@@ -68,25 +68,33 @@ class TestMigrating:
             assert await ledger.drift() == []
 
     async def test_keeps_what_is_there_and_runs_only_the_steps_that_are_missing(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
         """Also where a step makes the table anew, as SQLite needs it: what points to it stays."""
-        first, third = release(place, 1), release(place, 3)
+        first, third = release(folder, 1), release(folder, 3)
         async with Ledger(url, tables=[first]) as ledger:
             await ledger.migrate()
             key, _ = await ledger.keys.create("anna", scopes=["read"])
-            await ledger.write(lambda it: it.execute(insert(first.books), {"id": 7, "title": "x"}))
-            await ledger.write(lambda it: it.execute(insert(first.loans), {"id": 1, "book": 7}))
+            await ledger.write(
+                lambda connection: connection.execute(insert(first.books), {"id": 7, "title": "x"})
+            )
+            await ledger.write(
+                lambda connection: connection.execute(insert(first.loans), {"id": 1, "book": 7})
+            )
         async with Ledger(url, tables=[third]) as ledger:
             assert (await ledger.migrate())[1] == Migration("lending", "0001", "0003")
             books, loans = select(third.books), select(third.loans)
-            assert await ledger.read(lambda it: it.execute(books).all()) == [(7, "X")]
-            assert await ledger.read(lambda it: it.execute(loans).all()) == [(1, 7, None)]
+            assert await ledger.read(lambda connection: connection.execute(books).all()) == [
+                (7, "X")
+            ]
+            assert await ledger.read(lambda connection: connection.execute(loans).all()) == [
+                (1, 7, None)
+            ]
             assert await ledger.keys.list() == [key]
             assert await ledger.drift() == []
 
-    def test_by_several_processes_at_once_happens_once(self, url: str, place: Path) -> None:
-        steps, pipe, found = release(place, 3).steps, subprocess.PIPE, place_on_path(place)
+    def test_by_several_processes_at_once_happens_once(self, url: str, folder: Path) -> None:
+        steps, pipe, found = release(folder, 3).steps, subprocess.PIPE, with_folder_on_path(folder)
         at_once = [
             Bounded[str](
                 [sys.executable, "-W", "error", "-c", MIGRATE, url, steps],
@@ -102,11 +110,11 @@ class TestMigrating:
         assert sorted(out.strip() for out, _ in ended) == ["0003", "0003", "None"]
 
     async def test_that_is_killed_half_way_is_done_by_the_next_one(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
         """Nothing is left of it: neither tables nor a lock."""
         stuck = f"{DUE}\n    print('half way', flush=True)\n    input()"
-        steps, found = package(place, ("", FIRST), ("", stuck)), place_on_path(place)
+        steps, found = package(folder, ("", FIRST), ("", stuck)), with_folder_on_path(folder)
         process = Bounded[str](
             [sys.executable, "-c", MIGRATE.replace("0003", "0002"), url, steps],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=found,
@@ -118,15 +126,15 @@ class TestMigrating:
         assert [process.stdout.readline() for _ in range(2)] == ["here\n", "half way\n"]
         process.kill()
         process.communicate()
-        async with Ledger(url, tables=[release(place, 3)]) as ledger:
-            assert [it.before for it in await ledger.migrate()] == [None, None]
+        async with Ledger(url, tables=[release(folder, 3)]) as ledger:
+            assert [migration.before for migration in await ledger.migrate()] == [None, None]
             assert await ledger.drift() == []
 
     async def test_tells_an_application_that_its_tables_are_missing(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
         """The server that was started too early goes on by itself once they are there."""
-        lending = release(place, 1)
+        lending = release(folder, 1)
         async with Ledger(url) as ledger, Ledger(url, tables=[lending]) as with_lending:
             await ledger.migrate()
             assert await ledger.keys.list() == []
@@ -143,7 +151,9 @@ class TestMigrating:
         async with Ledger(url) as ledger:
             await ledger.migrate()
             await ledger.write(
-                lambda it: it.execute(text("ALTER TABLE towpath_schema DROP oldest"))
+                lambda connection: connection.execute(
+                    text("ALTER TABLE towpath_schema DROP oldest")
+                )
             )
             assert await ledger.keys.list() == []
         async with Ledger(url) as ledger:
@@ -154,31 +164,42 @@ class TestMigrating:
 
 class TestTwoReleases:
     async def test_work_side_by_side_where_the_newer_one_has_only_added(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
-        older, newer = release(place, 1), release(place, 2)
+        older, newer = release(folder, 1), release(folder, 2)
         async with Ledger(url, tables=[older]) as before, Ledger(url, tables=[newer]) as after:
             await before.migrate()
-            await before.write(lambda it: it.execute(insert(older.books), {"id": 1, "title": "x"}))
+            await before.write(
+                lambda connection: connection.execute(insert(older.books), {"id": 1, "title": "x"})
+            )
             await after.migrate()
             late = {"id": 1, "book": 1, "due_at": 5}
-            await after.write(lambda it: it.execute(insert(newer.loans), late))
-            await before.write(lambda it: it.execute(insert(older.loans), {"id": 2, "book": 1}))
+            await after.write(lambda connection: connection.execute(insert(newer.loans), late))
+            await before.write(
+                lambda connection: connection.execute(insert(older.loans), {"id": 2, "book": 1})
+            )
             await before.probe()
-            rows = await before.read(lambda it: it.execute(select(older.loans)).all())
+            rows = await before.read(
+                lambda connection: connection.execute(select(older.loans)).all()
+            )
             assert rows == [(1, 1), (2, 1)]
         async with Ledger(url, tables=[older]) as again:
             # One that is started now, and migrates as `towpath up` does: nothing to do.
             assert (await again.migrate())[1] == Migration("lending", "0002", "0002")
-            assert await again.read(lambda it: len(it.execute(select(older.loans)).all())) == 2
+            assert (
+                await again.read(
+                    lambda connection: len(connection.execute(select(older.loans)).all())
+                )
+                == 2
+            )
         async with Ledger(url, tables=[newer]) as after:
             assert (await after.migrate())[1] == Migration("lending", "0002", "0002")
 
     async def test_do_not_where_the_newer_one_has_changed_what_was_there(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
         """There is no way down: neither is the table changed back nor is it written to."""
-        second, third = release(place, 2), release(place, 3)
+        second, third = release(folder, 2), release(folder, 3)
         async with Ledger(url, tables=[second]) as before, Ledger(url, tables=[third]) as after:
             await before.migrate()
             await before.probe()
@@ -196,7 +217,7 @@ class TestTwoReleases:
     ) -> None:
         """A later release says which ones before it go on working."""
         newer = LEDGER.versions.update().values(version_num="0999", oldest=SCHEMA)
-        await ledger.write(lambda it: it.execute(newer))
+        await ledger.write(lambda connection: connection.execute(newer))
         async with Ledger(url) as later:
             assert await later.migrate() == [Migration("ledger", "0999", "0999")]
             assert await later.keys.list() == []
@@ -215,14 +236,14 @@ class TestAMigrationThatFails:
             with pytest.raises(LedgerOutdated, match="no schema,"):
                 await ledger.keys.list()
 
-    async def test_half_way_leaves_nothing_behind(self, url: str, place: Path) -> None:
+    async def test_half_way_leaves_nothing_behind(self, url: str, folder: Path) -> None:
         half = """
     op.create_table("towpath_lending_shelves", sa.Column("id", sa.Integer(), primary_key=True))
     op.execute("INSERT INTO towpath_lending_shelves VALUES (1)")
     op.execute("INSERT INTO towpath_lending_shelves VALUES (1)")"""
         reason = r"lending: step 0003: .*(?i:unique)"
-        await self.fails(url, release(place, 2, ("", half)), reason)
-        async with Ledger(url, tables=[release(place, 2)]) as mended:
+        await self.fails(url, release(folder, 2, ("", half)), reason)
+        async with Ledger(url, tables=[release(folder, 2)]) as mended:
             await mended.migrate()
             assert "towpath_lending_shelves" not in await tables_of(mended)
             assert await mended.drift() == []
@@ -260,33 +281,35 @@ class TestAMigrationThatFails:
         ],
     )
     async def test_says_why(
-        self, file_url: str, place: Path, more: str, body: str, reason: str
+        self, file_url: str, folder: Path, more: str, body: str, reason: str
     ) -> None:
-        await self.fails(file_url, release(place, 1, (more, body)), reason)
+        await self.fails(file_url, release(folder, 1, (more, body)), reason)
 
-    async def test_where_a_step_is_missing_or_not_counted(self, file_url: str, place: Path) -> None:
-        tables = release(place, 2)
-        (place / tables.steps / "v0001_step.py").unlink()
+    async def test_where_a_step_is_missing_or_not_counted(
+        self, file_url: str, folder: Path
+    ) -> None:
+        tables = release(folder, 2)
+        (folder / tables.steps / "v0001_step.py").unlink()
         await self.fails(file_url, tables, "at 0002, its steps are v0002_step")
-        uncounted = Tables("lending", version="0001", steps=package(place, ("", FIRST), ("", DUE)))
+        uncounted = Tables("lending", version="0001", steps=package(folder, ("", FIRST), ("", DUE)))
         await self.fails(file_url, uncounted, "at 0001, its steps are v0001_step, v0002_step")
         nowhere = Tables("lending", version="0001", steps="lending_nowhere")
         await self.fails(file_url, nowhere, "lending_nowhere")
 
-    async def test_because_rows_would_point_to_nothing(self, url: str, place: Path) -> None:
+    async def test_because_rows_would_point_to_nothing(self, url: str, folder: Path) -> None:
         orphan = '    op.execute("INSERT INTO towpath_lending_loans VALUES (1, 99, 0)")'
-        async with Ledger(url, tables=[release(place, 2, ("", orphan))]) as ledger:
+        async with Ledger(url, tables=[release(folder, 2, ("", orphan))]) as ledger:
             with pytest.raises(LedgerError, match="towpath_lending_loans"):
                 await ledger.migrate()
             with pytest.raises(LedgerOutdated):
                 await ledger.probe()
 
-    async def test_on_a_version_that_no_step_made(self, file_url: str, place: Path) -> None:
-        lending = release(place, 1)
+    async def test_on_a_version_that_no_step_made(self, file_url: str, folder: Path) -> None:
+        lending = release(folder, 1)
         async with Ledger(file_url, tables=[lending]) as ledger:
             await ledger.migrate()
             strange = lending.versions.update().values(version_num="0000")
-            await ledger.write(lambda it: it.execute(strange))
+            await ledger.write(lambda connection: connection.execute(strange))
             with pytest.raises(MigrationFailed, match="version 0000, which no migration produced"):
                 await ledger.migrate()
 
@@ -334,14 +357,14 @@ class TestTables:
             Tables("lending", version=version, steps="x")
 
     async def test_that_differ_from_what_the_steps_make_are_found(
-        self, url: str, place: Path
+        self, url: str, folder: Path
     ) -> None:
         """A column that no step makes, one that only a step makes, and a table of the same kind."""
         made = '    op.execute("CREATE TABLE books (y INTEGER)")'
-        found = await drift(release(place, 2, ("", made)), url=url)
+        found = await drift(release(folder, 2, ("", made)), url=url)
         assert len(found) == 3
         for part in ("remove_table books", "name", "title"):
-            assert any(part in it for it in found), found
+            assert any(part in difference for difference in found), found
 
-    async def test_that_do_not_differ_are_found_right(self, place: Path) -> None:
-        assert await drift(release(place, 3)) == []
+    async def test_that_do_not_differ_are_found_right(self, folder: Path) -> None:
+        assert await drift(release(folder, 3)) == []

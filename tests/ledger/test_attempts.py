@@ -45,7 +45,7 @@ class TestBeginning:
 
     async def test_a_job_without_a_row_is_told_so(self, ledger: Ledger) -> None:
         record = await made(ledger)
-        await ledger.write(lambda it: it.execute(text("DELETE FROM towpath_jobs")))
+        await ledger.write(lambda connection: connection.execute(text("DELETE FROM towpath_jobs")))
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.MISSING
 
     async def test_many_at_once_are_told_each_for_itself(self, ledger: Ledger) -> None:
@@ -54,8 +54,8 @@ class TestBeginning:
         await ledger.jobs.begin(ended)
         await ledger.jobs.end(Ending(ended, Complete(ended), cancelled=False))
         await ledger.jobs.begin(lease(records[1], 50))
-        begun = await asyncio.gather(*(ledger.jobs.begin(lease(it, 10)) for it in records))
-        assert [it.standing for it in begun] == [
+        begun = await asyncio.gather(*(ledger.jobs.begin(lease(record, 10)) for record in records))
+        assert [attempt.standing for attempt in begun] == [
             Standing.ENDED, Standing.STALE, *[Standing.BEGUN] * 4
         ]  # fmt: skip
 

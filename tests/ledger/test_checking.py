@@ -17,7 +17,7 @@ from towpath.ledger.keys.keys import NOTED_EVERY
 from towpath.ledger.ledger import Ledger
 
 
-class Statements:
+class SentStatements:
     """What is sent to any database while the body runs."""
 
     def __init__(self) -> None:
@@ -26,7 +26,7 @@ class Statements:
     def _note(self, *told: object) -> None:
         self.seen.append(str(told[2]))
 
-    def __enter__(self) -> "Statements":
+    def __enter__(self) -> "SentStatements":
         self._listener = self._note
         event.listen(Engine, "before_cursor_execute", self._listener)
         return self
@@ -35,7 +35,7 @@ class Statements:
         event.remove(Engine, "before_cursor_execute", self._listener)
 
     def about_keys(self) -> list[str]:
-        return [it for it in self.seen if "towpath_api_keys" in it]
+        return [statement for statement in self.seen if "towpath_api_keys" in statement]
 
 
 class TestChecking:
@@ -44,11 +44,11 @@ class TestChecking:
         secret = made.secret.get_secret_value()
         wrong = ["", "x", secret[:-1], secret + "x", secret.upper(), f" {secret}", made.info.id]
         wrong += ["é", "\x00", "\ud800", "x" * 100_000, "' OR 1=1 --"]
-        assert [it for it in wrong if await ledger.keys.check(it) is not None] == []
+        assert [secret for secret in wrong if await ledger.keys.check(secret) is not None] == []
 
     async def test_asks_the_database_once_while_the_answer_is_fresh(self, ledger: Ledger) -> None:
         _, secret = await ledger.keys.create("shop", scopes=["read"])
-        with Statements() as sent:
+        with SentStatements() as sent:
             for _ in range(100):
                 assert await ledger.keys.check(secret.get_secret_value())
                 assert await ledger.keys.check("a wrong one") is None
@@ -56,7 +56,7 @@ class TestChecking:
 
     async def test_asks_once_for_all_who_come_at_once(self, ledger: Ledger) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
-        with Statements() as sent:
+        with SentStatements() as sent:
             asked = [ledger.keys.check(secret.get_secret_value()) for _ in range(200)]
             assert await asyncio.gather(*asked) == [info] * 200
         assert len(sent.about_keys()) == 1
@@ -77,7 +77,7 @@ class TestChecking:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         assert await ledger.keys.check(secret.get_secret_value()) == info
         manual_time.advance(seconds(4))
-        with Statements() as sent:
+        with SentStatements() as sent:
 
             async def renewed() -> bool:
                 assert await ledger.keys.check(secret.get_secret_value()) == info
@@ -106,7 +106,7 @@ class TestChecking:
         manual_time.advance(seconds(4))
         assert await checking == info
         manual_time.advance(seconds(1))
-        with Statements() as sent:
+        with SentStatements() as sent:
             await ledger.keys.check(secret.get_secret_value())
         assert len(sent.about_keys()) == 1
 
@@ -143,7 +143,7 @@ class TestRemembering:
     async def test_wrong_keys_push_out_no_real_ones(self, ledger: Ledger) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         await ledger.keys.check(secret.get_secret_value())
-        with Statements() as sent:
+        with SentStatements() as sent:
             wrong = (f"wrong {n}" for n in range(MOST_WRONG + 200))
             for some in batched(wrong, 50):
                 assert not any(await asyncio.gather(*map(ledger.keys.check, some)))
@@ -166,14 +166,14 @@ class TestUses:
     ) -> None:
         one = await ledger.keys.create("one", scopes=["read"])
         await ledger.keys.create("other", scopes=["read"])
-        with Statements() as sent:
+        with SentStatements() as sent:
             for _ in range(100):
                 await ledger.keys.check(one.secret.get_secret_value())
                 manual_time.advance(milliseconds(10))
-            assert [it for it in sent.about_keys() if "UPDATE" in it] == []
+            assert [statement for statement in sent.about_keys() if "UPDATE" in statement] == []
             await ledger.keys.note_uses()
             await ledger.keys.note_uses()
-            assert len([it for it in sent.about_keys() if "UPDATE" in it]) == 1
+            assert len([statement for statement in sent.about_keys() if "UPDATE" in statement]) == 1
         noted = {info.name: info.last_used_at for info in await ledger.keys.list()}
         assert noted == {"one": manual_time.clock.now - milliseconds(10), "other": None}
 

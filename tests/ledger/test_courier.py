@@ -51,7 +51,7 @@ class TestCarrying:
         await put(ledger, *some_events(5, 9))
         async with Courier(ledger, [sink], options=CourierOptions(batch=10)):
             await all_gone(ledger)
-        assert [len(it) for it in sink.batches] == [10, 10, 10, 10, 5]
+        assert [len(batch) for batch in sink.batches] == [10, 10, 10, 10, 5]
 
     async def test_begins_at_once_where_this_process_put_something(self, ledger: Ledger) -> None:
         """Nobody waits for the next look."""
@@ -78,7 +78,7 @@ class TestCarrying:
         async with Courier(ledger, [sink], options=QUICK, metrics=metrics) as courier:
             await eventually_async(lambda: _looked(courier))
             query = select(couriers.c.sink)
-            assert await ledger.read(lambda it: it.execute(query).all()) == []
+            assert await ledger.read(lambda connection: connection.execute(query).all()) == []
 
     async def test_each_sink_gets_everything_and_waits_for_no_other(self, url: str) -> None:
         quick, stuck = MemorySink("quick"), FailingSink(*[AWAY] * 1000)
@@ -203,7 +203,7 @@ class TestAnEventThatIsNotTaken:
             await put(ledger, an_event("a", 3), an_event("c", 1))
             await at_most(ledger, 3)
         assert sink.ids == ["b/1", "b/2", "c/1"]
-        assert [it for it in sink.batches if "a/3" in it] == []
+        assert [batch for batch in sink.batches if "a/3" in batch] == []
 
     async def test_is_tried_again_and_its_key_stays_in_order(self, ledger: Ledger) -> None:
         sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
@@ -234,8 +234,8 @@ class TestAnEventThatIsNotTaken:
         [refused] = await ledger.outbox.refused("events")
         assert refused.event.id == "a/1"
         assert refused.reason == "not accepted in 3 attempts: answered 500"
-        assert [it for it in sink.ids if it.startswith("a")] == ["a/2"]
-        assert [it["attempt"] for it in lines(caplog, "outbox.delayed")] == [1, 2]
+        assert [id for id in sink.ids if id.startswith("a")] == ["a/2"]
+        assert [line["attempt"] for line in lines(caplog, "outbox.delayed")] == [1, 2]
 
 
 class TestWhatMustNotHappen:
@@ -279,9 +279,9 @@ class TestMetrics:
         assert value("towpath_outbox_refused_total") == 1
         async with Courier(
             ledger, [FailingSink(*[AWAY] * 1000)], options=QUICK, metrics=metrics
-        ) as it:
+        ) as courier:
             await put(ledger, an_event("a", 4))
-            await eventually_async(lambda: _looked(it))
+            await eventually_async(lambda: _looked(courier))
             assert value("towpath_outbox_events", state="refused") == 1
             assert value("towpath_outbox_lag_seconds") is not None
             assert metrics.registry.get_sample_value("towpath_queues_readable") == 1

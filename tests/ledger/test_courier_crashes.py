@@ -13,7 +13,7 @@ from tests.ledger.kafka import KafkaBroker
 from tests.ledger.numbered_events import an_event, expected, first_arrivals, put
 from tests.ledger.outbox_facts import all_gone, at_most
 from tests.ledger.test_redis_sink import stream
-from tests.ledger.test_webhook_sink import SECRET, Endpoint
+from tests.ledger.test_webhook_sink import SECRET, WebhookEndpoint
 from tests.waiting import eventually_async
 from tests.warm import ROOT, Program
 from towpath.embedded import EmbeddedServer
@@ -26,7 +26,7 @@ Arrived = Callable[[], Awaitable[list[bytes]]]
 """All that reached the sink, in order."""
 
 
-class Couriers:
+class CourierProcesses:
     """Two courier processes; whoever is killed is replaced."""
 
     def __init__(self, *words: str) -> None:
@@ -70,7 +70,7 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
     chance = random.Random(seed)
     async with Ledger(url, sinks=["events"]) as ledger:
         await ledger.migrate()
-        couriers = Couriers(url, *words)
+        couriers = CourierProcesses(url, *words)
         try:
             for round_ in range(ROUNDS):
                 for number in range(round_ * EACH + 1, (round_ + 1) * EACH + 1):
@@ -91,7 +91,7 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
 class TestNothingIsLostAndEveryKeyIsInOrder:
     async def test_in_a_redis_stream(self, url: str, server: EmbeddedServer, seed: int) -> None:
         async def arrived() -> list[bytes]:
-            return [it["event"] for it in stream(server)]
+            return [entry["event"] for entry in stream(server)]
 
         await carried_through_crashes(url, ["redis", server.url], arrived, seed)
 
@@ -109,7 +109,7 @@ class TestNothingIsLostAndEveryKeyIsInOrder:
         async def arrived() -> list[bytes]:
             return endpoint.taken
 
-        endpoint = Endpoint(say)
+        endpoint = WebhookEndpoint(say)
         async with receiving(endpoint):
             words = ["webhook", endpoint.url(), SECRET]
             await carried_through_crashes(url, words, arrived, seed)
@@ -118,7 +118,7 @@ class TestNothingIsLostAndEveryKeyIsInOrder:
         with KafkaBroker() as broker:
 
             async def arrived() -> list[bytes]:
-                return [it.value for it in await broker.messages()]
+                return [message.value for message in await broker.messages()]
 
             await carried_through_crashes(url, ["kafka", broker.address], arrived, seed)
 

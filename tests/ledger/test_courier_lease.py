@@ -99,7 +99,9 @@ class TestSeveralCouriers:
 
 
 async def _expiry(ledger: Ledger) -> int:
-    return await ledger.read(lambda it: it.scalar(select(couriers.c.expires_at))) or 0
+    return (
+        await ledger.read(lambda connection: connection.scalar(select(couriers.c.expires_at))) or 0
+    )
 
 
 async def _is_later(ledger: Ledger, than: int) -> bool:

@@ -32,12 +32,14 @@ async def full(ledger: Ledger) -> AsyncGenerator[None]:
     def allow(connection: Connection, pages: int) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count = {pages}")
 
-    await ledger.write(lambda it: allow(it, 1))  # as many as there are
+    await ledger.write(lambda connection: allow(connection, 1))  # as many as there are
     try:
         yield
     finally:
         # It may share a transaction with a write that finds no room, and then fails with it.
-        await eventually_async(lambda: _done(ledger.write(lambda it: allow(it, 1_000_000))))
+        await eventually_async(
+            lambda: _done(ledger.write(lambda connection: allow(connection, 1_000_000)))
+        )
 
 
 async def _done(write: Awaitable[object]) -> bool:
@@ -170,7 +172,9 @@ class TestPostgresql:
     )
     async def test_that_gives_up_is_asked_again(self, ledger: Ledger, words: list[str]) -> None:
         with pytest.raises(LedgerUnreachable):
-            await ledger.write(lambda it: [it.exec_driver_sql(each) for each in words])
+            await ledger.write(
+                lambda connection: [connection.exec_driver_sql(each) for each in words]
+            )
         await ledger.probe()
 
     async def test_a_lock_that_is_not_to_be_had_is_busy(self, ledger: Ledger, url: str) -> None:
@@ -179,7 +183,7 @@ class TestPostgresql:
         async with other.begin() as connection:
             await connection.exec_driver_sql(take)
             with pytest.raises(LedgerBusy):
-                await ledger.write(lambda it: it.exec_driver_sql(take))
+                await ledger.write(lambda ours: ours.exec_driver_sql(take))
         await other.dispose()
 
     async def test_a_connection_that_nobody_waits_for_any_more_is_closed(
@@ -190,7 +194,9 @@ class TestPostgresql:
         sessions = "SELECT count(*) FROM pg_stat_activity WHERE query = 'SELECT pg_sleep(2)'"
 
         async def is_there() -> bool:
-            return bool(await ledger.read(lambda it: it.exec_driver_sql(sessions).scalar()))
+            return bool(
+                await ledger.read(lambda connection: connection.exec_driver_sql(sessions).scalar())
+            )
 
         async def is_gone() -> bool:
             return not await is_there()

@@ -64,7 +64,7 @@ class TestAPostgresThatGoesAway:
                     told = await asyncio.gather(*asked, return_exceptions=True)
             finally:
                 own_postgres.thaw()
-            assert {type(it) for it in told} == {LedgerUnreachable}
+            assert {type(error) for error in told} == {LedgerUnreachable}
             assert await ledger.keys.check("some-key") is None
 
     async def test_uses_are_noted_after_it_is_back(
@@ -79,7 +79,7 @@ class TestAPostgresThatGoesAway:
             await ledger.keys.note_uses()
             await asyncio.to_thread(own_postgres.start)
             await ledger.keys.note_uses()
-            assert [it.last_used_at for it in await ledger.keys.list()] == [manual_time.clock.now]
+            assert [key.last_used_at for key in await ledger.keys.list()] == [manual_time.clock.now]
 
 
 async def test_a_server_that_is_not_there_is_unreachable(tmp_path: Path) -> None:

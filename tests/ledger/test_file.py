@@ -32,7 +32,7 @@ class TestAFile:
         async with Ledger(file_url) as ledger:
             await ledger.migrate()
             await ledger.jobs.submit(REVIEWS, b"1", id="a")
-            modes = {it.name: it.stat().st_mode & 0o777 for it in tmp_path.iterdir()}  # noqa: ASYNC240 -- it takes no time
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.iterdir()}  # noqa: ASYNC240 -- it takes no time
         assert "ledger.db-wal" in modes
         assert set(modes.values()) == {0o600}, modes
 

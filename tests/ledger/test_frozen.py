@@ -84,7 +84,7 @@ async def test_postgresql_ends_a_transaction_in_which_nobody_says_anything(serve
     async with Ledger(server_url) as ledger:
         await ledger.migrate()
         asked = text("SHOW idle_in_transaction_session_timeout")
-        assert await ledger.read(lambda it: it.scalar(asked)) == "10s"
+        assert await ledger.read(lambda connection: connection.scalar(asked)) == "10s"
 
 
 def thinking(url: str) -> Bounded[str]:
@@ -102,19 +102,28 @@ async def test_on_sqlite_one_that_has_written_nothing_yet_is_in_nobodys_way(
 ) -> None:
     """It stands still before its first write: the others write meanwhile."""
     async with Ledger(prepared_file_url) as ledger:
-        await ledger.write(lambda it: it.execute(text("CREATE TABLE notes (n INTEGER)")))
+        await ledger.write(
+            lambda connection: connection.execute(text("CREATE TABLE notes (n INTEGER)"))
+        )
         other = await asyncio.to_thread(thinking, prepared_file_url)
         other.send_signal(signal.SIGSTOP)
         try:
             for _ in range(5):
-                await ledger.write(lambda it: it.execute(text(ADD)))
+                await ledger.write(lambda connection: connection.execute(text(ADD)))
         finally:
             other.send_signal(signal.SIGCONT)
             # What it read is not true any more: it thinks once more.
             told, _ = await asyncio.to_thread(other.communicate, "on\non\n", timeout=60)
         assert (told, other.returncode) == ("thinks\n", 0)
         numbers = text("SELECT n FROM notes ORDER BY n")
-        assert await ledger.read(lambda it: list(it.scalars(numbers))) == [0, 1, 2, 3, 4, 5]
+        assert await ledger.read(lambda connection: list(connection.scalars(numbers))) == [
+            0,
+            1,
+            2,
+            3,
+            4,
+            5,
+        ]
 
 
 async def test_what_was_decided_on_an_old_state_is_decided_again(
@@ -141,9 +150,13 @@ async def test_what_was_decided_on_an_old_state_is_decided_again(
         return write
 
     async with Ledger(prepared_file_url) as ledger:
-        await ledger.write(lambda it: it.execute(text("CREATE TABLE notes (n INTEGER)")))
+        await ledger.write(
+            lambda connection: connection.execute(text("CREATE TABLE notes (n INTEGER)"))
+        )
         tasks = [
-            asyncio.create_task(ledger.decide(lambda it, which=which: decide(it, which)))
+            asyncio.create_task(
+                ledger.decide(lambda connection, which=which: decide(connection, which))
+            )
             for which in range(3)
         ]
         await asyncio.to_thread(thinking.wait)

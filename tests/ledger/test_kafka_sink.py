@@ -58,7 +58,7 @@ def event(key: str, number: int, seq: int, *, padding: int = 0) -> OutboxEvent:
 
 
 async def arrived(broker: KafkaBroker) -> dict[str, list[int]]:
-    return first_arrivals(it.value for it in await broker.messages())
+    return first_arrivals(message.value for message in await broker.messages())
 
 
 class TestAMessage:
@@ -78,10 +78,10 @@ class TestAMessage:
         """The one that other clients would choose too: aiokafka's own partitioner agrees."""
         from aiokafka.partitioner import DefaultPartitioner  # noqa: PLC0415 # pyright: ignore
 
-        events = [event(it.key, 0, seq) for seq, it in enumerate(some_events(20, 2))]
+        events = [event(source.key, 0, seq) for seq, source in enumerate(some_events(20, 2))]
         assert await sink.send(events) == [None] * 40
         messages = await broker.messages()
-        assert len({it.partition for it in messages}) > 1
+        assert len({message.partition for message in messages}) > 1
         for message in messages:
             assert message.partition == DefaultPartitioner()(message.key, [0, 1, 2, 3], [])
 

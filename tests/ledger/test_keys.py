@@ -214,7 +214,7 @@ class TestEnsuringAKey:
 
     async def test_by_several_processes_at_once_makes_one(self, ledger: Ledger, url: str) -> None:
         async with Ledger(url) as other:
-            pairs = [(it.keys.ensure(CHOSEN, name="first")) for it in (ledger, other) * 5]
+            pairs = [(opened.keys.ensure(CHOSEN, name="first")) for opened in (ledger, other) * 5]
             made = await asyncio.gather(*pairs)
         assert len({info.id for info in made}) == 1
         assert len(await ledger.keys.list()) == 1

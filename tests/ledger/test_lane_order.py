@@ -39,7 +39,7 @@ async def make(ledger: Ledger, id: str, lane: str = "anna") -> None:
     await ledger.jobs.submit(CHAT, b"1", id=id, lane=lane)
 
 
-class Hand:
+class RecordWorker:
     """A worker that takes what Redis gives it and asks the row, as every worker does."""
 
     def __init__(self, ledger: Ledger, engine: Engine) -> None:
@@ -86,7 +86,7 @@ async def test_a_savepoint_that_is_undone_changes_nothing(
             await savepoint.rollback()
             await session.commit()
         await make(ledger, "second")
-        assert await Hand(ledger, engine).work_until(2) == ["first", "second"]
+        assert await RecordWorker(ledger, engine).work_until(2) == ["first", "second"]
     await theirs.dispose()
 
 
@@ -100,8 +100,8 @@ async def test_what_nobody_brought_comes_before_what_was_brought(
     ledger.jobs.fastpath = relay
     await make(ledger, "second")
     await make(ledger, "third")
-    began = await Hand(ledger, engine).work_until(4)
-    assert [it for it in began if it != "other"] == ["first", "second", "third"]
+    began = await RecordWorker(ledger, engine).work_until(4)
+    assert [id for id in began if id != "other"] == ["first", "second", "third"]
 
 
 async def test_what_redis_has_lost_comes_before_what_is_made_then(
@@ -113,9 +113,9 @@ async def test_what_redis_has_lost_comes_before_what_is_made_then(
     await relay.look()
     server.ask("FLUSHALL")
     await make(ledger, "third")
-    hand = Hand(ledger, engine)
-    await hand.work()
-    assert await hand.work_until(3, relay.look) == ["first", "second", "third"]
+    worker = RecordWorker(ledger, engine)
+    await worker.work()
+    assert await worker.work_until(3, relay.look) == ["first", "second", "third"]
 
 
 async def test_one_that_runs_keeps_its_lane_when_redis_forgets_it(
@@ -128,11 +128,11 @@ async def test_one_that_runs_keeps_its_lane_when_redis_forgets_it(
     assert isinstance(running, Lease)
     server.ask("FLUSHALL")
     await make(ledger, "second")
-    hand = Hand(ledger, engine)
-    await hand.work()
-    assert hand.began == []
+    worker = RecordWorker(ledger, engine)
+    await worker.work()
+    assert worker.began == []
     await recorder.end(running, Complete(running), cancelled=False)
-    assert await hand.work_until(1, relay.look) == ["second"]
+    assert await worker.work_until(1, relay.look) == ["second"]
 
 
 async def test_a_head_that_failed_keeps_its_lane_when_redis_forgets_it(
@@ -140,11 +140,11 @@ async def test_a_head_that_failed_keeps_its_lane_when_redis_forgets_it(
 ) -> None:
     """Its lane blocks: it waits while the head retries."""
     await make(ledger, "first")
-    hand = Hand(ledger, engine)
-    await hand.work(lambda lease: Fail(lease, "no", seconds(0.5)))
+    worker = RecordWorker(ledger, engine)
+    await worker.work(lambda lease: Fail(lease, "no", seconds(0.5)))
     server.ask("FLUSHALL")
     await make(ledger, "second")
-    assert await hand.work_until(3, relay.look) == ["first", "first", "second"]
+    assert await worker.work_until(3, relay.look) == ["first", "first", "second"]
 
 
 async def test_a_lane_that_skips_goes_on_while_its_head_retries(
@@ -153,9 +153,9 @@ async def test_a_lane_that_skips_goes_on_while_its_head_retries(
     await engine.queues.configure(CHAT, QueueOptions(lanes=LanePolicy.SKIP))
     await make(ledger, "first")
     await make(ledger, "second")
-    hand = Hand(ledger, engine)
-    await hand.work(lambda lease: Fail(lease, "no", seconds(60)))
-    assert await hand.work_until(2, relay.look) == ["first", "second"]
+    worker = RecordWorker(ledger, engine)
+    await worker.work(lambda lease: Fail(lease, "no", seconds(60)))
+    assert await worker.work_until(2, relay.look) == ["first", "second"]
 
 
 async def test_one_that_is_retried_has_its_old_place(
@@ -165,7 +165,11 @@ async def test_one_that_is_retried_has_its_old_place(
         await make(ledger, id)
     await ledger.jobs.cancel(CHAT, "first")
     await ledger.jobs.retry(CHAT, "first")
-    assert await Hand(ledger, engine).work_until(3, relay.look) == ["first", "second", "third"]
+    assert await RecordWorker(ledger, engine).work_until(3, relay.look) == [
+        "first",
+        "second",
+        "third",
+    ]
 
 
 async def test_through_an_outage_of_redis(ledger: Ledger) -> None:
@@ -182,7 +186,7 @@ async def test_through_an_outage_of_redis(ledger: Ledger) -> None:
                 if number == 30:
                     server.start()
                 await make(ledger, id)
-            assert await Hand(ledger, engine).work_until(60) == ids
+            assert await RecordWorker(ledger, engine).work_until(60) == ids
 
 
 async def test_of_several_producers_each_has_its_order(
@@ -202,15 +206,15 @@ async def test_of_several_producers_each_has_its_order(
                 if name == "b" and number == 10:
                     server.ask("FLUSHALL")
 
-    hand = Hand(ledger, engine)
+    worker = RecordWorker(ledger, engine)
     async with Relay(ledger, lambda: engine, log=Log(), look_every=SOON):
-        working = asyncio.create_task(hand.work_until(60))
+        working = asyncio.create_task(worker.work_until(60))
         await asyncio.gather(*map(produce, "abc"))
         # Nobody waits for the two seconds in which a maker brings its own.
         due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
-        await ledger.write(lambda it: it.execute(due))
+        await ledger.write(lambda connection: connection.execute(due))
         began = await working
     for name in "abc":
         for lane in (0, 1):
-            own = [it for it in began if it.startswith(name) and int(it[2:]) % 2 == lane]
+            own = [id for id in began if id.startswith(name) and int(id[2:]) % 2 == lane]
             assert own == sorted(own)

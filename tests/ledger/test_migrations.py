@@ -63,13 +63,15 @@ class TestMigrating:
     async def test_by_several_tasks_at_once_happens_once(self, url: str) -> None:
         async with Ledger(url) as one, Ledger(url) as other:
             done = await asyncio.gather(one.migrate(), other.migrate(), one.migrate())
-        assert sorted(str(it.before) for [it] in done) == [SCHEMA, SCHEMA, "None"]
+        assert sorted(str(migration.before) for [migration] in done) == [SCHEMA, SCHEMA, "None"]
 
     async def test_leaves_nothing_behind_where_a_step_fails(self, url: str) -> None:
         """A table of the same name is in the way of the first step."""
         async with Ledger(url) as ledger:
             await ledger.migrate()
-            await ledger.write(lambda it: it.execute(text(f"DROP TABLE {schema_version.name}")))
+            await ledger.write(
+                lambda connection: connection.execute(text(f"DROP TABLE {schema_version.name}"))
+            )
             with pytest.raises(Exception, match="already exists"):
                 await ledger.migrate()
 
@@ -80,7 +82,7 @@ class TestMigrating:
 
     async def test_touches_only_tables_that_begin_with_towpath(self, ledger: Ledger) -> None:
         """They may live beside the user's own."""
-        names = await ledger.read(lambda it: inspect(it).get_table_names())
+        names = await ledger.read(lambda connection: inspect(connection).get_table_names())
         assert names
         assert [name for name in names if not name.startswith("towpath_")] == []
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, Planted, planted
+from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, PlantedFault, planted
 from tests.ledger.records import REVIEWS, made
 from tests.waiting import eventually_async
 from tests.worker.running import working
@@ -32,7 +32,7 @@ def relay(ledger: Ledger, engine: Engine) -> Relay:
 
 
 @pytest.fixture
-def told(ledger: Ledger, relay: Relay) -> None:
+def fastpath(ledger: Ledger, relay: Relay) -> None:
     """Whoever changes a record tells Redis of it at once."""
     ledger.jobs.fastpath = relay
 
@@ -69,7 +69,7 @@ def wait_of(record: Record) -> float:
     return (record.due_at - record.created_at).total_seconds()
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("fastpath")
 class TestMoving:
     async def test_changes_the_row_and_redis(self, ledger: Ledger, engine: Engine) -> None:
         await made(ledger, delay=hours(1))
@@ -214,7 +214,7 @@ class TestWhatRedisDidNotHearOf:
         ids=str,
     )
     async def test_a_planted_fault_is_found(
-        self, ledger: Ledger, engine: Engine, relay: Relay, fault: Planted, promise: str
+        self, ledger: Ledger, engine: Engine, relay: Relay, fault: PlantedFault, promise: str
     ) -> None:
         with planted(fault), pytest.raises((AssertionError, ValueError)):
             await globals()[promise](ledger, engine, relay)
@@ -249,7 +249,7 @@ async def early_goes_back(ledger: Ledger, engine: Engine, relay: Relay) -> None:
     assert (begun.standing, begun.attempt) == (Standing.BEGUN, 1)
 
 
-@pytest.mark.usefixtures("told")
+@pytest.mark.usefixtures("fastpath")
 class TestSetting:
     async def test_makes_a_record(self, ledger: Ledger, engine: Engine) -> None:
         record, replaced = await ledger.jobs.set(REVIEWS, b"1", id="a", delay=hours(1))
@@ -266,7 +266,7 @@ class TestSetting:
         [lease] = await claim(engine, 10)
         assert (await ledger.jobs.begin(lease)).payload == b"2"
         await settle(ledger, engine, lease, Complete(lease, b"result"))
-        assert [it.id for it in (await ledger.jobs.list(REVIEWS)).records] == ["a"]
+        assert [listed.id for listed in (await ledger.jobs.list(REVIEWS)).records] == ["a"]
 
         async def nothing_left() -> bool:
             return await queued(engine) == []
@@ -320,9 +320,9 @@ class TestSetting:
     async def test_at_the_same_time_leaves_one_record(self, ledger: Ledger) -> None:
         payloads = [b"%d" % n for n in range(5)]
         placed = await asyncio.gather(
-            *(ledger.jobs.set(REVIEWS, it, id="a", delay=hours(1)) for it in payloads)
+            *(ledger.jobs.set(REVIEWS, payload, id="a", delay=hours(1)) for payload in payloads)
         )
-        assert sorted(it.replaced for it in placed) == [False, True, True, True, True]
+        assert sorted(answer.replaced for answer in placed) == [False, True, True, True, True]
         [last] = (await ledger.jobs.list(REVIEWS)).records
         assert last.payload in payloads
 

@@ -90,7 +90,7 @@ class TestAnEvent:
 
     def test_has_an_id_of_its_own_from_the_start(self) -> None:
         made = [NewEvent(type="a", key="k", data=b"1") for _ in range(100)]
-        assert len({it.id for it in made}) == 100
+        assert len({event.id for event in made}) == 100
 
     @pytest.mark.parametrize(
         "wrong",
@@ -149,8 +149,8 @@ class TestRefusedEvents:
 
     async def test_are_listed_with_the_reason(self, ledger: Ledger) -> None:
         refused = await ledger.outbox.refused("events")
-        assert [it.event.id for it in refused] == ["a/1", "b/1"]
-        assert {it.reason for it in refused} == {"the address is wrong"}
+        assert [row.event.id for row in refused] == ["a/1", "b/1"]
+        assert {row.reason for row in refused} == {"the address is wrong"}
         [second] = await ledger.outbox.refused("events", after=refused[0].event.seq, size=1)
         assert second == refused[1]
 
@@ -179,7 +179,7 @@ class TestRefusedEvents:
     async def test_can_be_discarded(self, ledger: Ledger) -> None:
         await put(ledger, an_event("c", 1))
         assert await ledger.outbox.delete("events", ["a/1", "c/1"]) == 1
-        assert [it.event.id for it in await ledger.outbox.refused("events")] == ["b/1"]
+        assert [row.event.id for row in await ledger.outbox.refused("events")] == ["b/1"]
         assert await pending(ledger) == 1
 
 

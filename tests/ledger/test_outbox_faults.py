@@ -43,7 +43,9 @@ class TestATransactionThatCommitsLate:
             somebodys_connection(server_url) as late,
         ):
             await ledger.migrate()
-            await late.run_sync(lambda it: ledger.outbox.put(it, [an_event("early", 1)]))
+            await late.run_sync(
+                lambda connection: ledger.outbox.put(connection, [an_event("early", 1)])
+            )
             async with Courier(ledger, [sink], options=QUICK):
                 await put(ledger, an_event("other", 1))
                 await all_gone(ledger)
@@ -60,7 +62,9 @@ class TestATransactionThatCommitsLate:
         ):
             await ledger.migrate()
             async with Courier(ledger, [sink], options=QUICK):
-                await late.run_sync(lambda it: ledger.outbox.put(it, [an_event("a", 1)]))
+                await late.run_sync(
+                    lambda connection: ledger.outbox.put(connection, [an_event("a", 1)])
+                )
                 await late.rollback()
                 await put(ledger, an_event("a", 2))
                 await all_gone(ledger)

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import event
 from sqlalchemy.engine import Connection, Engine
 
-from tests.faults.planting import Planted, planted
+from tests.faults.planting import PlantedFault, planted
 from tests.ledger.records import REVIEWS, lease, made
 from towpath.engine.model import Complete, Fail
 from towpath.ledger.errors import RecordNotDead
@@ -122,6 +122,6 @@ async def test_of_two_who_make_the_same_record_one_does(ledger: Ledger, other: L
 
 async def test_a_planted_fault_is_found(ledger: Ledger, other: Ledger) -> None:
     """Nobody compares what was decided with the row."""
-    fault = Planted("not compared", "attempts", "rewrite", "raise Overtaken", "pass")
+    fault = PlantedFault("not compared", "attempts", "rewrite", "raise Overtaken", "pass")
     with planted(fault), pytest.raises(AssertionError):
         await test_an_attempt_that_lost_its_record_does_not_end_it(ledger, other)

@@ -69,7 +69,7 @@ async def ledger(ledger: Ledger, url: str, request: pytest.FixtureRequest) -> As
 
 
 @pytest.fixture
-def said() -> Iterator[dict[str, Any]]:
+def sent_statements() -> Iterator[dict[str, Any]]:
     """Every statement that is sent, with parameters that it was sent with."""
     statements: dict[str, Any] = {}
 
@@ -91,7 +91,7 @@ async def everything_by_itself(ledger: Ledger, engine: Engine, server: EmbeddedS
     for id in ("a", "b", "c"):
         await ledger.jobs.submit("mails", b"1", id=id, lane="anna", subject=id, version=1)
     due = text("UPDATE towpath_jobs SET relay_at = 1 WHERE id = 'a'")
-    await ledger.write(lambda it: it.execute(due))
+    await ledger.write(lambda connection: connection.execute(due))
     await relay.look()
     server.ask("FLUSHALL")
     await relay.look()
@@ -102,7 +102,7 @@ async def everything_by_itself(ledger: Ledger, engine: Engine, server: EmbeddedS
     await ledger.jobs.begin(lease(later, 9))  # a name it no longer has
     assert (begun.standing, early.standing) == (Standing.BEGUN, Standing.EARLY)
     await ledger.jobs.end(Ending(lease(first, 7), Complete(lease(first, 7)), cancelled=False))
-    await ledger.write(lambda it: ledger.outbox.put(it, [an_event("p")]))
+    await ledger.write(lambda connection: ledger.outbox.put(connection, [an_event("p")]))
     shelf = MemorySink("shelf")
     async with Courier(ledger, [shelf]):
 
@@ -125,8 +125,8 @@ def wrong_steps_of_sqlite(connection: Connection, words: str, parameters: Any) -
     plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {words}", parameters)
     told = [str(row[3]) for row in plan]
     by_state = "(queue=? AND state=?)"  # all of one state may be all
-    wrong = [it for it in told if it.startswith("SCAN ") and it.split()[1] in LARGE]
-    return wrong + [it for it in told if by_state in it and "subject IN" in words]
+    wrong = [step for step in told if step.startswith("SCAN ") and step.split()[1] in LARGE]
+    return wrong + [step for step in told if by_state in step and "subject IN" in words]
 
 
 def wrong_steps_of_postgres(connection: Connection, words: str, parameters: Any) -> list[str]:
@@ -167,24 +167,31 @@ def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 async def test_no_statement_reads_the_history(
-    ledger: Ledger, url: str, server: EmbeddedServer, said: dict[str, Any]
+    ledger: Ledger, url: str, server: EmbeddedServer, sent_statements: dict[str, Any]
 ) -> None:
     async with Engine(server.url) as engine:
         await everything_by_itself(ledger, engine, server)
-    assert not [it for it in said if is_for_people(it)]
+    assert not [statement for statement in sent_statements if is_for_people(statement)]
     await shown_to_people(ledger)
-    assert [it for it in said if is_for_people(it)]
-    words = {it: parameters for it, parameters in said.items() if _reads(it)}
+    assert [statement for statement in sent_statements if is_for_people(statement)]
+    words = {
+        statement: parameters
+        for statement, parameters in sent_statements.items()
+        if _reads(statement)
+    }
     assert len(words) > 20
     postgres = url.startswith("postgresql")
     wrong_steps = wrong_steps_of_postgres if postgres else wrong_steps_of_sqlite
 
     def look(connection: Connection) -> dict[str, list[str]]:
         # On an empty table any plan is as good as another; here it has its history.
-        return {it: wrong_steps(connection, it, values) for it, values in words.items()}
+        return {
+            statement: wrong_steps(connection, statement, values)
+            for statement, values in words.items()
+        }
 
-    found = {it: wrong for it, wrong in (await ledger.write(look)).items() if wrong}
-    assert not found, "\n\n".join(f"{wrong}: {it}" for it, wrong in found.items())
+    found = {statement: wrong for statement, wrong in (await ledger.write(look)).items() if wrong}
+    assert not found, "\n\n".join(f"{wrong}: {statement}" for statement, wrong in found.items())
 
 
 def _reads(words: str) -> bool:

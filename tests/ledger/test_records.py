@@ -46,7 +46,7 @@ class TestMaking:
     ) -> None:
         ids = [f"r{n % 50}" for n in range(200)]
         answers = await asyncio.gather(*(ledger.jobs.submit(REVIEWS, b"1", id=id) for id in ids))
-        assert sum(not it.existed for it in answers) == 50
+        assert sum(not answer.existed for answer in answers) == 50
         assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 50
 
     async def test_two_processes_make_the_same_record_once(self, url: str, ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ class TestMaking:
                     ledger.jobs.submit(REVIEWS, b"1", id=f"r{n}", subject="s", version=n),
                     other.jobs.submit(REVIEWS, b"1", id=f"r{n}", subject="s", version=n),
                 )
-                assert sorted(it.existed for it in both) == [False, True]
+                assert sorted(answer.existed for answer in both) == [False, True]
 
     async def test_names_and_options_are_checked_before_anything_is_written(
         self, ledger: Ledger
@@ -126,7 +126,9 @@ class TestSubjects:
                 for n in (3, 0, 4, 2, 1, 4, 3, 0)
             ]
             await asyncio.gather(*arrivals)
-        states = {str(it.id): it.state for it in (await ledger.jobs.list(REVIEWS)).records}
+        states = {
+            str(record.id): record.state for record in (await ledger.jobs.list(REVIEWS)).records
+        }
         assert states.pop("r4") is RecordState.PENDING
         assert set(states.values()) == {RecordState.SUPERSEDED}
 
@@ -142,9 +144,12 @@ class TestTheLatestOfASubject:
         for n in range(LOOKED_BACK + 5):
             await made(ledger, f"r{n}", subject="s", revision=f"c{n}", follows=f"c{n - 1}")
         records = (await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)).records
-        assert [it.id for it in records] == [f"r{LOOKED_BACK + 4}"]
+        assert [record.id for record in records] == [f"r{LOOKED_BACK + 4}"]
         key = (REVIEWS, "s")
-        assert len((await ledger.read(lambda it: histories(it, [key])))[key]) == LOOKED_BACK
+        assert (
+            len((await ledger.read(lambda connection: histories(connection, [key])))[key])
+            == LOOKED_BACK
+        )
 
     async def test_an_id_that_is_about_something_else_changes_nothing(self, ledger: Ledger) -> None:
         await made(ledger, "a")
@@ -158,9 +163,9 @@ class TestTheLatestOfASubject:
     async def test_two_of_one_event_in_one_batch_are_one_record(self, ledger: Ledger) -> None:
         places = [{"subject": "s", "version": 1, "revision": "c"}] * 8
         answers = await asyncio.gather(
-            *(made(ledger, f"r{n}", **it) for n, it in enumerate(places))
+            *(made(ledger, f"r{n}", **place) for n, place in enumerate(places))
         )
-        assert len({it.id for it in answers}) == 1
+        assert len({answer.id for answer in answers}) == 1
         assert (await ledger.jobs.counts(REVIEWS))[RecordState.PENDING] == 1
 
 
@@ -224,17 +229,17 @@ class TestLooking:
         for n in range(5):
             await made(ledger, f"r{n}", subject=f"github:o/r#{n % 2}", version=n)
         page = await ledger.jobs.list(REVIEWS, size=2)
-        assert [it.id for it in page.records] == ["r4", "r3"]
+        assert [record.id for record in page.records] == ["r4", "r3"]
         rest = await ledger.jobs.list(REVIEWS, size=3, after=page.after)
-        assert [it.id for it in rest.records] == ["r2", "r1", "r0"]
+        assert [record.id for record in rest.records] == ["r2", "r1", "r0"]
         assert rest.after is None
         pending = await ledger.jobs.list(REVIEWS, state=RecordState.PENDING)
-        assert [it.id for it in pending.records] == ["r4", "r3"]
+        assert [record.id for record in pending.records] == ["r4", "r3"]
         some = await ledger.jobs.list(REVIEWS, prefix="github:o/r#1")
-        assert [it.id for it in some.records] == ["r3", "r1"]
+        assert [record.id for record in some.records] == ["r3", "r1"]
         assert (await ledger.jobs.list(REVIEWS, prefix="github:o_")).records == []
         one = await ledger.jobs.list(REVIEWS, subject="github:o/r#0")
-        assert [it.id for it in one.records] == ["r4", "r2", "r0"]
+        assert [record.id for record in one.records] == ["r4", "r2", "r0"]
 
     async def test_a_mark_that_is_none_is_refused(self, ledger: Ledger) -> None:
         with pytest.raises(InvalidOption, match="after"):
@@ -246,9 +251,9 @@ class TestLooking:
         await ledger.jobs.cancel(REVIEWS, "gone")
         assert await ledger.jobs.trim() == 0
         old = text("UPDATE towpath_jobs SET finished_at = 1 WHERE finished_at IS NOT NULL")
-        await ledger.write(lambda it: it.execute(old))
+        await ledger.write(lambda connection: connection.execute(old))
         await ledger.jobs.trim()
-        assert [it.id for it in (await ledger.jobs.list(REVIEWS)).records] == ["open"]
+        assert [record.id for record in (await ledger.jobs.list(REVIEWS)).records] == ["open"]
 
 
 class TestTelling:
@@ -268,7 +273,9 @@ class TestTelling:
             await made(ledger, "e", subject="s", version=1)
             await made(ledger, "f", subject="s", version=2)
             told = "SELECT type, key FROM towpath_outbox ORDER BY seq"
-            events = await ledger.read(lambda it: [tuple(row) for row in it.execute(text(told))])
+            events = await ledger.read(
+                lambda connection: [tuple(row) for row in connection.execute(text(told))]
+            )
         assert events == [
             ("towpath.job.completed", "reviews/a"),
             ("towpath.job.dead", "reviews/b"),
@@ -280,4 +287,4 @@ class TestTelling:
         await made(ledger)
         await ledger.jobs.cancel(REVIEWS, "a")
         count = text("SELECT count(*) FROM towpath_outbox")
-        assert await ledger.read(lambda it: it.scalar(count)) == 0
+        assert await ledger.read(lambda connection: connection.scalar(count)) == 0

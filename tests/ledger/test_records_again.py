@@ -38,7 +38,9 @@ async def test_one_that_is_sent_again_is_due_when_it_was(
     async with Engine(server.url) as engine:
         ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
         await failed_once(ledger, engine)
-        await ledger.write(lambda it: it.exec_driver_sql("UPDATE towpath_jobs SET created_at = 1"))
+        await ledger.write(
+            lambda connection: connection.exec_driver_sql("UPDATE towpath_jobs SET created_at = 1")
+        )
         server.ask("FLUSHALL")
         assert (await ledger.jobs.submit(REVIEWS, b"1", id="a")).existed
         job = await engine.inspect.job(job_ref(REVIEWS, "a"))

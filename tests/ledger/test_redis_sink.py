@@ -40,13 +40,13 @@ def stream(server: EmbeddedServer, name: str = "events") -> list[dict[str, bytes
     """The entries of a stream, oldest first."""
     found: list[dict[str, bytes]] = []
     for entry in items(server.ask("XRANGE", f"towpath:stream:{name}", "-", "+")):
-        flat = [it for it in items(items(entry)[1]) if isinstance(it, bytes)]
+        flat = [item for item in items(items(entry)[1]) if isinstance(item, bytes)]
         found.append({k.decode(): v for k, v in zip(flat[::2], flat[1::2], strict=True)})
     return found
 
 
 def arrived(server: EmbeddedServer) -> dict[str, list[int]]:
-    return first_arrivals(it["event"] for it in stream(server))
+    return first_arrivals(entry["event"] for entry in stream(server))
 
 
 class TestTheStream:

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from tests.ledger.own_transactions import named
 from tests.ledger.records import SHORT
 from tests.waiting import eventually_async
-from tests.worker.test_isolation import Shards, running_shards, shards
+from tests.worker.test_isolation import FreezableShards, running_shards, shards
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -28,6 +28,8 @@ from towpath.telemetry.logs import Log
 
 __all__ = ["running_shards", "shards"]
 REVIEWS = "reviews"
+ALL_DUE = text("UPDATE towpath_jobs SET relay_at = 1")
+"""The time to look for every record has come."""
 
 
 @pytest.fixture
@@ -43,14 +45,14 @@ def ref(record: Record) -> JobRef:
 async def missed(ledger: Ledger, *ids: str) -> list[Record]:
     """Records that nobody brought to Redis, and whose time to be looked for has come."""
     made = [(await ledger.jobs.submit(REVIEWS, b"1", id=id)).record for id in ids]
-    await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+    await ledger.write(lambda connection: connection.execute(ALL_DUE))
     return made
 
 
 async def due(ledger: Ledger) -> None:
     """Let the time come of what a relay has still to see to."""
     change = text("UPDATE towpath_jobs SET relay_at = 1 WHERE relay_at IS NOT NULL")
-    await ledger.write(lambda it: it.execute(change))
+    await ledger.write(lambda connection: connection.execute(change))
 
 
 async def begun(ledger: Ledger, engine: Engine) -> Lease:
@@ -59,11 +61,11 @@ async def begun(ledger: Ledger, engine: Engine) -> Lease:
     await engine.submit(REVIEWS, b"", id="a")
     [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
     await ledger.jobs.begin(lease)
-    await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+    await ledger.write(lambda connection: connection.execute(ALL_DUE))
     return lease
 
 
-class Interrupted(Engine):
+class InterruptedEngine(Engine):
     """An engine with which something else happens while jobs are on their way."""
 
     interruption: Callable[[], Awaitable[object]] | None = None
@@ -91,10 +93,14 @@ class TestARelay:
         await missed(ledger, "a", "b")
         with caplog.at_level("INFO", "towpath"):
             await relay.look()
-        lines = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
-        said = [it for it in lines if it["event"] == "records.queued"]
-        assert sum(it["jobs"] for it in said) == 2
-        assert {it["queue"] for it in said} == {REVIEWS}
+        lines = [
+            cast("dict[str, Any]", record.msg)
+            for record in caplog.records
+            if record.name == "towpath"
+        ]
+        said = [line for line in lines if line["event"] == "records.queued"]
+        assert sum(line["jobs"] for line in said) == 2
+        assert {line["queue"] for line in said} == {REVIEWS}
 
     async def test_brings_what_was_missed_in_the_order_it_was_made(
         self, ledger: Ledger, engine: Engine, relay: Relay
@@ -131,7 +137,7 @@ class TestARelay:
     ) -> None:
         made = await ledger.jobs.submit(REVIEWS, b"1", delay=seconds(600))
         await ledger.write(
-            lambda it: it.execute(
+            lambda connection: connection.execute(
                 text("UPDATE towpath_jobs SET relay_at = 1, due_at = due_at - 300000")
             )
         )
@@ -150,13 +156,13 @@ class TestWhenRedisLosesEverything:
             await ledger.jobs.submit(REVIEWS, b"1", id=id)
         await relay.look()
         leases = {
-            str(it.id): it
-            for it in await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=3)
+            str(lease.id): lease
+            for lease in await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=3)
         }
         await ledger.jobs.begin(leases["running"])
         await ledger.jobs.begin(leases["done"])
         await ledger.write(
-            lambda it: it.execute(
+            lambda connection: connection.execute(
                 text("UPDATE towpath_jobs SET state = 'completed' WHERE id = 'done'")
             )
         )
@@ -164,7 +170,7 @@ class TestWhenRedisLosesEverything:
         server.ask("FLUSHALL")
         assert await relay.look() == 2
         again = await engine.claim(REVIEWS, worker="w", lease=seconds(30), count=9)
-        assert sorted(it.id for it in again) == ["pending", "running"]
+        assert sorted(lease.id for lease in again) == ["pending", "running"]
         for lease in again:
             assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
 
@@ -178,7 +184,7 @@ class TestWhenRedisLosesEverything:
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         seen = lease.token + future
         await ledger.write(
-            lambda it: it.execute(
+            lambda connection: connection.execute(
                 text("UPDATE towpath_jobs SET fence = :seen, state = 'running'"), {"seen": seen}
             )
         )
@@ -209,7 +215,7 @@ class TestWhenRedisLosesEverything:
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         await engine.complete(lease)
         assert await engine.inspect.state(ref(record)) is State.GONE
-        await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+        await ledger.write(lambda connection: connection.execute(ALL_DUE))
         assert await relay.look() == 1
         assert (await ledger.jobs.get(REVIEWS, "a")).job == "a~2"
         assert await engine.inspect.state(job_ref(REVIEWS, "a~2")) is State.READY
@@ -223,7 +229,7 @@ class TestWhenTheyDisagree:
         await relay.look()
         [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30))
         await engine.bury(lease, "poison")
-        await ledger.write(lambda it: it.execute(text("UPDATE towpath_jobs SET relay_at = 1")))
+        await ledger.write(lambda connection: connection.execute(ALL_DUE))
         await relay.look()
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
@@ -266,7 +272,7 @@ class TestWhenTheyDisagree:
             "UPDATE towpath_jobs SET priority = 1000 WHERE id = 'priority'",
             "UPDATE towpath_jobs SET options = '{nonsense' WHERE id = 'options'",
         ):
-            await ledger.write(lambda it, change=change: it.execute(text(change)))
+            await ledger.write(lambda connection, change=change: connection.execute(text(change)))
         assert await relay.look() == 1
         for id in ("priority", "options"):
             record = await ledger.jobs.get(REVIEWS, id)
@@ -295,7 +301,7 @@ class TestWhenTheyDisagree:
         self, server: EmbeddedServer, ledger: Ledger
     ) -> None:
         """The relay has read the row, and writes that it saw the job: not more than that."""
-        async with Interrupted(server.url, limits=SHORT) as engine:
+        async with InterruptedEngine(server.url, limits=SHORT) as engine:
             lease = await begun(ledger, engine)
             engine.interruption = lambda: ledger.jobs.cancel(REVIEWS, "a")
             relay = Relay(ledger, lambda: engine, log=Log())
@@ -311,7 +317,7 @@ class TestWhatEndedLongAgo:
     ) -> None:
         old = "UPDATE towpath_jobs SET state = 'completed', finished_at = 1, relay_at = NULL"
         await missed(ledger, *(f"old{n}" for n in range(150)))
-        await ledger.write(lambda it: it.execute(text(old)))
+        await ledger.write(lambda connection: connection.execute(text(old)))
         await missed(ledger, "new")
         left: list[int] = []
         for _ in range(2):
@@ -343,7 +349,7 @@ class TestWhileRedisIsAway:
 
 class TestBesideAFrozenShard:
     async def test_what_is_committed_for_others_is_brought_at_once(
-        self, ledger: Ledger, url: str, shards: Shards
+        self, ledger: Ledger, url: str, shards: FreezableShards
     ) -> None:
         """Neither what was committed with a record of that shard waits for it, nor what was later:
         no relay looks here that could bring it.
@@ -368,7 +374,7 @@ class TestBesideAFrozenShard:
         await database.dispose()
 
     async def test_who_makes_a_record_for_another_does_not_wait(
-        self, ledger: Ledger, shards: Shards, monkeypatch: pytest.MonkeyPatch
+        self, ledger: Ledger, shards: FreezableShards, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not even if it was made in one transaction with a record of that shard."""
         monkeypatch.setattr("towpath.ledger.records.jobs.NUDGE", seconds(60))
@@ -379,9 +385,9 @@ class TestBesideAFrozenShard:
             shards.freeze()
             # The first goes alone; those that come meanwhile go together.
             queues = (shards.bad, shards.bad, shards.good)
-            *waiting, mine = [asyncio.create_task(ledger.jobs.submit(it, b"1")) for it in queues]
+            *waiting, mine = [asyncio.create_task(ledger.jobs.submit(q, b"1")) for q in queues]
             await asyncio.wait_for(mine, timeout=30)
-            assert not any(it.done() for it in waiting)
+            assert not any(task.done() for task in waiting)
             assert (await engine.inspect.counts(shards.good)).ready == 1
             shards.thaw()
             await asyncio.gather(*waiting)

@@ -90,7 +90,7 @@ async def test_is_not_in_an_error_of_the_database(ledger: Ledger, table: str) ->
         shown += "".join(traceback.format_exception(refusal.value))
     assert table in shown
     assert "hidden" in shown  # the parameters of statements
-    assert [it for it in (secret, CHOSEN) if it in shown] == []
+    assert [hidden for hidden in (secret, CHOSEN) if hidden in shown] == []
 
 
 def contents(folder: Path) -> bytes:

@@ -20,7 +20,7 @@ def query(column: str) -> Select[Any]:
 
 async def found(ledger: Ledger, names: list[str]) -> list[str]:
     asked = {"in_queue": REVIEWS, "names": names}
-    return await ledger.read(lambda it: list(it.scalars(query("id"), asked)))
+    return await ledger.read(lambda connection: list(connection.scalars(query("id"), asked)))
 
 
 async def test_finds_what_is_named_and_nothing_else(ledger: Ledger) -> None:

@@ -156,7 +156,7 @@ class TestAJobInATransaction:
             assert await rows(ledger) == 0
             tickets = await sell.submit_many([1, 2, 3], in_transaction=session)
             await session.commit()
-            results = [await it.result(within=SOON) for it in tickets]
+            results = [await ticket.result(within=SOON) for ticket in tickets]
         assert results == [2, 4, 6]
 
     async def test_needs_no_redis(self, url: str, orders: AsyncEngine) -> None:

@@ -41,7 +41,7 @@ Say = Callable[[Request], str | None]
 """The status of an answer; None = the receiver hangs up."""
 
 
-class Endpoint(Receiver):
+class WebhookEndpoint(Receiver):
     """A receiver that says what it is told to for each request, and keeps what it took."""
 
     def __init__(self, say: Say = lambda _: "200 OK") -> None:
@@ -64,8 +64,8 @@ class Endpoint(Receiver):
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    async with Caller(allow=["127.0.0.0/8"], timeout=seconds(5)) as it:
-        yield it
+    async with Caller(allow=["127.0.0.0/8"], timeout=seconds(5)) as calling:
+        yield calling
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def event(key: str, number: int, seq: int) -> OutboxEvent:
     )
 
 
-async def sent(endpoint: Endpoint, caller: Caller, *events: OutboxEvent) -> list[Outcome]:
+async def sent(endpoint: WebhookEndpoint, caller: Caller, *events: OutboxEvent) -> list[Outcome]:
     async with receiving(endpoint):
         sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
         return list(await sink.send(events))
@@ -88,7 +88,7 @@ async def sent(endpoint: Endpoint, caller: Caller, *events: OutboxEvent) -> list
 
 class TestACall:
     async def test_is_signed_under_the_events_own_id(self, caller: Caller) -> None:
-        endpoint = Endpoint()
+        endpoint = WebhookEndpoint()
         assert await sent(endpoint, caller, event("a", 1, 1)) == [None]
         [request] = endpoint.requests
         told = verify([SECRET], request.headers, request.body)
@@ -97,22 +97,22 @@ class TestACall:
         assert json.loads(request.body)["id"] == "a/1"
 
     async def test_has_an_id_that_fits_however_long_the_events_own_is(self, caller: Caller) -> None:
-        endpoint = Endpoint()
+        endpoint = WebhookEndpoint()
         long = event("a" * 1000, 1, 1), event("ä" * 500, 1, 2), event("ä" * 500, 2, 3)
         assert await sent(endpoint, caller, *long) == [None] * 3
-        ids = [verify([SECRET], it.headers, it.body).id for it in endpoint.requests]
+        ids = [verify([SECRET], request.headers, request.body).id for request in endpoint.requests]
         assert len(set(ids)) == 3
 
     async def test_has_the_same_id_and_body_in_every_attempt(
         self, ledger: Ledger, caller: Caller
     ) -> None:
         answers = iter(["500 Oops", "425 Early", "429 Slow", "408 Late", "200 OK"])
-        endpoint = Endpoint(lambda _: next(answers))
+        endpoint = WebhookEndpoint(lambda _: next(answers))
         await put(ledger, an_event("a", 1))
         await carried(ledger, caller, endpoint)
         assert len(endpoint.requests) == 5
-        assert len({it.headers["webhook-id"] for it in endpoint.requests}) == 1
-        assert len({it.body for it in endpoint.requests}) == 1
+        assert len({request.headers["webhook-id"] for request in endpoint.requests}) == 1
+        assert len({request.body for request in endpoint.requests}) == 1
 
     def test_goes_only_where_calls_may_go(self, caller: Caller) -> None:
         with pytest.raises(CallRefused):
@@ -126,18 +126,20 @@ class TestACall:
 class TestAnAnswer:
     @pytest.mark.parametrize("status", ["200 OK", "202 Accepted", "204 Done"])
     async def test_of_2xx_takes_the_event(self, caller: Caller, status: str) -> None:
-        assert await sent(Endpoint(lambda _: status), caller, event("a", 1, 1)) == [None]
+        assert await sent(WebhookEndpoint(lambda _: status), caller, event("a", 1, 1)) == [None]
 
     @pytest.mark.parametrize("status", ["400 No", "404 No", "410 Gone", "413 Large", "302 Moved"])
     async def test_of_4xx_refuses_it_and_its_key_goes_on(self, caller: Caller, status: str) -> None:
         answers = iter([status, "200 OK"])
-        endpoint = Endpoint(lambda _: next(answers))
+        endpoint = WebhookEndpoint(lambda _: next(answers))
         outcomes = await sent(endpoint, caller, event("a", 1, 1), event("a", 2, 2))
         assert outcomes == [Refusal(f"the receiver answered {status[:3]}"), None]
 
     @pytest.mark.parametrize("status", ["500 Oops", "503 Later", "429 Slow", "408 Late"])
     async def test_of_5xx_stops_its_key_and_no_other(self, caller: Caller, status: str) -> None:
-        endpoint = Endpoint(lambda it: status if b'"subject":"a"' in it.body else "200 OK")
+        endpoint = WebhookEndpoint(
+            lambda request: status if b'"subject":"a"' in request.body else "200 OK"
+        )
         outcomes = await sent(
             endpoint, caller, event("a", 1, 1), event("a", 2, 2), event("b", 1, 3)
         )
@@ -166,17 +168,17 @@ class TestAnAnswer:
             assert await sink.send([event("a", 1, 1)]) == [None]
 
     async def test_that_does_not_come_is_later(self, caller: Caller) -> None:
-        endpoint = Endpoint(lambda _: None)
+        endpoint = WebhookEndpoint(lambda _: None)
         [outcome] = await sent(endpoint, caller, event("a", 1, 1))
         assert isinstance(outcome, Postponed)
 
     async def test_of_nobody_is_believed_after_a_few_calls(self, caller: Caller) -> None:
         """A hundred keys are not each tried at a receiver that is down."""
-        endpoint = Endpoint(lambda _: None)
+        endpoint = WebhookEndpoint(lambda _: None)
         events = [event(f"k{key}", 1, key) for key in range(100)]
         outcomes = await sent(endpoint, caller, *events)
         assert len(endpoint.requests) < 20
-        assert [it for it in outcomes if it is None] == []
+        assert [outcome for outcome in outcomes if outcome is None] == []
 
 
 class TestKeys:
@@ -200,7 +202,7 @@ class TestKeys:
         receiver = Receiver(behaviour=slowly)
         async with receiving(receiver):
             sink = WebhookSink(caller, receiver.url(), secrets=[SECRET], at_once=4)
-            events = [event(it.key, 0, seq) for seq, it in enumerate(some_events(12, 5))]
+            events = [event(source.key, 0, seq) for seq, source in enumerate(some_events(12, 5))]
             assert await sink.send(events) == [None] * 60
         assert 1 < most <= 4
 
@@ -212,13 +214,13 @@ class TestAReceiverInTrouble:
         """It answers 500, hangs up, or takes an event and says that it did not."""
         chance = random.Random(7)
 
-        def moody(request: Request) -> str | None:
+        def sometimes_fails(request: Request) -> str | None:
             if chance.random() < 0.05:
                 endpoint.taken.append(request.body)
                 return None
             return chance.choice(["200 OK", "200 OK", "200 OK", "500 Oops", "503 Later", None])
 
-        endpoint = Endpoint(moody)
+        endpoint = WebhookEndpoint(sometimes_fails)
         await put(ledger, *some_events(10, 20))
         await carried(ledger, caller, endpoint)
         assert first_arrivals(endpoint.taken) == expected(10, 20)
@@ -238,7 +240,7 @@ class TestAReceiverInTrouble:
                 async with Courier(ledger, [sink], options=QUICK):
                     await eventually_async(lambda: _called(silent, 9))
                     await silent.end()
-            endpoint = Endpoint()
+            endpoint = WebhookEndpoint()
             async with (
                 receiving(endpoint, port=silent.port),
                 Courier(ledger, [sink], options=QUICK),
@@ -247,7 +249,7 @@ class TestAReceiverInTrouble:
         assert first_arrivals(endpoint.taken) == expected(3, 4)
 
     async def test_that_was_away_is_found_again(self, ledger: Ledger, caller: Caller) -> None:
-        endpoint = Endpoint()
+        endpoint = WebhookEndpoint()
         async with receiving(endpoint):
             pass
         sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
@@ -262,7 +264,9 @@ class TestAReceiverInTrouble:
     async def test_that_chokes_on_one_event_gets_the_others(
         self, ledger: Ledger, caller: Caller
     ) -> None:
-        endpoint = Endpoint(lambda it: "500 Oops" if b'"k0/1"' in it.body else "200 OK")
+        endpoint = WebhookEndpoint(
+            lambda request: "500 Oops" if b'"k0/1"' in request.body else "200 OK"
+        )
         options = CourierOptions(
             attempts=2, look_every=milliseconds(5), first_pause=milliseconds(1)
         )
@@ -281,7 +285,7 @@ class TestAReceiverInTrouble:
         assert refused.reason == "not accepted in 2 attempts: the receiver answered 500"
 
 
-async def carried(ledger: Ledger, caller: Caller, endpoint: Endpoint) -> None:
+async def carried(ledger: Ledger, caller: Caller, endpoint: WebhookEndpoint) -> None:
     """Everything in the outbox has reached *endpoint*."""
     quickly = CourierOptions(
         look_every=milliseconds(5), first_pause=milliseconds(1), longest_pause=milliseconds(4)

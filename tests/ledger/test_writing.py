@@ -21,7 +21,7 @@ from towpath.ledger.ledger import Ledger
 KEEP = text("INSERT INTO kept (name) VALUES (:name)")
 
 
-class Misfortune(Exception):
+class ChangeFailed(Exception):
     """Raised by a change."""
 
 
@@ -37,7 +37,7 @@ async def keep(ledger: Ledger, name: str) -> str:
     def change(connection: Connection) -> str:
         connection.execute(KEEP, {"name": name})
         if name.startswith("bad"):
-            raise Misfortune(name)
+            raise ChangeFailed(name)
         return name
 
     return await ledger.write(change)
@@ -54,7 +54,7 @@ class TestWriting:
         assert await names(kept) == ["one"]
 
     async def test_leaves_nothing_of_a_change_that_raises(self, kept: Ledger) -> None:
-        with pytest.raises(Misfortune):
+        with pytest.raises(ChangeFailed):
             await keep(kept, "bad")
         assert await names(kept) == []
 
@@ -64,9 +64,11 @@ class TestWriting:
         outcomes = await asyncio.gather(
             *(keep(kept, name) for name in wanted), return_exceptions=True
         )
-        failed = [type(it) for it in outcomes if isinstance(it, BaseException)]
-        assert failed == [Misfortune] * 6 + [LedgerRefused]
-        assert await names(kept) == sorted(it for it in outcomes if isinstance(it, str))
+        failed = [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)]
+        assert failed == [ChangeFailed] * 6 + [LedgerRefused]
+        assert await names(kept) == sorted(
+            outcome for outcome in outcomes if isinstance(outcome, str)
+        )
         assert len(await names(kept)) == 24
 
     async def test_a_caller_who_gives_up_harms_nobody(self, kept: Ledger) -> None:
@@ -75,7 +77,7 @@ class TestWriting:
         for task in tasks[::2]:
             task.cancel()
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
-        done = [it for it in outcomes if isinstance(it, str)]
+        done = [outcome for outcome in outcomes if isinstance(outcome, str)]
         assert done == ["n1", "n3", "n5", "n7", "n9"]
         assert set(done) <= set(await names(kept))
 
@@ -127,7 +129,7 @@ class TestOnSqlite:
 
         def settings(connection: Connection) -> list[object]:
             asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-            return [connection.exec_driver_sql(f"PRAGMA {it}").scalar() for it in asked]
+            return [connection.exec_driver_sql(f"PRAGMA {setting}").scalar() for setting in asked]
 
         assert await kept.write(settings) == ["wal", 2, 1, 0]  # it waits by itself
         assert await kept.read(settings) == ["wal", 2, 1, 5000]
@@ -139,7 +141,7 @@ class TestOnSqlite:
     async def test_what_decides_can_not_write(self, kept: Ledger) -> None:
         def decide(connection: Connection) -> Write[None]:
             connection.execute(KEEP, {"name": "too early"})
-            return lambda it: it.execute(KEEP, {"name": "in time"}).close()
+            return lambda writer: writer.execute(KEEP, {"name": "in time"}).close()
 
         with pytest.raises(LedgerRefused, match="may only decide"):
             await kept.decide(decide)
@@ -186,6 +188,6 @@ class TestOnSqlite:
             keep(kept, "three"),
             return_exceptions=True,
         )
-        assert [type(it) for it in outcomes] == [str, str, LedgerRefused, str]
+        assert [type(outcome) for outcome in outcomes] == [str, str, LedgerRefused, str]
         assert "UNIQUE" in str(outcomes[2])
         assert await names(kept) == ["one", "three", "two"]

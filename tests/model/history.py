@@ -8,14 +8,14 @@ from typing import Any
 
 from tests.model.values import (
     Exchanged,
-    Held,
-    New,
+    HeldLease,
+    JobSpec,
     Options,
-    Placed,
+    PlacedJob,
     Refusal,
     Renewed,
     Settle,
-    Taken,
+    SubmittedJob,
 )
 
 
@@ -23,7 +23,7 @@ from tests.model.values import (
 class _Life:
     """One job of one id, as its answers tell."""
 
-    new: New
+    new: JobSpec
     not_before: int
     delivered: int = 0
     released: int = 0
@@ -35,7 +35,7 @@ class _Life:
     """The worker whose limit it counts towards."""
 
 
-class History:
+class AnswerHistory:
     """Every accepted change, in order."""
 
     def __init__(self, options: Options) -> None:
@@ -55,8 +55,8 @@ class History:
         if isinstance(found, Refusal):
             return
         if isinstance(found, Exchanged):
-            for it, outcome in zip(asked["settlements"], found.outcomes, strict=True):
-                self._settled(now, it, outcome)
+            for settlement, outcome in zip(asked["settlements"], found.outcomes, strict=True):
+                self._settled(now, settlement, outcome)
             self._delivered(now, found.leases)
         elif verb == "submit":
             for new, taken in zip(asked["jobs"], found, strict=True):
@@ -74,13 +74,13 @@ class History:
             rest = tuple(value for name, value in asked.items() if name not in ("id", "token"))
             self._settled(now, Settle(verb, asked["id"], asked["token"], rest), found)
 
-    def submitted(self, now: int, new: New, taken: Any) -> None:
-        if isinstance(taken, Taken) and not taken.existed:
+    def submitted(self, now: int, new: JobSpec, taken: Any) -> None:
+        if isinstance(taken, SubmittedJob) and not taken.existed:
             self._begun(now, new)
 
-    def _set(self, now: int, jobs: list[New], found: list[Any]) -> None:
+    def _set(self, now: int, jobs: list[JobSpec], found: list[Any]) -> None:
         for new, placed in zip(jobs, found, strict=bool(jobs)):
-            if isinstance(placed, Placed):
+            if isinstance(placed, PlacedJob):
                 self._begun(now, new)
 
     def _moved(self, now: int, moves: dict[str, tuple[str, int]], found: list[Any]) -> None:
@@ -88,30 +88,30 @@ class History:
             if not isinstance(state, Refusal):
                 self._lives[id].not_before = max(now, ms if kind == "due" else now + ms)
 
-    def _begun(self, now: int, new: New) -> None:
+    def _begun(self, now: int, new: JobSpec) -> None:
         self._submitted[new.id] += 1
         self._lives[new.id] = _Life(new, new.due or now + new.delay)
 
-    def _settled(self, now: int, it: Settle, outcome: Any) -> None:
-        if isinstance(outcome, Refusal) or it.verb == "progress":
+    def _settled(self, now: int, settlement: Settle, outcome: Any) -> None:
+        if isinstance(outcome, Refusal) or settlement.verb == "progress":
             return
-        life = self._lives[it.id]
-        assert life.token == it.token, "a stale lease was accepted (I6)"
+        life = self._lives[settlement.id]
+        assert life.token == settlement.token, "a stale lease was accepted (I6)"
         if isinstance(outcome, Renewed):
             life.expires = outcome.expires
             return
-        if it.verb == "complete":
-            self._completed[it.id].add(it.token)
-            most = self._submitted[it.id]
-            assert len(self._completed[it.id]) <= most, "completed twice (I4)"
-        life.released += it.verb == "release"
+        if settlement.verb == "complete":
+            self._completed[settlement.id].add(settlement.token)
+            most = self._submitted[settlement.id]
+            assert len(self._completed[settlement.id]) <= most, "completed twice (I4)"
+        life.released += settlement.verb == "release"
         life.expires = 0
         if outcome == "delayed":
-            delay = it.rest[0]
+            delay = settlement.rest[0]
             wait = delay if delay is not None else life.new.retry
             life.not_before = now + (self._options.retry if wait is None else wait)
 
-    def _delivered(self, now: int, leases: list[Held]) -> None:
+    def _delivered(self, now: int, leases: list[HeldLease]) -> None:
         priorities = [lease.priority for lease in leases]
         assert priorities == sorted(priorities, reverse=True), "a lower priority came first (I10)"
         for lease in leases:
@@ -127,17 +127,17 @@ class History:
             life.token, life.expires, life.counted_by = lease.token, lease.expires, ""
             self._last_token = lease.token
 
-    def _fits(self, now: int, asked: dict[str, Any], leases: list[Held]) -> None:
+    def _fits(self, now: int, asked: dict[str, Any], leases: list[HeldLease]) -> None:
         """What was asked for: one of the selectors, and no more than the worker may hold."""
         most, named = asked.get("max_held"), asked.get("selectors")
         for lease in leases:
             self._lives[lease.id].counted_by = asked["worker"] if most else ""
             assert not named or lease.selector in named, "a selector that nobody asked for (K16)"
-        held = [it for it in self._lives.values() if it.expires > now]
-        mine = [it for it in held if it.counted_by == asked["worker"]]
+        held = [life for life in self._lives.values() if life.expires > now]
+        mine = [life for life in held if life.counted_by == asked["worker"]]
         assert not (leases and most) or len(mine) <= most, "holds more than it may (K16)"
 
-    def _lane_mates(self, now: int, lease: Held) -> list[str]:
+    def _lane_mates(self, now: int, lease: HeldLease) -> list[str]:
         return [
             id
             for id, life in self._lives.items()

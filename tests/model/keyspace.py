@@ -29,7 +29,7 @@ return found
 
 
 @dataclass(frozen=True)
-class World:
+class ModelTarget:
     """Where programs run."""
 
     url: str
@@ -57,7 +57,7 @@ class Keyspace:
 
     def lasting(self, *passing: str) -> list[str]:
         """Keys that begin so, and should go by themselves, but never would."""
-        begin = tuple(self._tag + it for it in passing)
+        begin = tuple(self._tag + beginning for beginning in passing)
         found = [name for name in self._full_names() if name.startswith(begin)]
         return [name for name in found if self._connection.ask("PTTL", name) == -1]
 

@@ -12,8 +12,8 @@ from hypothesis import Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from tests.model.keyspace import World
-from tests.model.living_oracle import Bounds, Listed, LivingOracle, Said
+from tests.model.keyspace import ModelTarget
+from tests.model.living_oracle import ListedWorker, LivingBounds, LivingOracle, WorkerReport
 from tests.model.plain_engine import START
 from tests.model.runs import chosen_settings
 from towpath.clock import ManualClock, milliseconds
@@ -21,14 +21,14 @@ from towpath.engine.engine import Engine
 from towpath.engine.living import Doing, LivingWorker, RunningJob
 from towpath.engine.model import job_ref
 
-BOUNDS = Bounds(known=4, listed=3, queues=2, jobs=2)
+BOUNDS = LivingBounds(known=4, listed=3, queues=2, jobs=2)
 KEYS = ("towpath:{workers}:living", "towpath:{workers}:told")
 QUEUE = "mails"
 LASTS = (10_000, 25_000)
 
 names = st.sampled_from(["9", "10", "{x}:ü", "anna", "berta", "carla"])
 said = st.builds(
-    Said,
+    WorkerReport,
     host=st.sampled_from(["build-3", "ü host"]),
     queues=st.lists(st.sampled_from("dcba"), max_size=4, unique=True).map(tuple),
     jobs=st.lists(st.tuples(st.sampled_from(["m-1", "m-2", "9"]), st.integers(1, 5)), max_size=4)
@@ -39,15 +39,15 @@ said = st.builds(
 class LivingAgainstOracle(RuleBasedStateMachine):
     """Whoever tells, withdraws and is silent: engine and oracle list the same workers."""
 
-    world: ClassVar[World]
+    target: ClassVar[ModelTarget]
 
     def __init__(self) -> None:
         super().__init__()
         self.clock = ManualClock(START)
         self.oracle = LivingOracle(BOUNDS, self.now)
         self._runner, self._open = asyncio.Runner(), AsyncExitStack()
-        self.world.connection.ask("DEL", *KEYS)
-        engine = Engine(self.world.url, clock=self.clock, scripts=self.world.scripts)
+        self.target.connection.ask("DEL", *KEYS)
+        engine = Engine(self.target.url, clock=self.clock, scripts=self.target.scripts)
         self.engine = self.run(self._open.enter_async_context(engine))
 
     @property
@@ -58,7 +58,7 @@ class LivingAgainstOracle(RuleBasedStateMachine):
         return self._runner.get_loop().run_until_complete(work)
 
     @rule(name=names, said=said, lasts=st.sampled_from(LASTS))
-    def tell(self, name: str, said: Said, lasts: int) -> None:
+    def tell(self, name: str, said: WorkerReport, lasts: int) -> None:
         expected = self.oracle.tell(name, said, lasts)
         work = self.engine.workers.tell(name, _doing(said), lasts=milliseconds(lasts))
         found = self.run(work)
@@ -68,7 +68,7 @@ class LivingAgainstOracle(RuleBasedStateMachine):
     @rule(names=st.lists(names, min_size=3, max_size=6))
     def many_tell(self, names: list[str]) -> None:
         for name in names:
-            self.tell(name, Said("build-3", ("a",), ()), LASTS[-1])
+            self.tell(name, WorkerReport("build-3", ("a",), ()), LASTS[-1])
 
     @rule(name=names)
     def withdraw(self, name: str) -> None:
@@ -90,10 +90,10 @@ class LivingAgainstOracle(RuleBasedStateMachine):
             self.time(max(0, moments[which % len(moments)] + off - self.now))
 
     def agree(self) -> None:
-        found = [_listed(it) for it in self.run(self.engine.workers.list())]
+        found = [_listed(worker) for worker in self.run(self.engine.workers.list())]
         wanted = self.oracle.list()
         assert found == wanted, f"engine {found}, oracle {wanted}"
-        known, told = (self.world.connection.ask(*it) for it in _COUNTED)
+        known, told = (self.target.connection.ask(*command) for command in _COUNTED)
         assert known == told, f"{known} workers are known, and {told} have said something"
         assert isinstance(known, int)
         assert known <= BOUNDS.known, f"{known} workers are known"
@@ -103,29 +103,29 @@ class LivingAgainstOracle(RuleBasedStateMachine):
             self.run(self._open.aclose())
         finally:
             self._runner.close()
-            self.world.connection.ask("DEL", *KEYS)
+            self.target.connection.ask("DEL", *KEYS)
 
 
 _COUNTED = (("ZCARD", KEYS[0]), ("HLEN", KEYS[1]))
 
 
-def _doing(said: Said) -> Doing:
+def _doing(said: WorkerReport) -> Doing:
     return Doing(
         host=said.host, pid=7, queues=said.queues, serving=len(said.queues), slots=4,
         running=len(said.jobs), jobs=[RunningJob(job_ref(QUEUE, id), at) for id, at in said.jobs],
     )  # fmt: skip
 
 
-def _listed(worker: LivingWorker) -> Listed:
+def _listed(worker: LivingWorker) -> ListedWorker:
     doing = worker.doing
-    jobs = tuple((str(it.job.id), it.since_ms) for it in doing.jobs)
-    said = Said(doing.host, tuple(doing.queues), jobs)
+    jobs = tuple((str(job.job.id), job.since_ms) for job in doing.jobs)
+    said = WorkerReport(doing.host, tuple(doing.queues), jobs)
     since = int(worker.since.timestamp() * 1000)
-    return Listed(worker.name, since, said, doing.serving, doing.running)
+    return ListedWorker(worker.name, since, said, doing.serving, doing.running)
 
 
 def run_living(
-    world: World,
+    target: ModelTarget,
     *,
     programs: int,
     seed: int,
@@ -136,7 +136,7 @@ def run_living(
     class Program(LivingAgainstOracle):
         pass
 
-    Program.world = world
+    Program.target = target
     Program.__name__ = LivingAgainstOracle.__name__
     chosen = chosen_settings(programs, phases)
     run_state_machine_as_test(hypothesis.seed(seed)(Program), settings=chosen)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Said:
+class WorkerReport:
     """What a worker says of itself."""
 
     host: str
@@ -16,18 +16,18 @@ class Said:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedWorker:
     """A worker as it is listed."""
 
     name: str
     since: int
-    said: Said
+    said: WorkerReport
     serving: int
     running: int
 
 
 @dataclass
-class Bounds:
+class LivingBounds:
     """How many there may be of what."""
 
     known: int
@@ -40,32 +40,32 @@ class Bounds:
 class LivingOracle:
     """The workers of a deployment."""
 
-    bounds: Bounds
+    bounds: LivingBounds
     now: int
     until: dict[str, int] = field(default_factory=dict[str, int])
     """Worker -> when it will have been silent for too long."""
-    shown: dict[str, Listed] = field(default_factory=dict[str, Listed])
+    shown: dict[str, ListedWorker] = field(default_factory=dict[str, ListedWorker])
 
     def alive(self) -> list[str]:
         """In the order in which they will be silent for too long."""
         lasting = [name for name, until in self.until.items() if until > self.now]
         return sorted(lasting, key=lambda name: (self.until[name], name))
 
-    def tell(self, name: str, said: Said, lasts: int) -> bool:
+    def tell(self, name: str, said: WorkerReport, lasts: int) -> bool:
         alive = self.alive()
         if name not in alive and len(alive) >= self.bounds.known:
             return False
         since = self.shown[name].since if name in alive else self.now
         queues = tuple(sorted(said.queues)[: self.bounds.queues])
-        jobs = tuple(sorted(said.jobs, key=lambda it: it[1])[: self.bounds.jobs])
-        few = Said(said.host, queues, jobs)
+        jobs = tuple(sorted(said.jobs, key=lambda job: job[1])[: self.bounds.jobs])
+        few = WorkerReport(said.host, queues, jobs)
         self.until[name] = self.now + lasts
-        self.shown[name] = Listed(name, since, few, len(said.queues), len(said.jobs))
+        self.shown[name] = ListedWorker(name, since, few, len(said.queues), len(said.jobs))
         return True
 
     def gone(self, name: str) -> None:
         self.until.pop(name, None)
 
-    def list(self) -> list[Listed]:
+    def list(self) -> list[ListedWorker]:
         """By name."""
         return [self.shown[name] for name in sorted(self.alive()[: self.bounds.listed])]

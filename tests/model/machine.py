@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from tests.model import plain, programs, questions
-from tests.model.history import History
-from tests.model.keyspace import Keyspace, World
+from tests.model.history import AnswerHistory
+from tests.model.keyspace import Keyspace, ModelTarget
 from tests.model.oracle import Oracle
 from tests.model.plain_engine import PlainEngine
 from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
@@ -20,8 +20,8 @@ from tests.model.values import (
     OPEN,
     WAITS,
     Exchanged,
-    Held,
-    New,
+    HeldLease,
+    JobSpec,
     Options,
     Refusal,
     Settle,
@@ -47,21 +47,21 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     programs would have nobody who submits, or nobody who claims.
     """
 
-    world: ClassVar[World]
+    target: ClassVar[ModelTarget]
 
     def __init__(self) -> None:
         super().__init__()
         queue = f"program-{next(_numbers)}"
         self.plain_engine = PlainEngine(
-            self.world.url, self.world.address, queue, self.world.scripts
+            self.target.url, self.target.address, queue, self.target.scripts
         )
-        self.keyspace = Keyspace(self.world.connection, queue)
+        self.keyspace = Keyspace(self.target.connection, queue)
         self.calls: dict[str, tuple[int, str, dict[str, Any]]] = {}
         self.claiming = itertools.cycle(programs.CLAIMING)
         self.other = itertools.cycle(programs.OTHER)
         self.unnamed = itertools.count(999, -1)  # the order of their texts is not their age
-        self.jobs: list[New] = []
-        self.leases: list[Held] = []
+        self.jobs: list[JobSpec] = []
+        self.leases: list[HeldLease] = []
         self.log: list[str] = []
         self.lost: dict[str, Any] | None = None
         """What the next call's reply is lost for: other options of the queue."""
@@ -72,7 +72,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.options = Options(**options, **rare)
         self.may_flood = flood == 7 and not self.options.max_length
         self.oracle = Oracle(self.options, self.plain_engine.now)
-        self.history = History(self.options)
+        self.history = AnswerHistory(self.options)
         self.plain_engine.open(self.options)
 
     @rule(step=programs.step())
@@ -139,17 +139,17 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     # ── submit ───────────────────────────────────────────────────────────────────────────
 
-    def new(self, wanted: dict[str, Any]) -> New:
+    def new(self, wanted: dict[str, Any]) -> JobSpec:
         rest = {name: value for name, value in wanted.items() if name != "when"}
         kind, ms = wanted.get("when", ("delay", 0))
         rest[kind] = self.plain_engine.now + ms if kind == "due" else ms
         named = "id" in wanted
         rest.setdefault("id", f"u{next(self.unnamed)}")
         rest.setdefault("payload", b"x")
-        return New(named=named, **rest)
+        return JobSpec(named=named, **rest)
 
     def submit(self, wanted: list[dict[str, Any]]) -> None:
-        jobs = [self.new(it) for it in wanted]
+        jobs = [self.new(fields) for fields in wanted]
         self.both("submit", jobs=jobs)
         self.jobs += jobs
 
@@ -213,13 +213,13 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def claim_selected(self, worker: str, count: int, how: dict[str, Any]) -> None:
         """By selector, with a limit, or both; if there are no such jobs, some come first."""
         if not any(job.new.selector for job in self.oracle.ready()):
-            self.submit([{"selector": it} for it in ("o/n|dev", "{x}:9", "o/n|dev")])
+            self.submit([{"selector": selector} for selector in ("o/n|dev", "{x}:9", "o/n|dev")])
         self.leases += self.both("claim", worker=worker, lease=LONGEST_LEASE, count=count, **how)
 
     def claim_lane(self, lane: str, lease: int) -> None:
         self.claim("w3", lease, 2, lane)
 
-    def lease(self, which: int) -> Held | None:
+    def lease(self, which: int) -> HeldLease | None:
         """A lease that is held, or (below 0) that was; any if there is none such."""
         held = [lease for lease in self.leases if self.oracle.holds(lease.id, lease.token)]
         past = [lease for lease in self.leases if lease not in held]
@@ -263,7 +263,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def move(self, which: list[int], whens: list[tuple[str, int]]) -> None:
         """Mostly jobs that wait, several of them at once."""
         waiting = [job.new for state in WAITS for job in self.oracle.jobs_in(state)]
-        ids = [new.id for it in which for new in _pick(waiting if it < 5 else self.jobs, it)]
+        ids = [new.id for n in which for new in _pick(waiting if n < 5 else self.jobs, n)]
         now = self.plain_engine.now
         moves = {
             id: (kind, now + ms if kind == "due" else ms)
@@ -275,7 +275,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def set(self, wanted: list[dict[str, Any]], which: int) -> None:
         """The first of them often under the id of a job that is there."""
         known = [{"id": new.id} for new in _pick(self.jobs, which) if which < 5]
-        jobs = [self.new({**it, **dict(*known[i : i + 1])}) for i, it in enumerate(wanted)]
+        jobs = [self.new({**fields, **dict(*known[i : i + 1])}) for i, fields in enumerate(wanted)]
         self.both("set", jobs=jobs)
         self.jobs += jobs
 
@@ -390,7 +390,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.time(LONGEST_KEEP + LONGEST_MEMORY)
         while self.both("trim", limit=1000):
             pass
-        left = {it for it in self.keyspace.names() if not it.startswith(PASSING)}
+        left = {name for name in self.keyspace.names() if not name.startswith(PASSING)}
         assert left <= FIXED_KEYS, f"left behind: {left - FIXED_KEYS} (I14)"
         assert not self.keyspace.lasting(*PASSING)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tests.faults.planting import Planted
+from tests.faults.planting import PlantedFault
 from towpath.engine.script import Scripts, lua_text
 from towpath.engine.space import BESIDE
 
@@ -274,7 +274,7 @@ MUTANTS = [
         "a wish to cancel beats the completion",
         ("complete", "finish(job, 'done')", "finish(job, job.cancel and 'cancelled' or 'done')"),
     ),
-    Mutant("a dead job is not kept", ("ends", "enter_dead(job, reason)", "remove(job)")),
+    Mutant("a dead job is not kept", ("ends", "enter_dead(job, reason)", "delete_job(job)")),
     Mutant("a finished job is not kept", ("ends", "if keep > 0 then", "if false then")),
     Mutant(
         "trim leaves the record",
@@ -349,25 +349,25 @@ MUTANTS = [
 
 _DECLARING = "towpath.engine.options", "InForce.declaring"
 DECLARATIONS = [
-    Planted(
+    PlantedFault(
         "a declaration undoes what an operator changed",
         *_DECLARING,
         "if getattr(self.options, name) == getattr(base, name)",
         "if True",
     ),
-    Planted(
+    PlantedFault(
         "only the first declaration holds",
         *_DECLARING,
         "base = self.base",
         "base = QueueOptions()",
     ),
-    Planted(
+    PlantedFault(
         "a declaration forgets the options that it does not name",
         *_DECLARING,
         "known | msgspec.to_builtins(dict(wanted))",
         "msgspec.to_builtins(dict(wanted))",
     ),
-    Planted(
+    PlantedFault(
         "a reset gives the defaults",
         "towpath.engine.options",
         "InForce.base",

@@ -15,16 +15,16 @@ from tests.model.values import (
     OPEN,
     WAITS,
     Exchanged,
-    Held,
+    HeldLease,
+    IdsByTime,
     Job,
-    New,
+    JobSpec,
     Options,
-    Placed,
+    PlacedJob,
     Refusal,
     Renewed,
     Settle,
-    Shelves,
-    Taken,
+    SubmittedJob,
 )
 
 REAP_MOST = 100
@@ -57,29 +57,31 @@ class Oracle(Places):
             return Exchanged(answer.outcomes, self._still_held(answer.leases))
         return answer
 
-    def _still_held(self, leases: list[Held]) -> list[Held]:
+    def _still_held(self, leases: list[HeldLease]) -> list[HeldLease]:
         held = [self._held(lease.id, lease.token) for lease in leases]
         return [self._answer(job) for job in held if isinstance(job, Job)]
 
     # ── submit ───────────────────────────────────────────────────────────────────────────
 
-    def submit(self, jobs: list[New]) -> list[Any]:
+    def submit(self, jobs: list[JobSpec]) -> list[Any]:
         return [self._submit(new) for new in jobs]
 
-    def _submit(self, new: New) -> Taken | Refusal:
+    def _submit(self, new: JobSpec) -> SubmittedJob | Refusal:
         if known := self.find(new.id):
-            return Taken(new.id, known.state, existed=True, same=known.new.payload == new.payload)
+            return SubmittedJob(
+                new.id, known.state, existed=True, same=known.new.payload == new.payload
+            )
         if new.named and self.seen.get(new.id, 0) > self.now:
-            return Taken(new.id, "gone", existed=True)
+            return SubmittedJob(new.id, "gone", existed=True)
         if self._is_full():
             return Refusal("queue_full")
         self.totals["submitted"] += 1
-        return Taken(new.id, self._take_in(new).state)
+        return SubmittedJob(new.id, self._take_in(new).state)
 
     def _is_full(self) -> bool:
         return 0 < self.options.max_length <= self.length()
 
-    def _take_in(self, new: New) -> Job:
+    def _take_in(self, new: JobSpec) -> Job:
         tick = self._tick()
         job = self.jobs[new.id] = Job(new, submitted=self.now, tick=tick, turn=tick)
         due = new.due or self.now + new.delay
@@ -99,7 +101,7 @@ class Oracle(Places):
         lane: str | None = None,
         selectors: tuple[str, ...] = (),
         max_held: int | None = None,
-    ) -> list[Held]:
+    ) -> list[HeldLease]:
         self._sweep(count, self._shelves())
         if max_held is not None:
             count = max(0, min(count, max_held - self.held_by(worker)))
@@ -107,20 +109,23 @@ class Oracle(Places):
         if lane is not None:
             found = [job for job in found if self.holders.get(lane) == job.id]
         return [
-            self._lease(it, worker, lease, counted=max_held is not None) for it in found[:count]
+            self._lease(job, worker, lease, counted=max_held is not None) for job in found[:count]
         ]
 
     def exchange(self, settlements: list[Settle], worker: str, lease: int, count: int) -> Exchanged:
         shelves = self._shelves()
-        outcomes = [getattr(self, it.verb)(it.id, it.token, *it.rest) for it in settlements]
+        outcomes = [
+            getattr(self, settlement.verb)(settlement.id, settlement.token, *settlement.rest)
+            for settlement in settlements
+        ]
         if count == 0:
             return Exchanged(outcomes, [])
         self._sweep(count, shelves)
         return Exchanged(
-            outcomes, [self._lease(it, worker, lease) for it in self._asked_for()[:count]]
+            outcomes, [self._lease(job, worker, lease) for job in self._asked_for()[:count]]
         )
 
-    def _sweep(self, count: int, shelves: Shelves) -> None:
+    def _sweep(self, count: int, shelves: IdsByTime) -> None:
         limit = max(PROMOTE_LEAST, count)
         self._reap(REAP_MOST, shelves)
         self.promote(limit)
@@ -137,7 +142,7 @@ class Oracle(Places):
         found = [] if self.paused else self.ready()
         return [job for job in found if not selectors or job.new.selector in selectors]
 
-    def _lease(self, job: Job, worker: str, lease: int, *, counted: bool = False) -> Held:
+    def _lease(self, job: Job, worker: str, lease: int, *, counted: bool = False) -> HeldLease:
         job.counted = counted
         self.last_token = max(self.last_token + 1, self.now * 1000)
         job.state, job.worker, job.token = "leased", worker, self.last_token
@@ -145,9 +150,9 @@ class Oracle(Places):
         job.expires = self.now + (job.new.lease or lease)
         return self._answer(job)
 
-    def _answer(self, job: Job) -> Held:
+    def _answer(self, job: Job) -> HeldLease:
         new = job.new
-        return Held(
+        return HeldLease(
             id=job.id,
             payload=new.payload,
             token=job.token,
@@ -280,10 +285,10 @@ class Oracle(Places):
                 self._come_forward(job)
         return job.state
 
-    def set(self, jobs: list[New]) -> list[Placed | Refusal]:
+    def set(self, jobs: list[JobSpec]) -> list[PlacedJob | Refusal]:
         return [self._set(new) for new in jobs]
 
-    def _set(self, new: New) -> Placed | Refusal:
+    def _set(self, new: JobSpec) -> PlacedJob | Refusal:
         """As if the old one had never been: all but who works on it, and its room."""
         old = self.find(new.id)
         state = old.state if old else ""
@@ -295,12 +300,12 @@ class Oracle(Places):
         if left is not None:
             self._leave_lane(left)
         self.totals["replaced" if state in WAITS else "submitted"] += 1
-        return Placed(new.id, self._take_in(new).state, state in WAITS)
+        return PlacedJob(new.id, self._take_in(new).state, state in WAITS)
 
     def reap(self, limit: int) -> int:
         return self._reap(limit, self._shelves())
 
-    def _reap(self, limit: int, shelves: Shelves) -> int:
+    def _reap(self, limit: int, shelves: IdsByTime) -> int:
         """At most *limit*; those that this very call has settled or renewed are among them."""
         ended = [id for id, expires in shelves.leased.items() if expires <= self.now]
         ended.sort(key=lambda id: (shelves.leased[id], id))
@@ -373,7 +378,7 @@ class Oracle(Places):
 
     def declare(self, wanted: dict[str, Any]) -> Options:
         """Each holds that still is what was declared of it last; a change of somebody's stays."""
-        held = {name: it for name, it in wanted.items() if self._as_declared(name)}
+        held = {name: value for name, value in wanted.items() if self._as_declared(name)}
         self.declared |= wanted
         self.options = replace(self.options, **held)
         return self.options

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.model.values import Job, Options, Shelves
+from tests.model.values import IdsByTime, Job, Options
 
 
 @dataclass
@@ -57,11 +57,13 @@ class Places:
     def ready_before(self, job: Job) -> int:
         """How many are before it: of its selector if it has one, or of all."""
         selector = job.new.selector
-        return [it for it in self.ready() if selector in (None, it.new.selector)].index(job)
+        return [other for other in self.ready() if selector in (None, other.new.selector)].index(
+            job
+        )
 
     def held_by(self, worker: str) -> int:
         """How many a worker holds of those that it claimed with a limit."""
-        return len([it for it in self.jobs_in("leased") if it.counted and it.worker == worker])
+        return len([job for job in self.jobs_in("leased") if job.counted and job.worker == worker])
 
     def waiting(self, lane: str) -> list[Job]:
         """Behind the head of *lane*, in the order of submission."""
@@ -141,13 +143,13 @@ class Places:
 
     # ── retention ────────────────────────────────────────────────────────────────────────
 
-    def _shelves(self) -> Shelves:
+    def _shelves(self) -> IdsByTime:
         kept = {job.id: job.gone_at for job in self.jobs.values() if job.gone_at is not None}
         dead = {job.id: job.dead_since for job in self.jobs_in("dead")}
         leased = {job.id: job.expires for job in self.jobs_in("leased")}
-        return Shelves(leased, kept, dead, dict(self.seen))
+        return IdsByTime(leased, kept, dead, dict(self.seen))
 
-    def _trim(self, limit: int, shelves: Shelves) -> int:
+    def _trim(self, limit: int, shelves: IdsByTime) -> int:
         """Remove what is too old; where nothing is, what is too many."""
         options = self.options
         kept = _outdated(shelves.kept, self.now, options.keep_most, limit)

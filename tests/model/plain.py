@@ -9,14 +9,14 @@ from tests.model.values import (
     NO_OTHER_ATTEMPT,
     OPEN,
     Counts,
-    Held,
-    New,
+    HeldLease,
+    JobSpec,
+    JobSummary,
     Options,
-    Placed,
+    PlacedJob,
     Refusal,
     Renewed,
-    Taken,
-    View,
+    SubmittedJob,
 )
 from towpath.clock import instant, milliseconds
 from towpath.engine import inspect, model
@@ -60,7 +60,7 @@ def wait(policy: RetryPolicy | None) -> int | None:
     return None if policy is None else NO_OTHER_ATTEMPT
 
 
-def asked(new: New) -> JobOptions:
+def asked(new: JobSpec) -> JobOptions:
     """What a submit is asked for, but id and payload; what is usual is not asked for."""
     found = JobOptions()
     if new.priority != NORMAL:
@@ -84,23 +84,23 @@ def asked(new: New) -> JobOptions:
     return found
 
 
-def new_job(new: New) -> NewJob:
+def new_job(new: JobSpec) -> NewJob:
     """An id that is not named is chosen here all the same, so that a program can be run again."""
     if new.named:
         return model.new_job(new.payload, **asked(new) | JobOptions(id=new.id))
     return model.new_job(new.payload, **asked(new))._replace(id=JobId(new.id))
 
 
-def taken(answer: model.Submitted) -> Taken:
-    return Taken(answer.id, answer.state, answer.existed, answer.same_payload)
+def taken(answer: model.Submitted) -> SubmittedJob:
+    return SubmittedJob(answer.id, answer.state, answer.existed, answer.same_payload)
 
 
-def placed(answer: model.Placed) -> Placed:
-    return Placed(answer.id, answer.state, answer.replaced)
+def placed(answer: model.Placed) -> PlacedJob:
+    return PlacedJob(answer.id, answer.state, answer.replaced)
 
 
-def held(lease: Lease) -> Held:
-    return Held(
+def held(lease: Lease) -> HeldLease:
+    return HeldLease(
         id=lease.id,
         payload=lease.payload,
         token=lease.token,
@@ -139,9 +139,9 @@ def _brief(reason: str) -> str:
     return "LEASE_ENDED" if reason.startswith("LEASE_ENDED:") else reason
 
 
-def view(job: JobInfo) -> View:
+def view(job: JobInfo) -> JobSummary:
     reason = job.reason and _brief(job.reason)
-    return View(
+    return JobSummary(
         id=job.id,
         state=job.state,
         priority=job.priority,
@@ -156,7 +156,10 @@ def view(job: JobInfo) -> View:
         token=job.token,
         cancel=job.cancel_requested,
         reason=reason,
-        failures=[(ms(it.at) or 0, it.worker, _brief(it.reason)) for it in job.failures],
+        failures=[
+            (ms(failure.at) or 0, failure.worker, _brief(failure.reason))
+            for failure in job.failures
+        ],
         progress=job.progress,
     )
 

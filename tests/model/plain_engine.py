@@ -15,14 +15,14 @@ from tests.model.values import (
     STATES,
     Counts,
     Exchanged,
-    Held,
-    Look,
-    New,
+    HeldLease,
+    JobDetails,
+    JobSpec,
+    JobSummary,
     Options,
     Refusal,
     Renewed,
     Settle,
-    View,
 )
 from tests.waiting import eventually_async
 from towpath.clock import ManualClock, instant, milliseconds
@@ -57,7 +57,7 @@ class PlainEngine:
         self._runner = asyncio.Runner()
         self._open = AsyncExitStack()
         self._leases: dict[tuple[str, int], Lease] = {}
-        self._looked: tuple[list[View], int, list[str]] = [], 0, []
+        self._looked: tuple[list[JobSummary], int, list[str]] = [], 0, []
         self._last: tuple[dict[str, list[str]], list[str]] = {}, []
 
     def open(self, options: Options) -> None:
@@ -146,7 +146,7 @@ class PlainEngine:
         await self._far.queues.options(self.queue)
         return self._far
 
-    def submit_alone(self, new: New) -> tuple[str, Any]:
+    def submit_alone(self, new: JobSpec) -> tuple[str, Any]:
         """A submit through the micro-batcher; also the id, if it was left to the engine."""
         asked = plain.asked(new) | (JobOptions(id=new.id) if new.named else JobOptions())
         try:
@@ -155,11 +155,12 @@ class PlainEngine:
             return new.id, plain.refusal(error)
         return answer.id, plain.taken(answer)
 
-    async def _submit(self, call: Call | None, jobs: list[New]) -> list[Any]:
+    async def _submit(self, call: Call | None, jobs: list[JobSpec]) -> list[Any]:
         wanted = [plain.new_job(new) for new in jobs]
         answers = await self.engine.submit_many(self.queue, wanted, call=call)
         return [
-            plain.refusal(it) if isinstance(it, TowpathError) else plain.taken(it) for it in answers
+            plain.refusal(answer) if isinstance(answer, TowpathError) else plain.taken(answer)
+            for answer in answers
         ]
 
     async def _claim(
@@ -172,7 +173,7 @@ class PlainEngine:
         lane: str | None = None,
         selectors: tuple[str, ...] = (),
         max_held: int | None = None,
-    ) -> list[Held]:
+    ) -> list[HeldLease]:
         leases = await self.engine.claim(
             self.queue,
             worker=worker,
@@ -190,13 +191,13 @@ class PlainEngine:
     ) -> Exchanged:
         answer = await self.engine.exchange(
             self.queue,
-            [self._settlement(it) for it in settlements],
+            [self._settlement(settlement) for settlement in settlements],
             worker=worker,
             lease=milliseconds(lease),
             count=count,
             call=call,
         )
-        outcomes = [plain.outcome(it) for it in answer.outcomes]
+        outcomes = [plain.outcome(outcome) for outcome in answer.outcomes]
         return Exchanged(outcomes, [self._keep(lease) for lease in answer.leases])
 
     async def _renew(self, call: Call | None, id: str, token: int, ttl: int) -> Renewed:
@@ -232,14 +233,17 @@ class PlainEngine:
             for id, (kind, ms) in moves.items()
         }
         answers = await self.engine.move_many(self.queue, wanted, call=call)
-        return [plain.refusal(it) if isinstance(it, TowpathError) else it for it in answers]
+        return [
+            plain.refusal(answer) if isinstance(answer, TowpathError) else answer
+            for answer in answers
+        ]
 
-    async def _set(self, call: Call | None, jobs: list[New]) -> list[Any]:
+    async def _set(self, call: Call | None, jobs: list[JobSpec]) -> list[Any]:
         wanted = [plain.new_job(new) for new in jobs]
         answers = await self.engine.set_many(self.queue, wanted, call=call)
         return [
-            plain.refusal(it) if isinstance(it, TowpathError) else plain.placed(it)
-            for it in answers
+            plain.refusal(answer) if isinstance(answer, TowpathError) else plain.placed(answer)
+            for answer in answers
         ]
 
     async def _retry(self, call: Call | None, id: str) -> str:
@@ -268,7 +272,7 @@ class PlainEngine:
 
     # ── leases and jobs by name ──────────────────────────────────────────────────────────
 
-    def _keep(self, lease: Lease) -> Held:
+    def _keep(self, lease: Lease) -> HeldLease:
         self._leases.setdefault((lease.id, lease.token), lease)
         return plain.held(lease)
 
@@ -278,9 +282,9 @@ class PlainEngine:
     def _ref(self, id: str) -> JobRef:
         return JobRef(self.queue, JobId(id))
 
-    def _settlement(self, it: Settle) -> Settlement:
-        lease, rest = self._lease(it.id, it.token), it.rest
-        match it.verb:
+    def _settlement(self, settle: Settle) -> Settlement:
+        lease, rest = self._lease(settle.id, settle.token), settle.rest
+        match settle.verb:
             case "complete":
                 return model.Complete(lease, rest[0])
             case "fail":
@@ -296,11 +300,11 @@ class PlainEngine:
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
-    def survey(self) -> tuple[Counts, dict[str, list[View]]]:
+    def survey(self) -> tuple[Counts, dict[str, list[JobSummary]]]:
         """How many jobs are where, and every job in its state."""
         return self.run(self._survey())
 
-    async def _survey(self) -> tuple[Counts, dict[str, list[View]]]:
+    async def _survey(self) -> tuple[Counts, dict[str, list[JobSummary]]]:
         found = await self.engine.inspect.counts(self.queue)
         counts = plain.counts(found)
         census = {
@@ -312,7 +316,7 @@ class PlainEngine:
             counts = replace(counts, groups=groups, found=of_text)
         return counts, census
 
-    async def _of_dead(self, dead: list[View]) -> tuple[dict[str, list[str]], list[str]]:
+    async def _of_dead(self, dead: list[JobSummary]) -> tuple[dict[str, list[str]], list[str]]:
         """By error, and by text; looked for again when others are dead, or in another order."""
         page = await self.engine.inspect.list(self.queue, State.DEAD, size=PAGE)
         looked = dead, self.now, [str(job.id) for job in page.jobs]
@@ -321,38 +325,40 @@ class PlainEngine:
             self._looked = looked
         return self._last
 
-    async def _listed(self, state: State) -> list[View]:
+    async def _listed(self, state: State) -> list[JobSummary]:
         """The ready and the waiting in order, the others by id."""
         page = await self.engine.inspect.list(self.queue, state, size=PAGE)
         views = [plain.view(job) for job in page.jobs]
-        return views if state in ("ready", "waiting") else sorted(views, key=lambda it: it.id)
+        return views if state in ("ready", "waiting") else sorted(views, key=lambda view: view.id)
 
     async def _groups(self) -> dict[str, list[str]]:
         found = await self.engine.inspect.dead_groups(self.queue)
         assert found.ungrouped == 0
         groups: dict[str, list[str]] = {}
-        for it in found.groups:
-            page = await self.engine.inspect.list(self.queue, State.DEAD, group=it.group, size=PAGE)
-            groups[it.error] = [job.id for job in page.jobs]
-            assert len(page.jobs) == it.count
+        for group in found.groups:
+            page = await self.engine.inspect.list(
+                self.queue, State.DEAD, group=group.group, size=PAGE
+            )
+            groups[group.error] = [job.id for job in page.jobs]
+            assert len(page.jobs) == group.count
         return groups
 
     async def _found(self) -> list[str]:
         found = await self.engine.inspect.search_dead(self.queue, SEARCHED.upper())
         return [job.id for job in found.jobs]
 
-    def look(self, id: str) -> Look | Refusal:
+    def look(self, id: str) -> JobDetails | Refusal:
         try:
             return self.run(self._look(self._ref(id)))
         except TowpathError as error:
             return plain.refusal(error)
 
-    async def _look(self, ref: JobRef) -> Look:
+    async def _look(self, ref: JobRef) -> JobDetails:
         job = await self.engine.inspect.job(ref)
         position = await self.engine.inspect.position(ref)
         why = (await self.engine.inspect.explain(ref)).why
         assert await self.engine.inspect.state(ref) == job.state
-        return Look(
+        return JobDetails(
             plain.view(job),
             payload=job.payload,
             result=job.result,

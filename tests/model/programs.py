@@ -96,7 +96,7 @@ declared: SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(DECLARED), st.integers(0, 2), min_size=1
 ).flatmap(
     lambda some: options.map(
-        lambda it: {name: it[name] if which else _usual[name] for name, which in some.items()}
+        lambda drawn: {name: drawn[name] if which else _usual[name] for name, which in some.items()}
     )
 )
 """Some options, as a program declares them; now and then what is usual anyway."""
@@ -139,7 +139,7 @@ def _settlement(draw: DrawFn) -> tuple[Any, ...]:
     verb = draw(
         st.sampled_from(["complete", "complete", "fail", "fail", "bury", "release", "renew"])
     )
-    return (verb, draw(held), *[draw(it) for it in _takes(verb)])
+    return (verb, draw(held), *[draw(values) for values in _takes(verb)])
 
 
 def _takes(verb: str) -> list[SearchStrategy[Any]]:
@@ -153,7 +153,7 @@ _under_lease = {verb: (held, *_takes(verb)) for verb in REST}
 def _lost_step(draw: DrawFn) -> tuple[Any, ...]:
     """A step whose first call gets no reply."""
     verb = draw(st.sampled_from(["submit", "set", "move", "claim", "complete", "exchange", "fail"]))
-    return (verb, *[draw(it) for it in STEPS[verb][1]])
+    return (verb, *[draw(values) for values in STEPS[verb][1]])
 
 
 _moments = st.lists(st.one_of(whens, st.just(("delay", 0))), min_size=1, max_size=2)
@@ -221,4 +221,4 @@ _often = [verb for verb, (often, _) in STEPS.items() for _ in range(often)]
 def step(draw: DrawFn) -> tuple[Any, ...]:
     """One step of a program."""
     verb = draw(st.sampled_from(_often))
-    return (verb, *[draw(it) for it in STEPS[verb][1]])
+    return (verb, *[draw(values) for values in STEPS[verb][1]])

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 
 from tests.model.oracle import Oracle
-from tests.model.values import STATES, Counts, Job, Look, Refusal, View
+from tests.model.values import STATES, Counts, Job, JobDetails, JobSummary, Refusal
 
 NOBODY_ASKED_FOR = 12_000
 
 
-def census(queue: Oracle) -> dict[str, list[View]]:
+def census(queue: Oracle) -> dict[str, list[JobSummary]]:
     """Every job in its state: the ready and the waiting in order, the others by id."""
     found = {state: sorted(queue.jobs_in(state), key=lambda job: job.id) for state in STATES}
     found["ready"] = queue.ready()
@@ -44,13 +44,13 @@ def error_of(reason: str) -> str:
 
 
 def _masked(word: re.Match[str]) -> str:
-    has_digit = any(it.isdigit() for it in word[0])
+    has_digit = any(character.isdigit() for character in word[0])
     if word[0][0].isdigit() or (has_digit and len(word[0]) >= 12):
         return "#"
     return re.sub("[0-9]+", "#", word[0])
 
 
-def look(queue: Oracle, id: str) -> Look | Refusal:
+def look(queue: Oracle, id: str) -> JobDetails | Refusal:
     """What a person is told about one job."""
     job = queue.find(id)
     if job is None:
@@ -62,7 +62,7 @@ def look(queue: Oracle, id: str) -> Look | Refusal:
     elif job.state == "waiting":
         ahead = queue.waiting(job.new.lane or "").index(job) + 1
     why = _why(queue, job, ahead)
-    return Look(view(job), job.new.payload, job.result, expires, ahead, why)
+    return JobDetails(view(job), job.new.payload, job.result, expires, ahead, why)
 
 
 def _why(queue: Oracle, job: Job, ahead: int | None) -> str:
@@ -104,9 +104,9 @@ def moments(queue: Oracle) -> dict[str, list[int]]:
     }
 
 
-def view(job: Job) -> View:
+def view(job: Job) -> JobSummary:
     leased, new = job.state == "leased", job.new
-    return View(
+    return JobSummary(
         id=job.id,
         state=job.state,
         priority=new.priority,
@@ -126,7 +126,7 @@ def view(job: Job) -> View:
     )
 
 
-def differences(found: dict[str, list[View]], wanted: dict[str, list[View]]) -> str:
+def differences(found: dict[str, list[JobSummary]], wanted: dict[str, list[JobSummary]]) -> str:
     return "\n".join(
         f"{state}: engine {found[state]}, oracle {wanted[state]}"
         for state in wanted

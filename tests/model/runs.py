@@ -9,7 +9,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.model.keyspace import World
+from tests.model.keyspace import ModelTarget
 from tests.model.machine import EngineAgainstOracle
 from towpath.engine.script import Scripts
 
@@ -21,7 +21,7 @@ _PROGRAM = re.compile(r"^state = .*^state.teardown\(\)", re.MULTILINE | re.DOTAL
 
 
 def run_programs(
-    world: World,
+    target: ModelTarget,
     *,
     programs: int,
     seed: int,
@@ -30,10 +30,10 @@ def run_programs(
     """Run that many random programs; raise what the first one fails with, its text in a note."""
     chosen = chosen_settings(ROUND, phases)
     # A reply that is lost on purpose is that of the call, not that the script is not known yet.
-    for script in (world.scripts or Scripts()).values():
-        world.connection.ask("SCRIPT", "LOAD", script.source)
+    for script in (target.scripts or Scripts()).values():
+        target.connection.ask("SCRIPT", "LOAD", script.source)
     for number in range(-(-programs // ROUND)):
-        run_state_machine_as_test(_machine(world, seed + number), settings=chosen)
+        run_state_machine_as_test(_machine(target, seed + number), settings=chosen)
 
 
 def chosen_settings(programs: int, phases: Collection[Phase]) -> settings:
@@ -51,11 +51,11 @@ def chosen_settings(programs: int, phases: Collection[Phase]) -> settings:
     )
 
 
-def _machine(world: World, seed: int) -> type[EngineAgainstOracle]:
+def _machine(target: ModelTarget, seed: int) -> type[EngineAgainstOracle]:
     class Program(EngineAgainstOracle):
         pass
 
-    Program.world = world
+    Program.target = target
     Program.__name__ = EngineAgainstOracle.__name__
     return hypothesis.seed(seed)(Program)
 

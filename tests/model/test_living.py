@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import Phase
 
-from tests.faults.planting import Planted, planted
-from tests.model.keyspace import World
+from tests.faults.planting import PlantedFault, planted
+from tests.model.keyspace import ModelTarget
 from tests.model.living import BOUNDS, run_living
 from tests.model.mutants import Mutant
 from tests.model.runs import program_of
@@ -18,7 +18,7 @@ SEED = 5
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that a short program reaches."""
     monkeypatch.setattr(living, "WORKERS_MOST", BOUNDS.known)
     monkeypatch.setattr(living, "SHOWN_MOST", BOUNDS.listed)
@@ -33,7 +33,7 @@ def connection(server: EmbeddedServer) -> Iterator[ServerConnection]:
 
 
 def test_engine_and_oracle_agree(server: EmbeddedServer, connection: ServerConnection) -> None:
-    run_living(World(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
+    run_living(ModelTarget(server.url, server.address, connection), programs=PROGRAMS, seed=SEED)
 
 
 _FORGET = "redis.call('HDEL', TOLD, name)"
@@ -98,17 +98,17 @@ MUTANTS = [
 def test_fault_is_found(
     mutant: Mutant, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
-    world = World(server.url, server.address, connection, mutant.scripts())
+    target = ModelTarget(server.url, server.address, connection, mutant.scripts())
     with pytest.raises(AssertionError) as failure:
-        run_living(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+        run_living(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     assert "tell(" in program_of(failure.value)
 
 
 _TELLING = "towpath.engine.living", "Workers.tell"
 TOLD_TOO_MUCH = [
-    Planted("a worker tells all of its queues", *_TELLING, "[:QUEUES_SHOWN]", "[:]"),
-    Planted("a worker tells all that it runs", *_TELLING, "[:JOBS_SHOWN]", "[:]"),
-    Planted(
+    PlantedFault("a worker tells all of its queues", *_TELLING, "[:QUEUES_SHOWN]", "[:]"),
+    PlantedFault("a worker tells all that it runs", *_TELLING, "[:JOBS_SHOWN]", "[:]"),
+    PlantedFault(
         "the jobs that began last are told",
         *_TELLING,
         "key=lambda job: job.since_ms",
@@ -119,9 +119,9 @@ TOLD_TOO_MUCH = [
 
 @pytest.mark.parametrize("fault", TOLD_TOO_MUCH, ids=str)
 def test_fault_of_what_is_told_is_found(
-    fault: Planted, server: EmbeddedServer, connection: ServerConnection
+    fault: PlantedFault, server: EmbeddedServer, connection: ServerConnection
 ) -> None:
-    world = World(server.url, server.address, connection)
+    target = ModelTarget(server.url, server.address, connection)
     with planted(fault), pytest.raises(AssertionError) as failure:
-        run_living(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+        run_living(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     assert "tell(" in program_of(failure.value)

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from tests.model import living_oracle, oracle, places, questions, values
-from tests.model.keyspace import World
+from tests.model.keyspace import ModelTarget
 from tests.model.runs import run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
 
@@ -24,8 +24,8 @@ def test_engine_and_oracle_agree(part: int, server: EmbeddedServer) -> None:
     seed = int(os.environ.get("TOWPATH_MODEL_SEED", random.randrange(2**32)))
     print(f"TOWPATH_MODEL_SEED={seed}")  # noqa: T201 -- shown when the test fails
     with ServerConnection(server.address) as connection:
-        world = World(server.url, server.address, connection)
-        run_programs(world, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
+        target = ModelTarget(server.url, server.address, connection)
+        run_programs(target, programs=PROGRAMS // PARTS, seed=seed + part * PROGRAMS)
 
 
 @pytest.mark.parametrize("module", [living_oracle, oracle, places, questions, values])

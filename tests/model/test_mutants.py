@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from hypothesis import Phase
 
-from tests.faults.planting import Planted, planted
+from tests.faults.planting import PlantedFault, planted
 from tests.model.group_mutants import GROUP_MUTANTS, SEARCH_MUTANTS
-from tests.model.keyspace import World
+from tests.model.keyspace import ModelTarget
 from tests.model.mutants import DECLARATIONS, MUTANTS, Mutant
 from tests.model.runs import program_of, run_programs
 from tests.model.selector_mutants import (
@@ -36,9 +36,9 @@ def test_fault_is_found(
 ) -> None:
     scripts = mutant.scripts()
     with ServerConnection(server.address) as connection:
-        world = World(server.url, server.address, connection, scripts)
+        target = ModelTarget(server.url, server.address, connection, scripts)
         with pytest.raises((AssertionError, TowpathError)) as failure:
-            run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+            run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     program = program_of(failure.value)
     assert "step" in program
     record_property("program", program)
@@ -47,16 +47,16 @@ def test_fault_is_found(
 
 def test_what_only_large_claims_do_is_right_for_all(server: EmbeddedServer) -> None:
     with ServerConnection(server.address) as connection:
-        world = World(server.url, server.address, connection, FRONT_FIRST.scripts())
-        run_programs(world, programs=30, seed=SEED)
+        target = ModelTarget(server.url, server.address, connection, FRONT_FIRST.scripts())
+        run_programs(target, programs=30, seed=SEED)
 
 
 @pytest.mark.parametrize("fault", DECLARATIONS, ids=str)
-def test_fault_of_declarations_is_found(fault: Planted, server: EmbeddedServer) -> None:
+def test_fault_of_declarations_is_found(fault: PlantedFault, server: EmbeddedServer) -> None:
     with planted(fault), ServerConnection(server.address) as connection:
-        world = World(server.url, server.address, connection)
+        target = ModelTarget(server.url, server.address, connection)
         with pytest.raises(AssertionError) as failure:
-            run_programs(world, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
+            run_programs(target, programs=PROGRAMS, seed=SEED, phases=[Phase.generate])
     assert "declare" in program_of(failure.value)
 
 

@@ -32,7 +32,7 @@ class Options:
 
 
 @dataclass(frozen=True)
-class New:
+class JobSpec:
     """A job to submit."""
 
     id: str
@@ -53,7 +53,7 @@ class New:
 class Job:
     """A job's record: what was asked for, and what became of it."""
 
-    new: New
+    new: JobSpec
     submitted: int
     tick: int
     turn: int
@@ -94,7 +94,7 @@ class Refusal:
 
 
 @dataclass(frozen=True)
-class Taken:
+class SubmittedJob:
     """A submitted job that exists, newly or from before."""
 
     id: str
@@ -104,7 +104,7 @@ class Taken:
 
 
 @dataclass(frozen=True)
-class Placed:
+class PlacedJob:
     """A job that was set, newly or in the place of another."""
 
     id: str
@@ -113,7 +113,7 @@ class Placed:
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldLease:
     """A job in a worker's hands."""
 
     id: str
@@ -140,7 +140,7 @@ class Renewed:
 @dataclass(frozen=True)
 class Exchanged:
     outcomes: list[Any]
-    leases: list[Held]
+    leases: list[HeldLease]
 
 
 @dataclass(frozen=True)
@@ -157,14 +157,14 @@ def changes_nothing(answer: Any) -> bool:
     """A refusal, and a submit of nothing new."""
     if isinstance(answer, list):
         return answer != [] and all(map(changes_nothing, cast(list[Any], answer)))
-    return isinstance(answer, Refusal) or (isinstance(answer, Taken) and answer.existed)
+    return isinstance(answer, Refusal) or (isinstance(answer, SubmittedJob) and answer.existed)
 
 
 # ── what a person sees ───────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True)
-class View:
+class JobSummary:
     """A job as a list shows it."""
 
     id: str
@@ -186,10 +186,10 @@ class View:
 
 
 @dataclass(frozen=True)
-class Look:
+class JobDetails:
     """Everything about one job."""
 
-    view: View
+    view: JobSummary
     payload: bytes
     result: bytes | None
     expires: int | None
@@ -212,7 +212,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Shelves:
+class IdsByTime:
     """What a call finds when it begins: ids by the time that counts."""
 
     leased: dict[str, int]

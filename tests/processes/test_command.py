@@ -54,7 +54,7 @@ def shell(script: str, pids: Path, **options: Any) -> Coroutine[Any, Any, Ended]
 
 
 def numbers(pids: Path) -> list[int]:
-    return [int(it) for it in pids.read_text().split()]
+    return [int(pid) for pid in pids.read_text().split()]
 
 
 def all_ended(pids: Path) -> bool:

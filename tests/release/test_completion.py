@@ -1,52 +1,143 @@
-"""The shell completes commands, as it does after `towpath --install-completion`."""
+"""After `towpath --install-completion`, shells complete commands: real ones, each in a new home."""
 
 import os
+import pty
+import shutil
 import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
-from tests.warm import COMMAND
+from tests.architecture.sources import ROOT
+from tests.waiting import eventually
+from tests.warm import COMMAND, Bounded
 
-ASKED = """
-eval "$(_TOWPATH_COMPLETE=source_bash towpath)"
-COMP_WORDS=({words}); COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
-_towpath_completion towpath
-printf '%s\\n' "${{COMPREPLY[@]}}"
-complete -p towpath
+BROUGHT = ROOT / ".venv" / "shells"
+REPORT = "\x07"
+"""Ctrl-G: the shell writes down the line as it stands."""
+SETUP = {
+    "bash": (".bashrc", """
+        PS1='ready> '
+        report() { printf '%s' "$READLINE_LINE" > ~/line; }
+        bind -x '"\\C-g": report'
+    """),
+    "zsh": (".zshrc", """
+        PS1='ready> '
+        report() { print -rn -- "$BUFFER" > ~/line; }
+        zle -N report
+        bindkey '^G' report
+    """),
+}  # fmt: skip
+CASES = {
+    "towpath dem": "towpath demo",
+    "towpath reviews sho": "towpath reviews show",
+    "towpath worker --proc": "towpath worker --processes",
+}
+
+
+def program(shell: str) -> str:
+    """Where the shell is; the test is skipped where it is not."""
+    found = shutil.which(shell) or shutil.which(shell, path=BROUGHT)
+    return found or pytest.skip(f"no {shell} here: `make .venv/shells` brings it on Debian")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """The home of somebody who has just installed Towpath."""
+    if (BROUGHT / "zshenv").exists() and shutil.which("zsh") is None:
+        shutil.copy(BROUGHT / "zshenv", tmp_path / ".zshenv")
+    for name, lines in SETUP.values():
+        (tmp_path / name).write_text(lines)
+    return tmp_path
+
+
+def environment(home: Path) -> dict[str, str]:
+    path = f"{COMMAND.parent}:{os.environ['PATH']}"
+    return {"PATH": path, "HOME": str(home), "TERM": "xterm", "LANG": "C.UTF-8"}
+
+
+def install(shell: str, home: Path) -> None:
+    """As people do: in the shell itself, which the command recognizes."""
+    told = subprocess.run(
+        [program(shell), "-c", "towpath --install-completion; true"],
+        env=environment(home), cwd=home, capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    assert f"{shell} completion installed" in told.stdout, told
+
+
+class Terminal:
+    """A shell that somebody types into."""
+
+    def __init__(self, shell: str, home: Path) -> None:
+        self._line = home / "line"
+        self._screen = b""
+        self._keys, screen = pty.openpty()
+        os.set_blocking(self._keys, False)
+        # With the terminal as its own, as a shell expects it.
+        words = ["setsid", "--ctty", program(shell), "-i"]
+        self._process = Bounded[bytes](
+            words, env=environment(home), cwd=home, stdin=screen, stdout=screen, stderr=screen
+        )
+        os.close(screen)
+
+    def _shows(self, text: bytes) -> bool:
+        with suppress(BlockingIOError):
+            self._screen += os.read(self._keys, 2**16)
+        return text in self._screen
+
+    def ready(self) -> None:
+        eventually(lambda: self._shows(b"ready> "), within=100)
+
+    def completed(self, words: str) -> str:
+        """What becomes of *words* when Tab is pressed; the line is empty again."""
+        self._line.unlink(missing_ok=True)
+        os.write(self._keys, f"\x15{words}\t{REPORT}".encode())
+        eventually(lambda: self._shows(b"\0") or self._line.exists(), within=100)
+        return self._line.read_text().rstrip()
+
+    def close(self) -> None:
+        os.close(self._keys)  # the shell hangs up
+        self._process.wait()
+
+
+@pytest.fixture(params=["bash", "zsh"])
+def terminal(request: pytest.FixtureRequest, home: Path) -> Iterator[Terminal]:
+    install(request.param, home)
+    terminal = Terminal(request.param, home)
+    terminal.ready()
+    yield terminal
+    terminal.close()
+
+
+def test_bash_and_zsh_complete_nouns_verbs_and_options(terminal: Terminal) -> None:
+    assert {words: terminal.completed(words) for words in CASES} == CASES
+
+
+def test_fish_completes_nouns_verbs_and_options(home: Path) -> None:
+    install("fish", home)
+    asked = "; ".join(f"complete -C '{words}'" for words in CASES)
+    told = subprocess.run(
+        [program("fish"), "-c", asked],
+        env=environment(home), capture_output=True, text=True, check=True, timeout=100,
+    )  # fmt: skip
+    found = [line.partition("\t")[0] for line in told.stdout.splitlines()]
+    assert found == [words.split()[-1] for words in CASES.values()]
+
+
+ELSEWHERE = """
+import sys
+from towpath.cli.main import main
+sys.modules["typer._completion_shared"] = None  # as if there were none
+sys.argv = ["towpath", "--version"]
+main()
 """
 
 
-@pytest.mark.parametrize(
-    ("words", "completed"),
-    [
-        ("towpath rev", {"reviews"}),
-        ("towpath dem", {"demo"}),
-        ("towpath reviews s", {"submit", "show"}),
-        ("towpath worker --proc", {"--processes"}),
-    ],
-)
-def test_bash_completes_nouns_verbs_and_options(words: str, completed: set[str]) -> None:
+def test_a_typer_that_keeps_its_scripts_elsewhere_does_not_stop_the_command() -> None:
     ran = subprocess.run(
-        ["bash", "--norc", "-c", ASKED.format(words=words)],
-        env={**os.environ, "PATH": f"{COMMAND.parent}:{os.environ['PATH']}"},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
+        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False, timeout=60
     )
-    *found, registered = ran.stdout.splitlines()
-    assert set(found) == completed
-    assert registered == "complete -o default -F _towpath_completion towpath"
-
-
-@pytest.mark.parametrize("shell", ["zsh", "fish"])
-def test_other_shells_are_told_how(shell: str) -> None:
-    ran = subprocess.run(
-        [COMMAND],
-        env={**os.environ, "_TOWPATH_COMPLETE": f"source_{shell}"},
-        check=True,
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert f"_TOWPATH_COMPLETE=complete_{shell}" in ran.stdout
+    assert (ran.returncode, ran.stdout.split()[:1]) == (0, ["towpath"]), ran.stderr

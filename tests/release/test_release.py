@@ -109,9 +109,9 @@ def environment(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Envir
 
 def files_below(folder: Path) -> set[str]:
     return {
-        str(it.relative_to(folder))
-        for it in folder.rglob("*")
-        if it.is_file() and "__pycache__" not in it.parts
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
     }
 
 
@@ -119,9 +119,9 @@ class TestTheWheel:
     def test_has_every_file_of_the_package(self, built: Built) -> None:
         """Scripts, templates, what the dashboard shows, and `py.typed`, too."""
         with zipfile.ZipFile(built.wheel) as packed:
-            held = {str(PurePosixPath(it)) for it in packed.namelist()}
-        wanted = {f"towpath/{it}" for it in files_below(ROOT / "src" / "towpath")}
-        assert {it for it in held if it.startswith("towpath/")} == wanted
+            held = {str(PurePosixPath(name)) for name in packed.namelist()}
+        wanted = {f"towpath/{path}" for path in files_below(ROOT / "src" / "towpath")}
+        assert {path for path in held if path.startswith("towpath/")} == wanted
 
     def test_says_its_version_and_what_it_can(
         self, environment: Environment, tmp_path: Path
@@ -160,14 +160,14 @@ class TestTheSourceArchive:
     def test_makes_the_same_wheel(self, built: Built, unpacked: Path, tmp_path: Path) -> None:
         again = build(unpacked, tmp_path)
         with zipfile.ZipFile(built.wheel) as one, zipfile.ZipFile(again.wheel) as other:
-            assert {it.filename: it.CRC for it in one.infolist()} == {
-                it.filename: it.CRC for it in other.infolist()
+            assert {member.filename: member.CRC for member in one.infolist()} == {
+                member.filename: member.CRC for member in other.infolist()
             }
 
     @pytest.mark.skipif(FROM_INDEX, reason="the tools of the tests are not installed")
     def test_has_what_its_tests_need(self, environment: Environment, unpacked: Path) -> None:
         """Some of each kind are run, on the package of the wheel: all of them take minutes."""
         some = ["spec/test_priority.py", "demo/test_facts.py", "architecture/test_public.py"]
-        words = ["-q", "-p", "no:cacheprovider", *(f"tests/{it}" for it in some)]
+        words = ["-q", "-p", "no:cacheprovider", *(f"tests/{path}" for path in some)]
         said = environment("python", "-m", "pytest", *words, cwd=unpacked).out
         assert " passed" in said

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.server.described import Description
+from tests.server.description import Description
 from tests.server.messaging import app_on, client_of, key_of, started
-from tests.server.serving import Api, Serving, serve, up
+from tests.server.serving import Api, RunningServer, serve, up
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -39,15 +39,15 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="session")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """`towpath up`, one for all tests: each has a queue of its own."""
-    with up(tmp_path_factory.mktemp("up")) as it:
-        it.description = Description(it.client().get("/openapi.json").json())
-        yield it
+    with up(tmp_path_factory.mktemp("up")) as served:
+        served.description = Description(served.client().get("/openapi.json").json())
+        yield served
 
 
 @pytest.fixture(scope="session")
-def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """`towpath serve` with little patience: heads and bodies within 1 s, 5 requests a second.
 
     With a Valkey of its own: it writes to it by itself, and outlives the test that asked for it.
@@ -60,8 +60,8 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
         "TOWPATH_HTTP__STREAMS_PER_KEY": "2",
     }
     home = tmp_path_factory.mktemp("serve")
-    with EmbeddedServer() as store, serve(home, store.url, **limits) as it:
-        yield it
+    with EmbeddedServer() as store, serve(home, store.url, **limits) as served:
+        yield served
 
 
 @pytest.fixture(scope="module")
@@ -83,6 +83,6 @@ def queue() -> str:
 
 
 @pytest.fixture
-def api(running: Serving, queue: str) -> Api:
+def api(running: RunningServer, queue: str) -> Api:
     """The paths of that queue, with a key that may do everything."""
     return running.api(queue)

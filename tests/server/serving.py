@@ -18,7 +18,7 @@ from urllib.parse import quote
 
 import httpx
 
-from tests.server.described import Description
+from tests.server.description import Description
 from tests.warm import COMMAND, Program
 from towpath.embedded.process import ask
 from towpath.engine.keys import keys_of
@@ -32,7 +32,7 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
-class Serving:
+class RunningServer:
     """A running `towpath up` or `towpath serve`."""
 
     process: subprocess.Popen[str]
@@ -235,10 +235,10 @@ def first_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
 @contextmanager
 def serving(
     *words: str, database: str, log: Path, env: dict[str, str] | None = None, port: int = 0
-) -> Generator[Serving]:
+) -> Generator[RunningServer]:
     process = begin(*words, log=log, env=env, port=port)
     own_key = (env or {}).get("TOWPATH_API_KEY", "")
-    running = Serving(process, {}, database, log, own_key)
+    running = RunningServer(process, {}, database, log, own_key)
     try:
         running.said = first_line(process, log)
         yield running
@@ -247,30 +247,30 @@ def serving(
 
 
 @contextmanager
-def up(home: Path, **env: str) -> Generator[Serving]:
+def up(home: Path, **env: str) -> Generator[RunningServer]:
     """`towpath up` with its data in *home*."""
     data = home / "data"
     database = f"sqlite:///{data}/towpath.db"
-    with serving("up", "--data", str(data), database=database, log=home / "log", env=env) as it:
-        yield it
+    with serving("up", "--data", str(data), database=database, log=home / "log", env=env) as served:
+        yield served
 
 
 @contextmanager
-def serve(home: Path, url: str, **env: str) -> Generator[Serving]:
+def serve(home: Path, url: str, **env: str) -> Generator[RunningServer]:
     """`towpath serve` on the store at *url*, with a database in *home*."""
     database = f"sqlite:///{home}/ledger.db"
     words = ("serve", "--url", url, "--database", database)
-    with serving(*words, database=database, log=home / "log", env=env) as it:
-        if not it.own_key:
-            _, it.own_key = it.make_key("admin")
-        yield it
+    with serving(*words, database=database, log=home / "log", env=env) as served:
+        if not served.own_key:
+            _, served.own_key = served.make_key("admin")
+        yield served
 
 
 # ── event streams ────────────────────────────────────────────────────────────────────────
 
 
 @dataclass
-class Told:
+class StreamEvent:
     """One server-sent event."""
 
     id: str = ""
@@ -282,28 +282,28 @@ class Told:
         return json.loads(self.data)["job"]
 
 
-def told(lines: Iterator[str]) -> Iterator[Told]:
+def stream_events(lines: Iterator[str]) -> Iterator[StreamEvent]:
     """The events of a stream, as they come."""
-    event = Told()
+    event = StreamEvent()
     for line in lines:
         name, _, value = line.partition(": ")
         if name in ("id", "event", "data"):
             setattr(event, name, value)
-        elif not line and event != Told():
+        elif not line and event != StreamEvent():
             yield event
-            event = Told()
+            event = StreamEvent()
 
 
 # ── below HTTP ───────────────────────────────────────────────────────────────────────────
 
 
-class Line:
+class RawConnection:
     """A connection that sends what it likes."""
 
-    def __init__(self, it: Serving) -> None:
-        self._socket = socket.create_connection(it.host_and_port, timeout=60)
+    def __init__(self, served: RunningServer) -> None:
+        self._socket = socket.create_connection(served.host_and_port, timeout=60)
 
-    def __enter__(self) -> "Line":
+    def __enter__(self) -> "RawConnection":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -338,14 +338,14 @@ class Line:
             return True
 
 
-def memory(it: Serving) -> int:
+def memory(served: RunningServer) -> int:
     """Bytes that the server's process holds."""
-    text = Path(f"/proc/{it.process.pid}/status").read_text()
+    text = Path(f"/proc/{served.process.pid}/status").read_text()
     [line] = [line for line in text.splitlines() if line.startswith("VmRSS")]
     return int(line.split()[1]) * 1024
 
 
-def processor_time(it: Serving) -> float:
+def processor_time(served: RunningServer) -> float:
     """Seconds that the server's process has computed: whatever else the machine does."""
-    fields = Path(f"/proc/{it.process.pid}/stat").read_text().rpartition(")")[2].split()
+    fields = Path(f"/proc/{served.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -9,7 +9,7 @@ import pytest
 from tests.apps.reviews.deliveries import GITHUB_SECRET, hub_signature, pull_request
 from tests.architecture.sources import ROOT
 from tests.server.messaging import app_on, started
-from tests.server.serving import Serving, problem, up
+from tests.server.serving import RunningServer, problem, up
 from tests.waiting import eventually, eventually_async
 from towpath.apps.application import applications
 from towpath.embedded import EmbeddedServer
@@ -21,7 +21,7 @@ SECRET = "greetings-secret"  # noqa: S105 -- of this test
 
 
 @pytest.fixture(scope="module")
-def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """`towpath up` with the application, which takes webhooks; so do reviews."""
     secrets = {
         "TOWPATH_GREETINGS__GITHUB_SECRETS": f"{SECRET},{GITHUB_SECRET}",
@@ -37,7 +37,7 @@ def signed(body: bytes, secret: str) -> dict[str, str]:
 
 
 class TestAMountedApplication:
-    def test_answers_over_http_and_its_handlers_run(self, greeting: Serving) -> None:
+    def test_answers_over_http_and_its_handlers_run(self, greeting: RunningServer) -> None:
         client = greeting.client()
         assert client.post("/api/v1/greetings/ann").json() == {"job": "ann"}
 
@@ -47,16 +47,16 @@ class TestAMountedApplication:
         eventually(lambda: job()["state"] == "done")
         assert job()["result"] == "hi ann"
 
-    def test_needs_a_key_where_it_does_not_say_otherwise(self, greeting: Serving) -> None:
+    def test_needs_a_key_where_it_does_not_say_otherwise(self, greeting: RunningServer) -> None:
         nobody = greeting.client("")
         problem(nobody.post("/api/v1/greetings/ann"), 401)
         assert nobody.get("/api/v1/greetings").json() == {"job": "hi"}
 
-    def test_says_how_its_errors_are_answered(self, greeting: Serving) -> None:
+    def test_says_how_its_errors_are_answered(self, greeting: RunningServer) -> None:
         refused = problem(greeting.client().post("/api/v1/greetings/nobody"), 404)
         assert refused["type"].endswith("/nobody-there")
 
-    def test_is_described(self, greeting: Serving) -> None:
+    def test_is_described(self, greeting: RunningServer) -> None:
         page = greeting.client().get("/openapi.json").json()
         assert {"name": "greetings", "description": "Greet people."} in page["tags"]
         assert page["paths"]["/api/v1/greetings"]["get"]["security"] == []
@@ -65,7 +65,7 @@ class TestAMountedApplication:
         assert hook["security"] == [{"greetings-hello": []}]
         assert "greetings-hello" in page["components"]["securitySchemes"]
 
-    def test_counts_and_is_asked_whether_it_is_ready(self, greeting: Serving) -> None:
+    def test_counts_and_is_asked_whether_it_is_ready(self, greeting: RunningServer) -> None:
         client = greeting.client()
         assert "towpath_greetings_greeted_total " in client.get("/metrics").text
         assert client.get("/readyz").json()["parts"]["greetings"] == {"ok": True}
@@ -82,14 +82,16 @@ class TestAMountedApplication:
 
 
 class TestAWebhook:
-    def test_below_the_application_s_name_is_its_own(self, greeting: Serving) -> None:
+    def test_below_the_application_s_name_is_its_own(self, greeting: RunningServer) -> None:
         body = json.dumps({"sender": {"login": "bob"}}).encode()
         path, nobody = "/api/v1/webhooks/greetings/hello", greeting.client("")
         answer = nobody.post(path, content=body, headers=signed(body, SECRET))
         assert (answer.status_code, answer.json()) == (202, {"job": "bob"})
         problem(nobody.post(path, content=body, headers=signed(body, "wrong")), 401)
 
-    def test_of_a_forge_reaches_each_application_whose_secret_fits(self, greeting: Serving) -> None:
+    def test_of_a_forge_reaches_each_application_whose_secret_fits(
+        self, greeting: RunningServer
+    ) -> None:
         nobody, path = greeting.client(""), "/api/v1/webhooks/github"
         delivery = pull_request()
         both = nobody.post(path, content=delivery.body, headers=delivery.headers)
@@ -104,7 +106,7 @@ class TestAWebhook:
         headers = {**delivery.headers, **signed(delivery.body, "wrong")}
         problem(nobody.post(path, content=delivery.body, headers=headers), 401)
 
-    def test_that_one_refuses_has_reached_the_others(self, greeting: Serving) -> None:
+    def test_that_one_refuses_has_reached_the_others(self, greeting: RunningServer) -> None:
         """The forge is told of the failure and sends it again; that is harmless to the others."""
         other = {"number": 4711, "pull_request.number": 4711}
         delivery = pull_request({"sender.login": "nobody", **other})

@@ -28,7 +28,7 @@ from towpath.web.limits import ServerLimits
 from towpath.worker.worker import Worker
 
 
-class Plant:
+class PlantedFailure:
     """A method that fails as nobody expects, as long as it is planted."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> None:
@@ -75,7 +75,7 @@ def all_of_it(server: EmbeddedServer, ledger: Ledger) -> FastAPI:
         (ApiKeys, "note_uses", "uses of keys"),
         (Worker, "run", "handlers"),
     ],
-    ids=lambda it: it if isinstance(it, str) else it.__name__,
+    ids=lambda part: part if isinstance(part, str) else part.__name__,
 )
 async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: PLR0917 -- one table
     owner: type,
@@ -85,7 +85,7 @@ async def test_a_task_that_ends_by_itself_is_named_and_started_again(  # noqa: P
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plant = Plant(monkeypatch, owner, method)
+    plant = PlantedFailure(monkeypatch, owner, method)
     monkeypatch.setattr(supervise, "_PROVEN", 0.2)
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db", sinks=["redis"])
     async with ledger:
@@ -116,8 +116,8 @@ async def test_a_review_that_was_accepted_meanwhile_is_queued(
     server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The relay that ended was all that would have brought it."""
-    plant = Plant(monkeypatch, Relay, "_turn")
-    bring = Plant(monkeypatch, Relay, "bring")
+    plant = PlantedFailure(monkeypatch, Relay, "_turn")
+    bring = PlantedFailure(monkeypatch, Relay, "bring")
     ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db")
     async with ledger:
         await ledger.migrate()

@@ -70,7 +70,9 @@ class TestSetting:
 
     def test_under_an_idempotency_key_has_one_effect(self, api: Api) -> None:
         answers = [api.put("/jobs/a", {"payload": 1}, Idempotency_Key="k-1") for _ in range(2)]
-        assert [(it.status_code, it.json()["replaced"]) for it in answers] == [(201, False)] * 2
+        assert [(answer.status_code, answer.json()["replaced"]) for answer in answers] == [
+            (201, False)
+        ] * 2
 
     def test_refuses_another_id_and_what_no_job_can_be(self, api: Api) -> None:
         assert api.put("/jobs/a", {"payload": 1, "id": "b"}).status_code == 422

@@ -45,7 +45,7 @@ async def test_a_defect_is_a_500_that_tells_nothing(
         os.kill(os.getpid(), signal.SIGTERM)
         await serving
         AppStatus.should_exit = False  # the library's, for the whole process
-    lines = [str(it.msg) for it in caplog.records if "http.defect" in str(it.msg)]
+    lines = [str(record.msg) for record in caplog.records if "http.defect" in str(record.msg)]
     assert len(lines) == 2
     assert "RuntimeError" in lines[0]
     assert Path(__file__).name in lines[0]

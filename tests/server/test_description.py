@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 from schemathesis.specs.openapi import checks
 
-from tests.server.serving import Serving, problem
+from tests.server.serving import RunningServer, problem
 
 SEED = int(os.environ.get("SCHEMA_SEED", "20260716"))
 EXAMPLES = int(os.environ.get("SCHEMA_EXAMPLES", "15"))
@@ -29,7 +29,7 @@ QUEUES, IDS = ("schema-a", "schema-b"), ("there", "a/b", "ü")
 
 
 @pytest.fixture(scope="module")
-def description(running: Serving) -> Any:
+def description(running: RunningServer) -> Any:
     client = running.client()
     for queue in QUEUES:
         for id in IDS:
@@ -60,9 +60,9 @@ def test_every_body_has_an_example(description: Any) -> None:
     for method, path, operation in operations(description):
         for content in operation.get("requestBody", {}).get("content", {}).values():
             schema = content["schema"]
-            refs = [it.get("$ref", "") for it in [schema, *schema.get("oneOf", [])]]
+            refs = [part.get("$ref", "") for part in [schema, *schema.get("oneOf", [])]]
             named = [schemas[ref.rpartition("/")[2]] for ref in refs if ref]
-            assert any(it.get("examples") for it in named), (method, path)
+            assert any(part.get("examples") for part in named), (method, path)
 
 
 def test_every_path_but_health_needs_a_key_and_says_so(description: Any) -> None:
@@ -83,7 +83,7 @@ def test_every_refusal_is_a_problem(description: Any) -> None:
 
 @pytest.mark.timeout(600)  # one request after the other, to every path
 def test_no_request_is_answered_otherwise_than_described(
-    running: Serving, description: Any
+    running: RunningServer, description: Any
 ) -> None:
     """Sensible and senseless requests to every path: no 500, no answer that is not described."""
     sys.stdout.write(f"SCHEMA_SEED={SEED} SCHEMA_EXAMPLES={EXAMPLES}\n")
@@ -98,7 +98,7 @@ def test_no_request_is_answered_otherwise_than_described(
     assert "http.defect" not in told
 
 
-def look_through(running: Serving, operation: Any) -> set[tuple[str, int]]:
+def look_through(running: RunningServer, operation: Any) -> set[tuple[str, int]]:
     """All statuses that requests to *operation* brought."""
     seen: set[tuple[str, int]] = set()
     cases: Any = st.one_of(
@@ -136,7 +136,7 @@ def wait_little(body: Any) -> None:
         cast("dict[str, Any]", body)["wait"] = 0.01
 
 
-def test_an_unknown_path_and_a_wrong_method_are_problems_too(running: Serving) -> None:
+def test_an_unknown_path_and_a_wrong_method_are_problems_too(running: RunningServer) -> None:
     client = running.client()
     problem(client.get("/api/v1/nothing"), 404)
     problem(client.get("/api/v1/queues/"), 404)

@@ -12,25 +12,25 @@ import pytest
 
 from tests.server.serving import (
     Api,
-    Line,
-    Serving,
-    Told,
+    RawConnection,
+    RunningServer,
+    StreamEvent,
     code,
     problem,
     processor_time,
-    told,
+    stream_events,
 )
 from tests.waiting import eventually
 
 
 @contextmanager
-def following(api: Api, last_id: str | None = None) -> Generator[Iterator[Told]]:
+def following(api: Api, last_id: str | None = None) -> Generator[Iterator[StreamEvent]]:
     headers = {} if last_id is None else {"Last-Event-ID": last_id}
     with api.client.stream("GET", f"{api.root}/events", headers=headers) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         assert answer.headers["cache-control"] == "no-store"
-        yield told(answer.iter_lines())
+        yield stream_events(answer.iter_lines())
 
 
 def test_tells_what_happens_as_it_happens(api: Api) -> None:
@@ -38,7 +38,7 @@ def test_tells_what_happens_as_it_happens(api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
         api.say("complete", job)
-        found = [(it.event, it.job) for it in islice(events, 3)]
+        found = [(event.event, event.job) for event in islice(events, 3)]
     assert found == [("submit", "a"), ("claim", "a"), ("complete", "a")]
 
 
@@ -57,7 +57,7 @@ def test_goes_on_where_the_client_left_off(api: Api) -> None:
         seen = [next(events) for _ in range(2)]
     with following(api, last_id=seen[-1].id) as events:
         api.submit(1, id="e")
-        assert [it.job for it in islice(events, 3)] == ["c", "d", "e"]
+        assert [event.job for event in islice(events, 3)] == ["c", "d", "e"]
 
 
 def test_goes_on_inside_of_an_entry_that_tells_of_several_jobs(api: Api) -> None:
@@ -65,11 +65,11 @@ def test_goes_on_inside_of_an_entry_that_tells_of_several_jobs(api: Api) -> None
     with following(api) as events:
         api.post("/jobs", [{"payload": 1, "id": id} for id in "abcde"])
         all_of_them = list(islice(events, 5))
-    assert [it.job for it in all_of_them] == list("abcde")
-    assert len({it.id for it in all_of_them}) == 5
+    assert [event.job for event in all_of_them] == list("abcde")
+    assert len({event.id for event in all_of_them}) == 5
     for n, last in enumerate(all_of_them[:-1], 1):
         with following(api, last_id=last.id) as events:
-            assert [it.job for it in islice(events, 5 - n)] == list("abcde")[n:]
+            assert [event.job for event in islice(events, 5 - n)] == list("abcde")[n:]
 
 
 def test_from_the_beginning_of_what_is_kept(api: Api) -> None:
@@ -90,20 +90,20 @@ def test_what_is_no_event_s_id_is_refused(api: Api, last_id: str) -> None:
     problem(api.client.get(f"{api.root}/events", headers=headers), 422)
 
 
-def test_the_number_of_open_streams_has_its_limits(narrow: Serving) -> None:
-    (_, one), (_, other) = narrow.make_key("read"), narrow.make_key("read")
-    api, others = narrow.api("mails", one), narrow.api("mails", other)
+def test_the_number_of_open_streams_has_its_limits(limited: RunningServer) -> None:
+    (_, one), (_, other) = limited.make_key("read"), limited.make_key("read")
+    api, others = limited.api("mails", one), limited.api("mails", other)
     with following(api), following(api):
         assert code(api.get("/events"), 429) == "too-many-of-key"
         with following(others):
             assert code(others.get("/events"), 503) == "too-many-streams"
-    eventually(lambda: stream_opens(narrow))
+    eventually(lambda: stream_opens(limited))
 
 
-def stream_opens(narrow: Serving) -> bool:
+def stream_opens(limited: RunningServer) -> bool:
     """With a key of its own: the rate of the others is used up."""
-    _, key = narrow.make_key("read")
-    with narrow.client(key).stream("GET", "/api/v1/queues/mails/events") as answer:
+    _, key = limited.make_key("read")
+    with limited.client(key).stream("GET", "/api/v1/queues/mails/events") as answer:
         return answer.status_code == 200
 
 
@@ -122,12 +122,12 @@ class TestAKeyThatEnds:
                 assert time.monotonic() - began < 14, "the stream goes on"
             return lines
 
-    def test_by_its_time_ends_its_streams(self, running: Serving, queue: str) -> None:
+    def test_by_its_time_ends_its_streams(self, running: RunningServer, queue: str) -> None:
         soon = datetime.now(UTC) + timedelta(seconds=1.5)
         _, secret = running.make_key("read", expires_at=soon)
         assert self.until_its_end(running.api(queue, secret))
 
-    def test_by_being_revoked_ends_its_streams(self, running: Serving, queue: str) -> None:
+    def test_by_being_revoked_ends_its_streams(self, running: RunningServer, queue: str) -> None:
         id, secret = running.make_key("read")
         api, other = running.api(queue, secret), running.api(queue)
         with following(other) as events, ThreadPoolExecutor(1) as beside:
@@ -139,7 +139,9 @@ class TestAKeyThatEnds:
             other.submit(1, id="goes-on")
             assert next(events).job == "goes-on"
 
-    def test_by_being_revoked_ends_its_waiting_claims(self, running: Serving, queue: str) -> None:
+    def test_by_being_revoked_ends_its_waiting_claims(
+        self, running: RunningServer, queue: str
+    ) -> None:
         """It gets no job that comes after."""
         id, secret = running.make_key("work")
         with ThreadPoolExecutor(1) as beside:
@@ -154,13 +156,13 @@ class TestAKeyThatEnds:
         assert api.look("a")["state"] == "ready"
 
 
-def test_many_who_follow_cost_little_more_than_one(running: Serving, queue: str) -> None:
+def test_many_who_follow_cost_little_more_than_one(running: RunningServer, queue: str) -> None:
     """What happens is put into words once: a hundred clients, and two hundred jobs at once."""
     _, secret = running.make_key("read")
     api = running.api(queue)
     asking = f"GET {api.root}/events HTTP/1.1\r\nHost: x\r\nX-API-Key: {secret}\r\n\r\n"
     with ExitStack() as open_ones:
-        lines = [open_ones.enter_context(Line(running)) for _ in range(100)]
+        lines = [open_ones.enter_context(RawConnection(running)) for _ in range(100)]
         for line in lines:
             line.send(asking)
         for line in lines:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.apps.reviews.deliveries import GITHUB_SECRET, github, payload
-from tests.server.serving import Line, Serving, memory, processor_time, serve
+from tests.server.serving import RawConnection, RunningServer, memory, processor_time, serve
 from tests.spec.deployment import Deployment
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
@@ -29,17 +29,19 @@ def store() -> Iterator[EmbeddedServer]:
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory, store: EmbeddedServer) -> Iterator[Serving]:
+def served(
+    tmp_path_factory: pytest.TempPathFactory, store: EmbeddedServer
+) -> Iterator[RunningServer]:
     home = tmp_path_factory.mktemp("floods")
-    with serve(home, store.url, TOWPATH_REVIEWS__GITHUB_SECRETS=GITHUB_SECRET) as it:
-        yield it
+    with serve(home, store.url, TOWPATH_REVIEWS__GITHUB_SECRETS=GITHUB_SECRET) as running:
+        yield running
 
 
 @pytest.fixture
-def lines(it: Serving) -> Iterator[Any]:
+def lines(served: RunningServer) -> Iterator[Any]:
     """Connections, closed at the end."""
     with ExitStack() as open_ones:
-        yield lambda: open_ones.enter_context(Line(it))
+        yield lambda: open_ones.enter_context(RawConnection(served))
 
 
 def head(path: str, *more: str) -> str:
@@ -48,65 +50,65 @@ def head(path: str, *more: str) -> str:
 
 class TestBodiesThatNobodyAskedFor:
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
-    def test_are_not_read_without_a_key(self, it: Serving, lines: Any, path: str) -> None:
-        before = memory(it)
+    def test_are_not_read_without_a_key(self, served: RunningServer, lines: Any, path: str) -> None:
+        before = memory(served)
         for _ in range(40):
             line = lines()
             line.send(head(path, "Content-Type: application/json", f"Content-Length: {2 * MB}"))
             line.send(b" " * (2 * MB - 1))
             assert line.answer()[0] == 405
-        assert memory(it) - before < 20 * MB
+        assert memory(served) - before < 20 * MB
 
     @pytest.mark.parametrize("path", ["/api/v1/queues/mails/pause", "/api/v1/nothing"])
-    def test_are_not_read_with_one(self, it: Serving, lines: Any, path: str) -> None:
+    def test_are_not_read_with_one(self, served: RunningServer, lines: Any, path: str) -> None:
         line = lines()
-        line.send(head(path, f"X-API-Key: {it.key}", f"Content-Length: {2 * MB}"))
+        line.send(head(path, f"X-API-Key: {served.key}", f"Content-Length: {2 * MB}"))
         line.send(b" " * MB)
         assert line.answer()[0] in (204, 404)
 
 
 class TestEndsThatAreHeldBack:
-    def test_keep_no_webhook_out(self, it: Serving, lines: Any) -> None:
+    def test_keep_no_webhook_out(self, served: RunningServer, lines: Any) -> None:
         """Thirteen of 5 MiB are more than all deliveries together may take."""
-        before = memory(it)
+        before = memory(served)
         for _ in range(13):
             line = lines()
             line.send(head(WEBHOOK, "X-GitHub-Event: push", f"Content-Length: {5 * MB}"))
             line.send(b" " * (5 * MB - 1))
         sent = github("pull_request", payload("github_pull_request", {"pull_request.number": 1}))
-        answer = it.client(key="").post(WEBHOOK, content=sent.body, headers=sent.headers)
+        answer = served.client(key="").post(WEBHOOK, content=sent.body, headers=sent.headers)
         assert answer.status_code == 202, answer.text
-        assert memory(it) - before < 64 * MB
+        assert memory(served) - before < 64 * MB
 
-    def test_of_one_key_keep_no_other_out(self, it: Serving, lines: Any) -> None:
-        _, secret = it.make_key("submit")
-        before = memory(it)
+    def test_of_one_key_keep_no_other_out(self, served: RunningServer, lines: Any) -> None:
+        _, secret = served.make_key("submit")
+        before = memory(served)
         for _ in range(60):
             line = lines()
             size = f"Content-Length: {2 * MB}"
             line.send(head(JOBS, f"X-API-Key: {secret}", "Content-Type: application/json", size))
             line.send(b" " * (2 * MB - 1))
-        for key in (secret, it.key):
-            answer = it.client(key).post(JOBS, json={"payload": "x" * 500_000})
+        for key in (secret, served.key):
+            answer = served.client(key).post(JOBS, json={"payload": "x" * 500_000})
             assert answer.status_code == 202, answer.text
-        assert memory(it) - before < 90 * MB
+        assert memory(served) - before < 90 * MB
 
 
 def test_waiting_claims_on_many_queues_take_few_connections(
-    it: Serving, lines: Any, store: EmbeddedServer
+    served: RunningServer, lines: Any, store: EmbeddedServer
 ) -> None:
     """A key may make up names: each would cost a connection to the store for good."""
     seen = Deployment.of(store)
     before = seen.connections()
     body = json.dumps({"worker": "w", "wait": 30})
     for n in range(60):
-        more = f"X-API-Key: {it.key}", "Content-Type: application/json"
+        more = f"X-API-Key: {served.key}", "Content-Type: application/json"
         size = f"Content-Length: {len(body)}"
         lines().send(head(f"/api/v1/queues/made-up-{n}/claim", *more, size) + body)
     meta = "{made-up-59}:meta"
     eventually(lambda: store.ask("HGET", meta, "asked_at") and seen.blocked() >= 10)
     assert seen.connections() - before < 40
-    assert it.client().get("/readyz").status_code == 200
+    assert served.client().get("/readyz").status_code == 200
 
 
 HOSTILE = {
@@ -120,25 +122,29 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("body", HOSTILE.values(), ids=HOSTILE)
-def test_two_megabytes_of_small_things_do_not_hold_the_server(it: Serving, body: bytes) -> None:
+def test_two_megabytes_of_small_things_do_not_hold_the_server(
+    served: RunningServer, body: bytes
+) -> None:
     """Nobody else is answered while they are looked at."""
-    client = it.client()
+    client = served.client()
     client.post(JOBS, json={"payload": 1})
-    before = processor_time(it)
+    before = processor_time(served)
     client.post(JOBS, content=body, headers=JSON)
-    assert processor_time(it) - before < 0.5
+    assert processor_time(served) - before < 0.5
 
 
-def test_a_payload_of_small_things_is_shown_without_holding_the_server(it: Serving) -> None:
-    client = it.client()
+def test_a_payload_of_small_things_is_shown_without_holding_the_server(
+    served: RunningServer,
+) -> None:
+    client = served.client()
     body = b'{"id":"small","payload":[' + b",".join([b"[]"] * 340_000) + b"]}"
     assert client.post(JOBS, content=body, headers=JSON).status_code == 202
-    before = processor_time(it)
+    before = processor_time(served)
     assert client.get(f"{JOBS}/small").status_code == 200
-    assert processor_time(it) - before < 0.5
+    assert processor_time(served) - before < 0.5
 
 
-def test_no_flood_leaves_a_defect(it: Serving) -> None:
-    assert it.client(key="").get("/livez").text == "ok"
-    assert not [event for event in it.events() if event["event"] == "http.defect"]
-    assert Path(it.log).exists()
+def test_no_flood_leaves_a_defect(served: RunningServer) -> None:
+    assert served.client(key="").get("/livez").text == "ok"
+    assert not [event for event in served.events() if event["event"] == "http.defect"]
+    assert Path(served.log).exists()

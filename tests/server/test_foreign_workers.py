@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.server.serving import PATIENCE, Api, Serving, serve, serving
+from tests.server.serving import PATIENCE, Api, RunningServer, serve, serving
 from tests.waiting import eventually
 from tests.warm import Bounded
 from towpath.embedded import EmbeddedServer
@@ -21,7 +21,7 @@ needs_curl = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is no
 
 
 @contextmanager
-def working(running: Serving, api: Api, *command: str) -> Generator[None]:
+def working(running: RunningServer, api: Api, *command: str) -> Generator[None]:
     """The example at work on the queue; after SIGTERM it ends what it has, and then itself."""
     _, key = running.make_key("work", queues=(api.queue,))
     worker = Bounded[str](
@@ -46,7 +46,7 @@ def done(api: Api, *ids: str) -> bool:
 
 
 @needs_node
-def test_in_javascript(running: Serving, api: Api) -> None:
+def test_in_javascript(running: RunningServer, api: Api) -> None:
     names = {"a": "ann", "b/c": "bob", "ü d": "eve"}
     for id, name in names.items():
         api.submit({"to": name}, id=id)
@@ -58,7 +58,7 @@ def test_in_javascript(running: Serving, api: Api) -> None:
 
 
 @needs_node
-def test_in_javascript_a_failure_is_told(running: Serving, api: Api) -> None:
+def test_in_javascript_a_failure_is_told(running: RunningServer, api: Api) -> None:
     api.submit(None, id="a", max_attempts=1)
     with working(running, api, "node", str(EXAMPLES / "worker.mjs")):
         eventually(lambda: api.look("a")["state"] == "dead", within=PATIENCE)
@@ -91,7 +91,7 @@ def test_in_javascript_it_outlives_the_server(tmp_path: Path, server: EmbeddedSe
 
 
 @needs_curl
-def test_in_shell(running: Serving, api: Api) -> None:
+def test_in_shell(running: RunningServer, api: Api) -> None:
     payloads = {"a": "hello", "b/c": None, "ü d": {"to": 'é "quoted"'}}
     for id, payload in payloads.items():
         api.submit(payload, id=id)

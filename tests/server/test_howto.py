@@ -14,7 +14,7 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
-from tests.server.serving import PATIENCE, Serving, up
+from tests.server.serving import PATIENCE, RunningServer, up
 from tests.waiting import eventually
 from tests.warm import COMMAND
 
@@ -23,13 +23,18 @@ BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="curl is not installed")
 
 
-def run(page: Path, it: Serving, *, least: int, within: Path | None = None) -> str:
+def run(page: Path, served: RunningServer, *, least: int, within: Path | None = None) -> str:
     """What the lines of *page* said, run in one shell up to the first that fails."""
     blocks = "".join(BLOCK.findall(page.read_text()))
     lines = [line.removeprefix("$ ") for line in blocks.splitlines() if line.startswith("$ ")]
     assert sum("curl" in line for line in lines) >= least
     path = f"{COMMAND.parent}{os.pathsep}{os.environ['PATH']}"
-    told = {"ADDRESS": it.address, "KEY": it.key, "TOWPATH_DATA": it.said["data"], "PATH": path}
+    told = {
+        "ADDRESS": served.address,
+        "KEY": served.key,
+        "TOWPATH_DATA": served.said["data"],
+        "PATH": path,
+    }
     ran = subprocess.run(
         ["bash", "-euo", "pipefail"],
         input="\n".join(lines),
@@ -43,7 +48,7 @@ def run(page: Path, it: Serving, *, least: int, within: Path | None = None) -> s
     return ran.stdout
 
 
-def test_the_lines_of_the_page_about_serving_run(running: Serving) -> None:
+def test_the_lines_of_the_page_about_serving_run(running: RunningServer) -> None:
     said = run(HOW_TO / "serve-over-http.md", running, least=16)
     assert '"id":"m-17","state":"done"' in said
     assert said.count('"id":"call-') == 2
@@ -51,15 +56,15 @@ def test_the_lines_of_the_page_about_serving_run(running: Serving) -> None:
 
 
 def test_the_lines_of_the_readme_run(tmp_path: Path) -> None:
-    with up(tmp_path) as it:
-        said = run(ROOT / "README.md", it, least=3)
+    with up(tmp_path) as served:
+        said = run(ROOT / "README.md", served, least=3)
     assert '"id":"m-17","state":"done"' in said
 
 
 def test_the_lines_of_the_page_about_messages_run(tmp_path: Path) -> None:
     """With keys that can do no more than the page says."""
-    with up(tmp_path) as it:
-        said = run(HOW_TO / "one-message-at-a-time-per-user.md", it, least=5)
+    with up(tmp_path) as served:
+        said = run(HOW_TO / "one-message-at-a-time-per-user.md", served, least=5)
     assert '"queue_length":1,"is_processing":false' in said
     assert "event: answer" in said
     assert '"answer":{"text":"hi ann"}' in said
@@ -80,9 +85,9 @@ def test_the_lines_of_the_page_about_reviews_run(
         "TOWPATH_REVIEWS__GITHUB_SECRETS": secret,
         "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, str(reviewer)]),
     }
-    with up(tmp_path, **env) as it:
-        said = run(page, it, least=5)
-        client, path = it.client(), "/api/v1/reviews/github-d-1"
+    with up(tmp_path, **env) as served:
+        said = run(page, served, least=5)
+        client, path = served.client(), "/api/v1/reviews/github-d-1"
         eventually(lambda: client.get(path).json()["state"] == "COMPLETED", within=PATIENCE)
         told = client.get(path).json()["review"]
     assert told["summary"] == "Looked at a1a1a1a1a1a1 of octo/repo."
@@ -97,8 +102,8 @@ def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> No
     (tmp_path / "pings.py").write_text(text)
     settings = page.partition('    applications = ["')[2].partition("\n\nThe package")[0]
     (tmp_path / "towpath.toml").write_text(dedent(f'    applications = ["{settings}\n'))
-    with up(tmp_path) as it:
-        client = it.client()
+    with up(tmp_path) as served:
+        client = served.client()
         job = client.post("/api/v1/pings").json()["job"]
         path = f"/api/v1/queues/pings/jobs/{job}"
         eventually(lambda: client.get(path).json()["state"] == "done", within=PATIENCE)
@@ -106,13 +111,13 @@ def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> No
         assert client.get("/readyz").json()["parts"]["pings"] == {"ok": True}
         assert "towpath_pings_asked_total 1.0" in client.get("/metrics").text
         assert "/api/v1/pings" in client.get("/openapi.json").json()["paths"]
-        towpath = Command(it.said["store"], tmp_path)
+        towpath = Command(served.said["store"], tmp_path)
         assert towpath("pings", "count").out == "0\n"
         assert "pings.word" in towpath("config").out
         assert ", pings" in towpath("doctor").out
 
 
 def test_the_lines_of_the_page_about_uploads_run(tmp_path: Path) -> None:
-    with up(tmp_path) as it:
-        said = run(HOW_TO / "upload-files.md", it, least=7, within=tmp_path)
+    with up(tmp_path) as served:
+        said = run(HOW_TO / "upload-files.md", served, least=7, within=tmp_path)
     assert '"missing":[[0,0],[2,2]]' in said

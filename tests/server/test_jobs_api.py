@@ -133,8 +133,8 @@ class TestSubmitting:
         id = api.submit("x", retry=retry)["id"]
         found = api.client.get(f"/api/v1/queues/{api.queue}/jobs/{id}").json()
         [job] = api.claim()
-        for it in (found, job):
-            assert (it["retry"], it["max_attempts"]) == (retry, attempts)
+        for shown in (found, job):
+            assert (shown["retry"], shown["max_attempts"]) == (retry, attempts)
 
     def test_its_own_retry_policy_decides(self, api: Api) -> None:
         api.submit("x", retry="never")
@@ -173,7 +173,7 @@ class TestSubmittingAList:
     def test_is_answered_one_by_one_in_order(self, api: Api) -> None:
         answer = api.post("/jobs", [{"payload": n, "id": f"j{n}"} for n in range(3)])
         assert answer.status_code == 202
-        assert [it["id"] for it in answer.json()["jobs"]] == ["j0", "j1", "j2"]
+        assert [job["id"] for job in answer.json()["jobs"]] == ["j0", "j1", "j2"]
         assert api.get().json()["ready"] == 3
 
     def test_a_job_that_cant_be_taken_in_does_not_stop_the_others(self, api: Api) -> None:
@@ -186,10 +186,10 @@ class TestSubmittingAList:
             {"payload": 1, "id": "last"},
         ]
         found = api.post("/jobs", jobs).json()["jobs"]
-        assert [it.get("error") or it["state"] for it in found] == [
+        assert [answer.get("error") or answer["state"] for answer in found] == [
             "ready", "job_differs", "invalid_name", "payload_too_large", "ready",
         ]  # fmt: skip
-        assert all(it["remedy"] for it in found if "error" in it)
+        assert all(answer["remedy"] for answer in found if "error" in answer)
 
     @pytest.mark.parametrize(
         "wrong",
@@ -302,7 +302,7 @@ class TestListing:
         after: dict[str, Any] = {}
         for _ in range(4):
             page = api.get("/jobs", state="ready", size=2, **after).json()
-            seen += [it["id"] for it in page["jobs"]]
+            seen += [job["id"] for job in page["jobs"]]
             after = {"after": page["after"]}
         assert seen == [f"j{n}" for n in range(7)]
         assert after == {"after": None}
@@ -317,7 +317,7 @@ class TestListing:
             api.submit(n, id=f"j{n}", lane="ann")
         api.submit(9, id="other", lane="bob")
         waiting = api.get("/jobs", state="waiting", lane="ann").json()["jobs"]
-        assert [it["id"] for it in waiting] == ["j1", "j2"]
+        assert [job["id"] for job in waiting] == ["j1", "j2"]
         assert len(api.get("/jobs", state="ready").json()["jobs"]) == 2
 
     @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from tests.server.serving import Api, Serving, code, problem
+from tests.server.serving import Api, RunningServer, code, problem
 from tests.waiting import eventually
 
 JOBS = "/api/v1/queues/mails/jobs"
@@ -15,12 +15,12 @@ CLAIM = {"worker": "w"}
 
 class TestWithoutAKey:
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
-    def test_health_answers(self, running: Serving, path: str) -> None:
+    def test_health_answers(self, running: RunningServer, path: str) -> None:
         assert running.client(key="").get(path).status_code == 200
 
     @pytest.mark.parametrize("path", ["/livez", "/readyz", "/health"])
     def test_health_answers_those_who_want_the_status_alone(
-        self, running: Serving, path: str
+        self, running: RunningServer, path: str
     ) -> None:
         client = running.client(key="")
         alone, whole = client.head(path), client.get(path)
@@ -53,7 +53,9 @@ class TestWithoutAKey:
             ("GET", "/livez/../api/v1/queues"),
         ],
     )
-    def test_all_else_answers_the_same(self, running: Serving, method: str, path: str) -> None:
+    def test_all_else_answers_the_same(
+        self, running: RunningServer, method: str, path: str
+    ) -> None:
         """Whether there is such a path, method or job can't be learned."""
         answer = running.client(key="").request(method, path)
         assert answer.status_code == 401
@@ -64,12 +66,12 @@ class TestWithoutAKey:
     @pytest.mark.parametrize(
         "body", [b"", b"{", b"x" * 3_000_000, b"[" * 100_000], ids=["none", "half", "large", "deep"]
     )
-    def test_the_body_does_not_matter(self, running: Serving, body: bytes) -> None:
+    def test_the_body_does_not_matter(self, running: RunningServer, body: bytes) -> None:
         assert code(running.client(key="").post(JOBS, content=body), 401) == "unauthorized"
 
 
 class TestAKey:
-    def test_is_sent_as_bearer_or_plain(self, running: Serving) -> None:
+    def test_is_sent_as_bearer_or_plain(self, running: RunningServer) -> None:
         client = running.client(key="")
         for headers in (
             {"Authorization": f"Bearer {running.key}"},
@@ -91,19 +93,19 @@ class TestAKey:
         ],
         ids=str,
     )
-    def test_that_is_wrong_is_no_key(self, running: Serving, headers: dict[str, str]) -> None:
+    def test_that_is_wrong_is_no_key(self, running: RunningServer, headers: dict[str, str]) -> None:
         answer = running.client(key="").get("/api/v1/queues", headers=headers)
         assert code(answer, 401) == "unauthorized"
         assert running.key not in answer.text
 
-    def test_that_was_revoked_ends_within_seconds(self, running: Serving) -> None:
+    def test_that_was_revoked_ends_within_seconds(self, running: RunningServer) -> None:
         id, secret = running.make_key("read")
         client = running.client(secret)
         assert client.get("/api/v1/queues").status_code == 200
         running.revoke(id)
         eventually(lambda: client.get("/api/v1/queues").status_code == 401, within=5.5)
 
-    def test_that_has_expired_ends_by_itself(self, running: Serving) -> None:
+    def test_that_has_expired_ends_by_itself(self, running: RunningServer) -> None:
         soon = datetime.now(UTC) + timedelta(seconds=1)
         _, secret = running.make_key("read", expires_at=soon)
         client = running.client(secret)
@@ -111,7 +113,7 @@ class TestAKey:
         eventually(lambda: client.get("/api/v1/queues").status_code == 401)
         assert datetime.now(UTC) >= soon
 
-    def test_two_live_at_once_for_a_rotation(self, running: Serving) -> None:
+    def test_two_live_at_once_for_a_rotation(self, running: RunningServer) -> None:
         (old_id, old), (_, new) = running.make_key("read"), running.make_key("read")
         assert running.client(old).get("/api/v1/queues").status_code == 200
         running.revoke(old_id)
@@ -153,7 +155,7 @@ def asked(client: httpx.Client, method: str, path: str) -> httpx.Response:
 
 @pytest.mark.parametrize("scope", NEEDS)
 def test_a_scope_opens_its_own_paths_and_no_others(
-    running: Serving, queue: str, scope: str
+    running: RunningServer, queue: str, scope: str
 ) -> None:
     _, secret = running.make_key(scope)
     api = running.api(queue, secret)
@@ -167,14 +169,14 @@ def test_a_scope_opens_its_own_paths_and_no_others(
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/api/v1/queues"])
-def test_reading_all_needs_the_scope_read(running: Serving, path: str) -> None:
+def test_reading_all_needs_the_scope_read(running: RunningServer, path: str) -> None:
     _, work = running.make_key("work")
     assert code(running.client(work).get(path), 403) == "scope-missing"
     _, read = running.make_key("read")
     assert running.client(read).get(path).status_code == 200
 
 
-def test_the_description_needs_any_key(running: Serving) -> None:
+def test_the_description_needs_any_key(running: RunningServer) -> None:
     _, secret = running.make_key("submit", queues=("nothing",))
     client = running.client(secret)
     assert client.get("/openapi.json").json()["openapi"].startswith("3.1")
@@ -183,7 +185,7 @@ def test_the_description_needs_any_key(running: Serving) -> None:
 
 
 class TestQueuePatterns:
-    def test_a_key_is_for_the_queues_that_it_names(self, running: Serving) -> None:
+    def test_a_key_is_for_the_queues_that_it_names(self, running: RunningServer) -> None:
         _, secret = running.make_key("admin", queues=("mails-*", "news"))
         client = running.client(secret)
         for queue in ("mails-a", "news", "%6eews"):
@@ -191,11 +193,11 @@ class TestQueuePatterns:
         for queue in ("mails", "newspaper", "a%2Fnews", "news%00", "%ff"):
             answer = client.get(f"/api/v1/queues/{queue}")
             assert code(answer, 403) == "queue-forbidden", queue
-        for method, path in [it for paths in NEEDS.values() for it in paths]:
+        for method, path in [request for paths in NEEDS.values() for request in paths]:
             answer = asked(client, method, f"/api/v1/queues/other{path}")
             assert code(answer, 403) == "queue-forbidden", (method, path)
 
-    def test_of_many_wildcards_stop_nobody(self, running: Serving) -> None:
+    def test_of_many_wildcards_stop_nobody(self, running: RunningServer) -> None:
         """Matched by a search that goes back, one request would hold the server for minutes."""
         _, secret = running.make_key("read", queues=("*-*-*-*-*-*-*-*x",))
         client = running.client(secret)
@@ -203,7 +205,7 @@ class TestQueuePatterns:
             answer = client.get(f"/api/v1/queues/{queue}")
             assert code(answer, 403) == "queue-forbidden", queue
 
-    def test_it_learns_nothing_about_others(self, running: Serving, api: Api) -> None:
+    def test_it_learns_nothing_about_others(self, running: RunningServer, api: Api) -> None:
         """There or not there: the same answer."""
         api.submit(1, id="there")
         _, secret = running.make_key("admin", queues=("mine",))
@@ -211,7 +213,7 @@ class TestQueuePatterns:
         answers = [other.get(f"/jobs/{id}") for id in ("there", "nobody")]
         assert problem(answers[0], 403) == problem(answers[1], 403)
 
-    def test_messages_are_a_queue_like_others(self, running: Serving) -> None:
+    def test_messages_are_a_queue_like_others(self, running: RunningServer) -> None:
         _, secret = running.make_key("admin", queues=("mine",))
         answer = running.client(secret).get("/api/v1/queue/ann")
         assert code(answer, 403) == "queue-forbidden"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import Line, Serving, code, memory, problem
+from tests.server.serving import RawConnection, RunningServer, code, memory, problem
 
 JOBS = "/api/v1/queues/mails/jobs"
 MB = 1024 * 1024
 
 
-def head(it: Serving, *more: str, path: str = JOBS) -> str:
-    lines = [f"POST {path} HTTP/1.1", "Host: x", f"X-API-Key: {it.key}", *more]
+def head(served: RunningServer, *more: str, path: str = JOBS) -> str:
+    lines = [f"POST {path} HTTP/1.1", "Host: x", f"X-API-Key: {served.key}", *more]
     return "\r\n".join([*lines, "", ""])
 
 
@@ -24,21 +24,21 @@ JSON = "Content-Type: application/json"
 class TestABody:
     @pytest.mark.parametrize("form", ["declared", "streamed"])
     def test_over_the_limit_is_refused_and_the_client_hears_it(
-        self, running: Serving, form: str
+        self, running: RunningServer, form: str
     ) -> None:
         content: Any = b"x" * (25 * MB) if form == "declared" else chunks(25)
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=content, headers=headers)
         assert code(answer, 413) == "body-too-large"
 
-    def test_of_exactly_the_limit_is_read(self, running: Serving) -> None:
+    def test_of_exactly_the_limit_is_read(self, running: RunningServer) -> None:
         body = b'{"payload": "' + b"x" * (2 * MB - 15) + b'"}'
         assert len(body) == 2 * MB
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=body, headers=headers)
         assert code(answer, 413) == "payload-too-large"  # the queue's limit, not the server's
 
-    def test_of_25_mb_leaves_memory_flat(self, running: Serving) -> None:
+    def test_of_25_mb_leaves_memory_flat(self, running: RunningServer) -> None:
         """Ten of them, one after the other and streamed, cost less than half of one."""
         client, before = running.client(), memory(running)
         headers = {"Content-Type": "application/json"}
@@ -46,10 +46,10 @@ class TestABody:
             client.post(JOBS, content=chunks(25), headers=headers)
         assert memory(running) - before < 10 * MB
 
-    def test_many_at_once_leave_memory_flat(self, running: Serving) -> None:
+    def test_many_at_once_leave_memory_flat(self, running: RunningServer) -> None:
         """They have declared 25 MB each and never send more than the sockets hold."""
         before = memory(running)
-        lines = [Line(running) for _ in range(30)]
+        lines = [RawConnection(running) for _ in range(30)]
         for line in lines:
             line.send(head(running, JSON, "Transfer-Encoding: chunked"))
             line.send(b"100000\r\n" + b" " * MB + b"\r\n")
@@ -58,16 +58,18 @@ class TestABody:
             line.__exit__()
         assert grown < 30 * 3 * MB
 
-    def test_that_comes_too_slowly_is_given_up(self, narrow: Serving) -> None:
-        with Line(narrow) as line:
-            line.send(head(narrow, JSON, "Content-Length: 100") + '{"payload":')
+    def test_that_comes_too_slowly_is_given_up(self, limited: RunningServer) -> None:
+        with RawConnection(limited) as line:
+            line.send(head(limited, JSON, "Content-Length: 100") + '{"payload":')
             status, headers, body = line.answer()
             assert (status, headers["connection"]) == (408, "close")
             assert json.loads(body)["type"].endswith("/body-too-slow")
             assert line.closed()
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "x"])
-    def test_that_is_not_json_by_its_type_is_refused(self, running: Serving, kind: str) -> None:
+    def test_that_is_not_json_by_its_type_is_refused(
+        self, running: RunningServer, kind: str
+    ) -> None:
         """By the name of what was sent; curl sends a form unless it is told otherwise."""
         answer = running.client().post(
             JOBS, content=b'{"payload": 1}', headers={"Content-Type": kind}
@@ -78,7 +80,7 @@ class TestABody:
         assert "compressed" not in told["detail"]
         assert "-H 'Content-Type: application/json'" in told["remedy"]
 
-    def test_that_is_compressed_is_refused(self, running: Serving) -> None:
+    def test_that_is_compressed_is_refused(self, running: RunningServer) -> None:
         headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
         answer = running.client().post(JOBS, content=b"\x1f\x8b", headers=headers)
         told = problem(answer, 415)
@@ -88,7 +90,9 @@ class TestABody:
     @pytest.mark.parametrize(
         "kind", ["application/json; charset=utf-8", "APPLICATION/JSON", "application/x+json"]
     )
-    def test_that_is_json_by_another_spelling_is_taken(self, running: Serving, kind: str) -> None:
+    def test_that_is_json_by_another_spelling_is_taken(
+        self, running: RunningServer, kind: str
+    ) -> None:
         headers = {"Content-Type": kind}
         answer = running.client().post(JOBS, content=b'{"payload": 1}', headers=headers)
         assert answer.status_code == 202
@@ -108,25 +112,27 @@ class TestABody:
             b'{"payload": ' + b"1" * 5000 + b"}",
             b"\x00",
         ],
-        ids=lambda it: repr(it[:24]),
+        ids=lambda body: repr(body[:24]),
     )
-    def test_that_is_not_json_to_the_letter_is_refused(self, running: Serving, body: bytes) -> None:
+    def test_that_is_not_json_to_the_letter_is_refused(
+        self, running: RunningServer, body: bytes
+    ) -> None:
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=body, headers=headers)
         assert code(answer, 400) == "malformed-json"
 
     @pytest.mark.parametrize("body", [b"null", b"1", b'"x"', b"[]", b""])
-    def test_that_is_json_but_no_job_is_refused(self, running: Serving, body: bytes) -> None:
+    def test_that_is_json_but_no_job_is_refused(self, running: RunningServer, body: bytes) -> None:
         headers = {"Content-Type": "application/json"}
         answer = running.client().post(JOBS, content=body, headers=headers)
         assert code(answer, 422) == "invalid-input"
 
-    def test_may_be_nested_64_deep_and_no_deeper(self, running: Serving) -> None:
+    def test_may_be_nested_64_deep_and_no_deeper(self, running: RunningServer) -> None:
         client = running.client()
         assert client.post(JOBS, json={"payload": nested(63)}).status_code == 202
         assert code(client.post(JOBS, json={"payload": nested(64)}), 400) == "nested-too-deep"
 
-    def test_brackets_in_text_are_not_nesting(self, running: Serving) -> None:
+    def test_brackets_in_text_are_not_nesting(self, running: RunningServer) -> None:
         text = '[{"' * 1000 + "\\"
         assert running.client().post(JOBS, json={"payload": text}).status_code == 202
 
@@ -140,9 +146,9 @@ class TestABody:
             b"[]" * 1_000_000,
             b"[" * 1_000_000 + b"]" * 1_000_000,
         ],
-        ids=lambda it: repr(it[60:76]),
+        ids=lambda body: repr(body[60:76]),
     )
-    def test_hostile_nesting_is_refused_quickly(self, running: Serving, body: bytes) -> None:
+    def test_hostile_nesting_is_refused_quickly(self, running: RunningServer, body: bytes) -> None:
         headers = {"Content-Type": "application/json"}
         began = time.monotonic()
         problem(running.client().post(JOBS, content=body, headers=headers), 400)
@@ -150,24 +156,24 @@ class TestABody:
 
 
 class TestAHead:
-    def test_that_is_too_large_is_refused(self, running: Serving) -> None:
+    def test_that_is_too_large_is_refused(self, running: RunningServer) -> None:
         for lines in ([f"X-Long: {'x' * 70_000}"], [f"X-{n}: {'x' * 50}" for n in range(1500)]):
-            with Line(running) as line:
+            with RawConnection(running) as line:
                 line.send(head(running, *lines))
                 status, _, body = line.answer()
                 assert status == 431
                 assert json.loads(body)["type"].endswith("/head-too-large")
 
-    def test_that_never_ends_is_cut_off(self, running: Serving) -> None:
-        with Line(running) as line:
+    def test_that_never_ends_is_cut_off(self, running: RunningServer) -> None:
+        with RawConnection(running) as line:
             line.send(b"GET / HTTP/1.1\r\nX-Long: " + b"x" * 100_000)
             assert line.answer()[0] == 431
             assert line.closed()
 
-    def test_that_comes_too_slowly_is_given_up(self, narrow: Serving) -> None:
+    def test_that_comes_too_slowly_is_given_up(self, limited: RunningServer) -> None:
         """However little is missing, and after the time that the settings say."""
         began = time.monotonic()
-        with Line(narrow) as line:
+        with RawConnection(limited) as line:
             line.send("GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: ")
             status, headers, body = line.answer()
             assert 0.9 < time.monotonic() - began < 10
@@ -175,44 +181,44 @@ class TestAHead:
             assert json.loads(body)["type"].endswith("/head-too-slow")
             assert line.closed()
 
-    def test_of_a_second_request_comes_too_slowly_as_well(self, narrow: Serving) -> None:
-        with Line(narrow) as line:
+    def test_of_a_second_request_comes_too_slowly_as_well(self, limited: RunningServer) -> None:
+        with RawConnection(limited) as line:
             line.send("GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
             assert line.answer()[0] == 200
             line.send("GET /livez HTTP/1.1\r\nHost:")
             assert line.answer()[0] == 408
 
-    def test_that_never_begins_is_hung_up_on(self, narrow: Serving) -> None:
-        with Line(narrow) as line:
+    def test_that_never_begins_is_hung_up_on(self, limited: RunningServer) -> None:
+        with RawConnection(limited) as line:
             assert line.closed()
 
-    def test_of_an_ordinary_size_is_fine(self, running: Serving) -> None:
+    def test_of_an_ordinary_size_is_fine(self, running: RunningServer) -> None:
         headers = {"X-Long": "x" * 30_000}
         assert running.client().get("/api/v1/queues", headers=headers).status_code == 200
 
-    def test_that_is_no_http_is_refused(self, running: Serving) -> None:
-        with Line(running) as line:
+    def test_that_is_no_http_is_refused(self, running: RunningServer) -> None:
+        with RawConnection(running) as line:
             line.send("hello\r\n\r\n")
             status, headers, _ = line.answer()
             assert (status, headers["content-type"]) == (400, "application/problem+json")
 
 
 class TestTheRate:
-    def test_is_per_key(self, narrow: Serving) -> None:
-        (_, busy), (_, calm) = narrow.make_key("read"), narrow.make_key("read")
-        client = narrow.client(busy)
+    def test_is_per_key(self, limited: RunningServer) -> None:
+        (_, busy), (_, calm) = limited.make_key("read"), limited.make_key("read")
+        client = limited.client(busy)
         answers = [client.get("/api/v1/queues") for _ in range(40)]
-        refused = [it for it in answers if it.status_code != 200]
+        refused = [answer for answer in answers if answer.status_code != 200]
         assert 10 <= len(answers) - len(refused) < 40
-        assert {code(it, 429) for it in refused} == {"rate-limited"}
-        assert narrow.client(calm).get("/api/v1/queues").status_code == 200
+        assert {code(answer, 429) for answer in refused} == {"rate-limited"}
+        assert limited.client(calm).get("/api/v1/queues").status_code == 200
 
-    def test_does_not_count_health(self, narrow: Serving) -> None:
-        client = narrow.client(key="")
+    def test_does_not_count_health(self, limited: RunningServer) -> None:
+        client = limited.client(key="")
         assert {client.get("/livez").status_code for _ in range(40)} == {200}
 
 
-def test_an_answer_does_not_wait_for_anything(running: Serving) -> None:
+def test_an_answer_does_not_wait_for_anything(running: RunningServer) -> None:
     """Headers and body leave at once: a body that waits for the client costs 40 ms each time."""
     client, took = running.client(), list[float]()
     for _ in range(20):

@@ -80,7 +80,7 @@ class TestWaitingForTheAnswer:
             headers = {"Last-Event-ID": last_seen}
             path = f"/api/v1/message/{sent['message_id']}/events"
             lines = (await client.get(path, headers=headers)).text.splitlines()
-            assert [it for it in lines if it.startswith("event")] == ["event: answer"]
+            assert [line for line in lines if line.startswith("event")] == ["event: answer"]
 
     async def test_one_who_leaves_is_forgotten(
         self, app: FastAPI, client: httpx.AsyncClient

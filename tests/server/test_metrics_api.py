@@ -2,14 +2,14 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.server.serving import Api, Serving
+from tests.server.serving import Api, RunningServer
 
 Samples = dict[tuple[str, ...], float]
 
 
-def scraped(it: Serving, key: str | None = None) -> Samples:
+def scraped(served: RunningServer, key: str | None = None) -> Samples:
     """Every sample by its name and its labels' values in order of their names."""
-    answer = it.client(key).get("/metrics")
+    answer = served.client(key).get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=")
     return {
@@ -26,7 +26,7 @@ def depth(found: Samples, queue: str) -> dict[str, float]:
 DEPTH = "towpath_queue_depth"
 
 
-def test_tells_how_every_queue_stands(running: Serving, api: Api, queue: str) -> None:
+def test_tells_how_every_queue_stands(running: RunningServer, api: Api, queue: str) -> None:
     """Though nobody but clients over HTTP works on it."""
     api.bury("x")
     for n in range(5):
@@ -40,7 +40,7 @@ def test_tells_how_every_queue_stands(running: Serving, api: Api, queue: str) ->
     assert found["towpath_queues_readable",] == 1
 
 
-def test_tells_of_the_handlers_that_run_beside_the_server(running: Serving) -> None:
+def test_tells_of_the_handlers_that_run_beside_the_server(running: RunningServer) -> None:
     """`up` delivers callbacks: their worker is there, and its counters are in the same place."""
     found = scraped(running)
     assert found["towpath_slots", "free"] > 0
@@ -49,7 +49,7 @@ def test_tells_of_the_handlers_that_run_beside_the_server(running: Serving) -> N
 
 
 def test_tells_nothing_about_queues_that_the_key_is_not_for(
-    running: Serving, api: Api, queue: str
+    running: RunningServer, api: Api, queue: str
 ) -> None:
     api.submit(1)
     _, mine = running.make_key("read", queues=(queue,))

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.serving import PATIENCE, Api, Serving, begin, code, problem, serve
+from tests.server.serving import PATIENCE, Api, RunningServer, begin, code, problem, serve
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
 
@@ -19,14 +19,14 @@ SLACK = 1.5
 
 
 @pytest.fixture(scope="module")
-def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
-    with serve(home, store.url) as it:
-        yield it
+def served(home: Path, store: EmbeddedServer) -> Iterator[RunningServer]:
+    with serve(home, store.url) as running:
+        yield running
 
 
 @pytest.fixture
-def api(it: Serving, queue: str) -> Api:
-    return it.api(queue)
+def api(served: RunningServer, queue: str) -> Api:
+    return served.api(queue)
 
 
 def timed(ask: Callable[[], httpx.Response]) -> httpx.Response:
@@ -48,7 +48,7 @@ def every_kind_is_refused(api: Api) -> None:
     ]
     with ThreadPoolExecutor(len(asks)) as askers:
         answers = list(askers.map(timed, asks))
-    assert {code(it, 503) for it in answers} == {"server-unreachable"}
+    assert {code(answer, 503) for answer in answers} == {"server-unreachable"}
 
 
 def part_is_named(client: httpx.Client, part: str) -> None:
@@ -57,7 +57,7 @@ def part_is_named(client: httpx.Client, part: str) -> None:
     assert int(answer.headers["retry-after"]) >= 1
     told = answer.json()
     assert told["ready"] is False
-    assert [name for name, it in told["parts"].items() if not it["ok"]] == [part]
+    assert [name for name, state in told["parts"].items() if not state["ok"]] == [part]
     assert told["parts"][part]["remedy"]
     assert client.get("/livez").text == "ok"
 
@@ -88,8 +88,8 @@ class TestTheStore:
 
     def test_not_there_at_the_start(self, tmp_path: Path) -> None:
         store = EmbeddedServer(data=tmp_path / "valkey")
-        with serve(tmp_path, store.url) as it:
-            api = it.api("mails")
+        with serve(tmp_path, store.url) as served:
+            api = served.api("mails")
             assert code(timed(api.get), 503) == "server-unreachable"
             part_is_named(api.client, "store")
             store.start()
@@ -97,14 +97,16 @@ class TestTheStore:
             assert api.submit(1)["state"] == "ready"
 
             def said() -> list[str]:
-                return [e["event"] for e in it.events() if e["event"].startswith("server")]
+                return [e["event"] for e in served.events() if e["event"].startswith("server")]
 
             eventually(lambda: said() == ["server.unreachable", "server.back"], within=PATIENCE)
         store.stop()
 
-    def test_that_may_evict_jobs_is_called_that(self, it: Serving, store: EmbeddedServer) -> None:
+    def test_that_may_evict_jobs_is_called_that(
+        self, served: RunningServer, store: EmbeddedServer
+    ) -> None:
         """Not away: whoever reads it would look for it. Also for one that is changed later."""
-        client = it.client()
+        client = served.client()
         store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         try:
             told = client.get("/readyz").json()["parts"]["store"]
@@ -119,8 +121,8 @@ class TestTheStore:
     ) -> None:
         store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
         try:
-            with serve(tmp_path, store.url) as it:
-                api = it.api("mails")
+            with serve(tmp_path, store.url) as served:
+                api = served.api("mails")
                 told = api.client.get("/readyz").json()["parts"]["store"]
                 assert told["error"] == "eviction_unsafe"
                 assert "noeviction" in told["remedy"]
@@ -171,7 +173,7 @@ class TestTheDatabase:
         other.close()
         eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
 
-    def test_without_its_tables(self, it: Serving, api: Api, home: Path) -> None:
+    def test_without_its_tables(self, served: RunningServer, api: Api, home: Path) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         tables = [
             name
@@ -181,23 +183,23 @@ class TestTheDatabase:
         for name in tables:
             other.execute(f"ALTER TABLE {name} RENAME TO {name}_away")
         self.refused(api)
-        assert it.client(key="").get("/api/v1/queues").status_code == 401
+        assert served.client(key="").get("/api/v1/queues").status_code == 401
         for name in tables:
             other.execute(f"ALTER TABLE {name}_away RENAME TO {name}")
         other.close()
         self.back(api)
 
-    def test_moved_away_tells_nobody_where_it_was(self, it: Serving, home: Path) -> None:
+    def test_moved_away_tells_nobody_where_it_was(self, served: RunningServer, home: Path) -> None:
         """A key that was guessed is enough to have the database asked."""
         file, away = home / "ledger.db", home / "away.db"
         file.rename(away)
         try:
-            told = problem(it.client("tp_guessed_0123456789").get("/api/v1/queues"), 503)
+            told = problem(served.client("tp_guessed_0123456789").get("/api/v1/queues"), 503)
         finally:
             away.rename(file)
         assert told["type"].rpartition("/")[2].startswith("ledger")
         assert not any(word in str(told) for word in (home.name, "ledger.db", "sqlite")), told
-        eventually(lambda: it.client().get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: served.client().get("/readyz").status_code == 200, within=PATIENCE)
 
     def test_not_there_at_the_start(self, tmp_path: Path, server: EmbeddedServer) -> None:
         """It can't be served without knowing who may ask: the way out is told, at once."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.postgres import PostgresServer
-from tests.server.serving import PATIENCE, Serving, begin, code, serving
+from tests.server.serving import PATIENCE, RunningServer, begin, code, serving
 from tests.server.test_parts_away import part_is_named, timed
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
@@ -20,48 +20,48 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 @pytest.fixture(scope="module")
-def it(
+def served(
     tmp_path_factory: pytest.TempPathFactory,
     postgres: PostgresServer,
     running_server: EmbeddedServer,
-) -> Iterator[Serving]:
+) -> Iterator[RunningServer]:
     """`towpath serve` on a database without any tables."""
     database = postgres.new_database("served")
     log = tmp_path_factory.mktemp("postgres") / "log"
     words = ("serve", "--url", running_server.url, "--database", database)
-    with serving(*words, database=database, log=log) as it:
-        _, it.own_key = it.make_key("admin")
-        yield it
+    with serving(*words, database=database, log=log) as running:
+        _, running.own_key = running.make_key("admin")
+        yield running
 
 
-def test_a_job_lives_and_a_key_is_made_and_revoked(it: Serving, queue: str) -> None:
+def test_a_job_lives_and_a_key_is_made_and_revoked(served: RunningServer, queue: str) -> None:
     """The first start made the tables; another process made the keys."""
-    api = it.api(queue)
+    api = served.api(queue)
     api.submit("hello", id="a")
     [job] = api.claim()
     assert api.say("complete", job).json()["state"] == "done"
-    id, secret = it.make_key("read", queues=(queue,))
-    assert it.api(queue, secret).get().status_code == 200
-    assert code(it.api("another", secret).get(), 403) == "queue-forbidden"
-    it.revoke(id)
-    eventually(lambda: it.api(queue, secret).get().status_code == 401, within=PATIENCE)
+    id, secret = served.make_key("read", queues=(queue,))
+    assert served.api(queue, secret).get().status_code == 200
+    assert code(served.api("another", secret).get(), 403) == "queue-forbidden"
+    served.revoke(id)
+    eventually(lambda: served.api(queue, secret).get().status_code == 401, within=PATIENCE)
 
 
 def test_several_side_by_side_know_the_same_keys(
-    it: Serving, queue: str, tmp_path: Path, running_server: EmbeddedServer
+    served: RunningServer, queue: str, tmp_path: Path, running_server: EmbeddedServer
 ) -> None:
-    words = ("serve", "--url", running_server.url, "--database", it.database)
-    with serving(*words, database=it.database, log=tmp_path / "log") as two:
-        two.own_key = it.key
+    words = ("serve", "--url", running_server.url, "--database", served.database)
+    with serving(*words, database=served.database, log=tmp_path / "log") as two:
+        two.own_key = served.key
         two.api(queue).submit(1, id="a")
-        assert it.api(queue).look("a")["state"] == "ready"
+        assert served.api(queue).look("a")["state"] == "ready"
 
 
 def test_a_database_that_crashes_is_named_and_found_again(
-    it: Serving, queue: str, postgres: PostgresServer
+    served: RunningServer, queue: str, postgres: PostgresServer
 ) -> None:
     """Refused within two seconds while it is away; nobody has to restart anything."""
-    api = it.api(queue)
+    api = served.api(queue)
     api.submit(1, id="a")
     postgres.stop(signal.SIGQUIT)
     try:
@@ -75,9 +75,9 @@ def test_a_database_that_crashes_is_named_and_found_again(
 
 
 def test_a_database_that_stands_still_holds_nobody_up(
-    it: Serving, queue: str, postgres: PostgresServer
+    served: RunningServer, queue: str, postgres: PostgresServer
 ) -> None:
-    api = it.api(queue)
+    api = served.api(queue)
     postgres.freeze()
     try:
         eventually(lambda: timed(api.get).status_code == 503, within=PATIENCE)

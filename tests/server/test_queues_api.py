@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.server.serving import Api, Serving, code, problem
+from tests.server.serving import Api, RunningServer, code, problem
 
 
 class TestCounts:
@@ -27,12 +27,12 @@ class TestCounts:
     def test_are_listed_for_every_queue(self, api: Api) -> None:
         api.submit(1)
         listed = api.client.get("/api/v1/queues").json()["queues"]
-        assert [it["ready"] for it in listed if it["queue"] == api.queue] == [1]
-        assert listed == sorted(listed, key=lambda it: it["queue"])
+        assert [counts["ready"] for counts in listed if counts["queue"] == api.queue] == [1]
+        assert listed == sorted(listed, key=lambda counts: counts["queue"])
 
     def test_readiness_leaves_no_queue_behind(self, api: Api) -> None:
         assert api.client.get("/readyz").status_code == 200
-        names = [it["queue"] for it in api.client.get("/api/v1/queues").json()["queues"]]
+        names = [counts["queue"] for counts in api.client.get("/api/v1/queues").json()["queues"]]
         assert not [name for name in names if name.startswith("towpath")]
 
 
@@ -70,7 +70,7 @@ class TestDeadJobs:
             api.bury(f"j{n}", reason=f"reason {n}")
         first = api.get("/dead", size=2).json()
         rest = api.get("/dead", size=2, after=first["after"]).json()
-        found = [(it["id"], it["reason"]) for it in first["jobs"] + rest["jobs"]]
+        found = [(job["id"], job["reason"]) for job in first["jobs"] + rest["jobs"]]
         assert found == [(f"j{n}", f"reason {n}") for n in range(3)]
         assert rest["after"] is None
 
@@ -86,7 +86,7 @@ class TestDeadJobs:
             [job] = api.claim()
             api.say("fail", job, reason=reason, dead=True)
         found = api.get("/dead/search", text="disk").json()
-        assert ([it["id"] for it in found["jobs"]], found["looked"]) == (["c", "a"], 3)
+        assert ([dead["id"] for dead in found["jobs"]], found["looked"]) == (["c", "a"], 3)
         rest = api.get("/dead/search", text="disk", looked=3).json()
         assert rest == {"jobs": [], "looked": 3, "is_over": True}
         problem(api.get("/dead/search", text=""), 422)
@@ -101,7 +101,7 @@ class TestDeadJobs:
         assert (late["error"], late["count"], rare["count"]) == ("late by #", 3, 2)
         assert (found["ungrouped"], late["first"] <= late["last"]) == (0, True)
         listed = api.get("/dead", group=late["group"]).json()["jobs"]
-        assert [it["id"] for it in listed] == ["late-0", "late-1", "late-2"]
+        assert [job["id"] for job in listed] == ["late-0", "late-1", "late-2"]
         told = api.post("/dead/retry", {"group": late["group"], "most": 2}).json()
         assert told == {"retried": 2, "left": 3}
         assert api.delete("/dead", group=rare["group"]).json() == {"deleted": 2, "left": 1}
@@ -121,7 +121,7 @@ class TestDeadJobs:
         for n in range(5):
             api.bury(f"j{n}")
         assert api.delete("/dead", most=2).json() == {"deleted": 2, "left": 3}
-        assert [it["id"] for it in api.get("/dead").json()["jobs"]] == ["j2", "j3", "j4"]
+        assert [job["id"] for job in api.get("/dead").json()["jobs"]] == ["j2", "j3", "j4"]
         assert api.delete("/dead").json() == {"deleted": 3, "left": 0}
         assert api.delete("/dead").json() == {"deleted": 0, "left": 0}
 
@@ -130,7 +130,7 @@ class TestDeadJobs:
         problem(api.delete("/dead", most=most), 422)
 
 
-def test_a_key_sees_only_its_queues(running: Serving, api: Api) -> None:
+def test_a_key_sees_only_its_queues(running: RunningServer, api: Api) -> None:
     api.submit(1)
     _, other = running.make_key("read", queues=(f"{api.queue}-*",))
     seen = running.client(other).get("/api/v1/queues").json()["queues"]
@@ -141,11 +141,11 @@ def test_a_key_sees_only_its_queues(running: Serving, api: Api) -> None:
     "path", ["", "/jobs?state=ready", "/jobs/nobody", "/jobs/nobody/explain", "/dead", "/events"]
 )
 def test_looking_at_a_queue_that_nobody_used_makes_none(
-    running: Serving, queue: str, path: str
+    running: RunningServer, queue: str, path: str
 ) -> None:
     _, secret = running.make_key("read")
     client = running.client(secret)
     with client.stream("GET", f"/api/v1/queues/{queue}{path}") as answer:
         assert answer.status_code in (200, 404)
     known = client.get("/api/v1/queues").json()["queues"]
-    assert queue not in [it["queue"] for it in known]
+    assert queue not in [counts["queue"] for counts in known]

@@ -13,9 +13,13 @@ from towpath.server.routes import health, jobs, queues, work
 from towpath.server.run import listen
 
 ROUTERS = [
-    *(it.router for it in (health, jobs, queues, work)),
+    *(module.router for module in (health, jobs, queues, work)),
     queues.events_router,
-    *(router for it in applications() for router in it.load(it.http).routers),
+    *(
+        router
+        for application in applications()
+        for router in application.load(application.http).routers
+    ),
 ]
 
 
@@ -29,13 +33,13 @@ def all_of(dependant: Dependant) -> Iterator[Dependant]:
 def test_nothing_of_a_request_goes_through_a_thread(router: APIRouter) -> None:
     """FastAPI runs plain functions in threads: the way there and back costs a whole request."""
     called = [
-        it.call
+        dependency.call
         for route in router.routes
         if isinstance(route, APIRoute)
-        for it in all_of(route.dependant)
+        for dependency in all_of(route.dependant)
     ]
     assert called
-    assert [it for it in called if not inspect.iscoroutinefunction(it)] == []
+    assert [function for function in called if not inspect.iscoroutinefunction(function)] == []
 
 
 def test_the_body_of_an_answer_does_not_wait_for_its_head_to_be_confirmed() -> None:

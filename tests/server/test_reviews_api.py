@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from tests.postgres import PostgresServer
-from tests.server.serving import PATIENCE, Serving, begin, code, problem, serving
+from tests.server.serving import PATIENCE, RunningServer, begin, code, problem, serving
 from tests.waiting import eventually
 from towpath.apps.reviews.model import REVIEWS
 from towpath.embedded import EmbeddedServer
@@ -32,7 +32,7 @@ def repository() -> str:
 
 
 @pytest.fixture
-def client(running: Serving) -> httpx.Client:
+def client(running: RunningServer) -> httpx.Client:
     """Somebody who may do everything; every answer is held against the description."""
     return running.client()
 
@@ -50,11 +50,11 @@ def look(client: httpx.Client, id: str) -> Any:
     return answer.json()
 
 
-def bury(it: Serving, id: str) -> None:
+def bury(served: RunningServer, id: str) -> None:
     """An attempt at the review that was its last."""
 
     async def bury() -> None:
-        async with Ledger(it.database) as ledger:
+        async with Ledger(served.database) as ledger:
             job = (await ledger.jobs.get(REVIEWS, id)).job
             lease = Lease(job_ref(REVIEWS, job), b"", Token(1), 1, "w", 0, 0)
             await ledger.jobs.begin(lease)
@@ -163,13 +163,13 @@ class TestLooking:
             return answer.json()
 
         first = page(size=2)
-        assert [it["id"] for it in first["reviews"]] == [ids[4], ids[3]]
+        assert [review["id"] for review in first["reviews"]] == [ids[4], ids[3]]
         rest = page(size=10, after=first["after"])
-        assert [it["id"] for it in rest["reviews"]] == [ids[2], ids[1], ids[0]]
+        assert [review["id"] for review in rest["reviews"]] == [ids[2], ids[1], ids[0]]
         assert rest["after"] is None
         for state in ("CANCELLED", "cancelled"):
-            assert [it["id"] for it in page(state=state)["reviews"]] == [ids[0]]
-        assert [it["id"] for it in page(number=3)["reviews"]] == [ids[2]]
+            assert [review["id"] for review in page(state=state)["reviews"]] == [ids[0]]
+        assert [review["id"] for review in page(number=3)["reviews"]] == [ids[2]]
         assert page(forge="github")["reviews"] == []
 
     @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ class TestCancellingAndRetrying:
         assert told["state"] == "PENDING"
 
     def test_a_dead_one_is_shown_with_its_reason(
-        self, running: Serving, client: httpx.Client, repository: str
+        self, running: RunningServer, client: httpx.Client, repository: str
     ) -> None:
         id = ask(client, repository)["id"]
         bury(running, id)
@@ -218,7 +218,7 @@ class TestKeys:
 
     @pytest.mark.parametrize(("scope", "method", "path"), NEEDS)
     def test_a_scope_opens_its_own_paths_and_no_others(
-        self, running: Serving, scope: str, method: str, path: str
+        self, running: RunningServer, scope: str, method: str, path: str
     ) -> None:
         body: Any = {} if not path and method == "POST" else None
         for given in ("submit", "read", "work", "admin"):
@@ -228,7 +228,9 @@ class TestKeys:
             allowed = given in (scope, "admin")
             assert (status != 403) is allowed, given
 
-    def test_another_queue_s_key_learns_nothing(self, running: Serving, repository: str) -> None:
+    def test_another_queue_s_key_learns_nothing(
+        self, running: RunningServer, repository: str
+    ) -> None:
         """I20: whether there is such a review is told to nobody who may not see it."""
         there = ask(running.client(), repository)["id"]
         _, secret = running.make_key("admin", queues=("mails*",))
@@ -237,29 +239,29 @@ class TestKeys:
             answers = [
                 stranger.request(method, f"{ROOT}/{id}{path}") for id in (there, "api-nobody")
             ]
-            assert [code(it, 403) for it in answers] == ["queue-forbidden"] * 2
+            assert [code(answer, 403) for answer in answers] == ["queue-forbidden"] * 2
             assert answers[0].json() == answers[1].json()
         assert code(stranger.get(ROOT), 403) == "queue-forbidden"
 
-    def test_without_one_nothing_answers(self, running: Serving) -> None:
+    def test_without_one_nothing_answers(self, running: RunningServer) -> None:
         for _, method, path in self.NEEDS:
             assert code(running.client(key="").request(method, ROOT + path), 401) == "unauthorized"
 
 
 @pytest.fixture
-def on_postgres(tmp_path: Path, server: EmbeddedServer) -> Iterator[Serving]:
+def on_postgres(tmp_path: Path, server: EmbeddedServer) -> Iterator[RunningServer]:
     """A server with a PostgreSQL, and a reviewer in the directory it was started in."""
     (tmp_path / "mine.py").write_text("def review(task):\n    return 'Fine: ' + task.title\n")
     reviewer = {"TOWPATH_REVIEWS__REVIEWER_FUNCTION": "mine:review"}
     with PostgresServer() as postgres:
         database = postgres.url()
         words = ("serve", "--url", server.url, "--database", database)
-        with serving(*words, database=database, log=tmp_path / "log", env=reviewer) as it:
-            _, it.own_key = it.make_key("admin")
-            yield it
+        with serving(*words, database=database, log=tmp_path / "log", env=reviewer) as served:
+            _, served.own_key = served.make_key("admin")
+            yield served
 
 
-def test_a_function_reviews_on_postgresql(on_postgres: Serving) -> None:
+def test_a_function_reviews_on_postgresql(on_postgres: RunningServer) -> None:
     client = on_postgres.client()
     id = ask(client, "octo/repo", title="Say hello")["id"]
     eventually(lambda: look(client, id)["state"] == "COMPLETED", within=PATIENCE)
@@ -283,7 +285,7 @@ def test_a_reviewer_that_can_not_be_right_is_refused_at_the_start_by_its_setting
     tmp_path: Path, server: EmbeddedServer, reviewer: dict[str, str], said: str
 ) -> None:
     words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/ledger.db")
-    env = {f"TOWPATH_REVIEWS__REVIEWER_{name.upper()}": it for name, it in reviewer.items()}
+    env = {f"TOWPATH_REVIEWS__REVIEWER_{name.upper()}": value for name, value in reviewer.items()}
     process = begin(*words, log=tmp_path / "log", env=env)
     process.communicate(timeout=PATIENCE)
     told = (tmp_path / "log").read_text()

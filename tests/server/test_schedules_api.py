@@ -7,14 +7,14 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.server.serving import Serving, code, problem
+from tests.server.serving import RunningServer, code, problem
 from tests.waiting import eventually
 from towpath.embedded.process import ask
 
 ROOT = "/api/v1/schedules"
 
 
-class Schedules:
+class SchedulesApi:
     """The paths of one queue's schedules."""
 
     def __init__(self, client: httpx.Client, queue: str) -> None:
@@ -38,7 +38,7 @@ class Schedules:
         return self.client.delete(self.path(name))
 
     def fire(self, name: str, **headers: str) -> httpx.Response:
-        named = {it.replace("_", "-"): value for it, value in headers.items()}
+        named = {header.replace("_", "-"): value for header, value in headers.items()}
         return self.client.post(f"{self.path(name)}/fire", headers=named)
 
     def ready(self) -> int:
@@ -46,17 +46,17 @@ class Schedules:
 
 
 @pytest.fixture
-def schedules(running: Serving, queue: str) -> Schedules:
-    return Schedules(running.client(), queue)
+def schedules(running: RunningServer, queue: str) -> SchedulesApi:
+    return SchedulesApi(running.client(), queue)
 
 
-def declare(running: Serving, queue: str, name: str) -> None:
+def declare(running: RunningServer, queue: str, name: str) -> None:
     """As a worker does whose app declares it."""
     ask(running.store, "HSET", f"{{{queue}}}:recurring", name, "1794787200000 0 3 * * * UTC")
 
 
 class TestASchedule:
-    def test_is_made_looked_at_replaced_and_removed(self, schedules: Schedules) -> None:
+    def test_is_made_looked_at_replaced_and_removed(self, schedules: SchedulesApi) -> None:
         made = schedules.put(
             "nightly", cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, priority=9,
             lane="ann", retry="fixed:5s", headers={"handler": "rerun"}, keep=60, missed="skip",
@@ -79,12 +79,12 @@ class TestASchedule:
         assert schedules.delete("nightly").status_code == 204
         assert code(schedules.delete("nightly"), 404) == "schedule-not-found"
 
-    def test_may_have_a_name_that_looks_like_a_path(self, schedules: Schedules) -> None:
+    def test_may_have_a_name_that_looks_like_a_path(self, schedules: SchedulesApi) -> None:
         name = "a/fire %日本"
         assert schedules.put(name, every=3600).status_code == 201
         assert schedules.get(name)["name"] == name
 
-    def test_is_changed_in_part(self, schedules: Schedules) -> None:
+    def test_is_changed_in_part(self, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600, payload=1, priority=9, lane="ann")
         changed = schedules.patch("x", payload=2, lane=None).json()
         assert (changed["payload"], changed["lane"], changed["priority"]) == (2, None, 9)
@@ -93,7 +93,7 @@ class TestASchedule:
         assert (changed["cron"], changed["tz"], changed["every"]) == ("0 3 * * *", "UTC", None)
         assert (changed["priority"], changed["payload"]) == (50, 2)
 
-    def test_is_paused_and_resumed(self, schedules: Schedules) -> None:
+    def test_is_paused_and_resumed(self, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600)
         paused = schedules.patch("x", paused=True).json()
         assert (paused["paused"], paused["next"]) == (True, None)
@@ -101,11 +101,11 @@ class TestASchedule:
         assert (resumed["paused"], resumed["last"]) == (False, None)
         assert resumed["next"]
 
-    def test_is_fired_by_hand_once_per_idempotency_key(self, schedules: Schedules) -> None:
+    def test_is_fired_by_hand_once_per_idempotency_key(self, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600, payload=1)
         before = schedules.get("x")
         fired = [schedules.fire("x", idempotency_key="k") for _ in range(2)]
-        assert [it.status_code for it in fired] == [202, 202]
+        assert [answer.status_code for answer in fired] == [202, 202]
         assert fired[0].json()["id"] == fired[1].json()["id"]
         assert schedules.ready() == 1
         schedules.fire("x")
@@ -114,7 +114,7 @@ class TestASchedule:
 
 
 class TestTheServer:
-    def test_fires_the_schedules_of_a_queue_without_workers(self, schedules: Schedules) -> None:
+    def test_fires_the_schedules_of_a_queue_without_workers(self, schedules: SchedulesApi) -> None:
         schedules.put("tick", every=1, payload="now")
         eventually(lambda: schedules.ready() >= 2, within=30)
         job = schedules.client.post(
@@ -126,36 +126,43 @@ class TestTheServer:
         assert schedules.get("tick")["last"]
         metric = f'towpath_schedules_fired_total{{queue="{schedules.queue}"}} '
         [line] = [
-            it for it in schedules.client.get("/metrics").text.splitlines() if it.startswith(metric)
+            shown
+            for shown in schedules.client.get("/metrics").text.splitlines()
+            if shown.startswith(metric)
         ]
         assert float(line.removeprefix(metric)) >= 2
         schedules.delete("tick")
 
 
 class TestListing:
-    def test_is_paged_and_filtered(self, running: Serving, schedules: Schedules) -> None:
+    def test_is_paged_and_filtered(self, running: RunningServer, schedules: SchedulesApi) -> None:
         for name in "cab":
             schedules.put(name, every=3600)
         declare(running, schedules.queue, "declared")
         params: dict[str, Any] = {"queue": schedules.queue, "size": 3}
         first = schedules.client.get(ROOT, params=params).json()
         rest = schedules.client.get(ROOT, params={**params, "after": first["after"]}).json()
-        found = [(it["name"], it["source"]) for it in first["schedules"] + rest["schedules"]]
+        found = [
+            (schedule["name"], schedule["source"])
+            for schedule in first["schedules"] + rest["schedules"]
+        ]
         assert found == [("a", "stored"), ("b", "stored"), ("c", "stored"), ("declared", "code")]
         assert rest["after"] is None
-        assert all(it["payload"] is None for it in first["schedules"])
+        assert all(schedule["payload"] is None for schedule in first["schedules"])
 
-    def test_shows_only_what_the_key_covers(self, running: Serving, schedules: Schedules) -> None:
+    def test_shows_only_what_the_key_covers(
+        self, running: RunningServer, schedules: SchedulesApi
+    ) -> None:
         schedules.put("x", every=3600)
         _, secret = running.make_key("read", queues=("elsewhere-*",))
         client = running.client(secret)
         listed = client.get(ROOT).json()["schedules"]
-        assert [it for it in listed if it["queue"] == schedules.queue] == []
+        assert [schedule for schedule in listed if schedule["queue"] == schedules.queue] == []
         assert code(client.get(ROOT, params={"queue": schedules.queue}), 403) == "queue-forbidden"
 
 
 class TestWhatCodeDeclares:
-    def test_is_not_changed_here(self, running: Serving, schedules: Schedules) -> None:
+    def test_is_not_changed_here(self, running: RunningServer, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600)  # so that the queue is there
         declare(running, schedules.queue, "nightly")
         found = schedules.get("nightly")
@@ -173,11 +180,11 @@ class TestWhatCodeDeclares:
 
 class TestScopes:
     def test_are_read_to_look_and_submit_to_change(
-        self, running: Serving, schedules: Schedules
+        self, running: RunningServer, schedules: SchedulesApi
     ) -> None:
         schedules.put("x", every=3600)
         _, secret = running.make_key("read")
-        reader = Schedules(running.client(secret), schedules.queue)
+        reader = SchedulesApi(running.client(secret), schedules.queue)
         assert reader.get("x")["name"] == "x"
         for answer in (
             reader.put("y", every=3600),
@@ -187,15 +194,17 @@ class TestScopes:
         ):
             assert code(answer, 403) == "scope-missing"
 
-    def test_are_for_the_queues_of_the_key(self, running: Serving, schedules: Schedules) -> None:
+    def test_are_for_the_queues_of_the_key(
+        self, running: RunningServer, schedules: SchedulesApi
+    ) -> None:
         _, secret = running.make_key("read", "submit", queues=("elsewhere-*",))
-        other = Schedules(running.client(secret), schedules.queue)
+        other = SchedulesApi(running.client(secret), schedules.queue)
         for answer in (other.put("x", every=3600), other.delete("x"), other.fire("x")):
             assert code(answer, 403) == "queue-forbidden"
 
 
 class TestPreview:
-    def test_tells_the_next_firings_and_what_the_clock_does(self, schedules: Schedules) -> None:
+    def test_tells_the_next_firings_and_what_the_clock_does(self, schedules: SchedulesApi) -> None:
         body = {"cron": "30 2 * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
         told = schedules.client.post(f"{ROOT}/preview", json={**body, "count": 3}).json()
         assert told["firings"] == [
@@ -203,15 +212,15 @@ class TestPreview:
             "2026-03-29T03:00:00+02:00",
             "2026-03-30T02:30:00+02:00",
         ]
-        assert [(it["at"], it["effect"]) for it in told["clock_changes"][:2]] == [
+        assert [(change["at"], change["effect"]) for change in told["clock_changes"][:2]] == [
             ("2026-03-29T01:00:00Z", "moved"),
             ("2026-10-25T01:00:00Z", "once"),
         ]
 
-    def test_of_what_follows_the_wall_clock(self, schedules: Schedules) -> None:
+    def test_of_what_follows_the_wall_clock(self, schedules: SchedulesApi) -> None:
         body = {"cron": "*/30 * * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
         told = schedules.client.post(f"{ROOT}/preview", json=body).json()
-        assert [it["effect"] for it in told["clock_changes"][:2]] == ["skipped", "doubled"]
+        assert [change["effect"] for change in told["clock_changes"][:2]] == ["skipped", "doubled"]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -239,27 +248,27 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
 
 class TestBadInput:
     @pytest.mark.parametrize("which", BAD)
-    def test_of_a_schedule(self, schedules: Schedules, which: str) -> None:
+    def test_of_a_schedule(self, schedules: SchedulesApi, which: str) -> None:
         body, said = BAD[which]
         assert said in problem(schedules.put("x", **body), 422)["detail"]
         assert code(schedules.client.get(schedules.path("x")), 404) == "schedule-not-found"
 
-    def test_of_a_payload_that_is_no_json(self, schedules: Schedules) -> None:
+    def test_of_a_payload_that_is_no_json(self, schedules: SchedulesApi) -> None:
         text = '{"every": 60, "payload": nope}'
         headers = {"content-type": "application/json"}
         answer = schedules.client.put(schedules.path("x"), content=text, headers=headers)
         assert answer.status_code == 400
 
-    def test_of_a_payload_that_is_too_large(self, schedules: Schedules) -> None:
+    def test_of_a_payload_that_is_too_large(self, schedules: SchedulesApi) -> None:
         answer = schedules.put("x", every=60, payload="x" * 2_000_000)
         assert code(answer, 413) == "payload-too-large"
         assert schedules.client.get(schedules.path("x")).status_code == 404
 
     @pytest.mark.parametrize("name", ["%00", "a" * 257])
-    def test_of_a_name(self, schedules: Schedules, name: str) -> None:
+    def test_of_a_name(self, schedules: SchedulesApi, name: str) -> None:
         answer = schedules.client.put(f"{ROOT}/{schedules.queue}/{name}", json={"every": 60})
         assert answer.status_code == 422
 
-    def test_of_what_is_not_there(self, schedules: Schedules) -> None:
+    def test_of_what_is_not_there(self, schedules: SchedulesApi) -> None:
         for answer in (schedules.patch("x", paused=True), schedules.fire("x")):
             assert code(answer, 404) == "schedule-not-found"

@@ -12,8 +12,8 @@ import pytest
 
 from tests.ledger.kafka import KafkaBroker
 from tests.ledger.kafka_program import TOPIC
-from tests.server.receiving import Endpoint, Posted, endpoint
-from tests.server.serving import PATIENCE, Serving, begin, serve, up
+from tests.server.serving import PATIENCE, RunningServer, begin, serve, up
+from tests.server.webhook_endpoint import Endpoint, Posted, endpoint
 from tests.waiting import eventually
 from towpath.calls.signature import OUTBOX, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
@@ -31,12 +31,12 @@ _numbers = count(1)
 
 @pytest.fixture(scope="module")
 def receiver() -> Iterator[Endpoint]:
-    with endpoint() as it:
-        yield it
+    with endpoint() as listening:
+        yield listening
 
 
 @pytest.fixture(scope="module")
-def it(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator[Serving]:
+def served(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator[RunningServer]:
     """`towpath up` with a reviewer: what it ends goes to its own Valkey and to a webhook."""
     env = {
         "TOWPATH_OUTBOX__SINKS": "redis,webhook",
@@ -44,61 +44,63 @@ def it(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iterator
         "TOWPATH_CALLS__SECRETS": f"{SECRET},{OLD_SECRET}",
         "TOWPATH_REVIEWS__REVIEWER_COMMAND": json.dumps([sys.executable, "-c", REVIEWER]),
     }
-    with up(tmp_path_factory.mktemp("outbox"), **env) as it:
-        yield it
+    with up(tmp_path_factory.mktemp("outbox"), **env) as running:
+        yield running
 
 
-def reviewed(it: Serving) -> str:
+def reviewed(served: RunningServer) -> str:
     """The id of a review that was asked for just now."""
     body = {"repository": f"octo/repo-{next(_numbers)}", "head": HEAD, "number": 7}
-    answer = it.client().post(REVIEWS, json=body)
+    answer = served.client().post(REVIEWS, json=body)
     assert answer.status_code == 202, answer.text
     return answer.json()["id"]
 
 
-def cancelled(it: Serving) -> str:
+def cancelled(served: RunningServer) -> str:
     """The id of a review that was called off."""
-    id = reviewed(it)
-    answer = it.client().post(f"{REVIEWS}/{id}/cancel")
+    id = reviewed(served)
+    answer = served.client().post(f"{REVIEWS}/{id}/cancel")
     assert answer.json()["state"] == "CANCELLED", answer.text
     return id
 
 
-def stream(it: Serving | EmbeddedServer, name: str = "events") -> list[dict[str, bytes]]:
+def stream(place: RunningServer | EmbeddedServer, name: str = "events") -> list[dict[str, bytes]]:
     """What is in a stream: fields and values of each entry."""
     words = ("XRANGE", f"towpath:stream:{name}", "-", "+")
-    found: Any = it.ask(*words) if isinstance(it, EmbeddedServer) else ask(it.store, *words)
+    found: Any = (
+        place.ask(*words) if isinstance(place, EmbeddedServer) else ask(place.store, *words)
+    )
     return [
         {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
         for _, flat in found
     ]
 
 
-def about(it: Serving | EmbeddedServer, review: str, name: str = "events") -> list[Any]:
+def about(place: RunningServer | EmbeddedServer, review: str, name: str = "events") -> list[Any]:
     """The events of the stream that are about *review*."""
-    told = [json.loads(entry["event"]) for entry in stream(it, name)]
+    told = [json.loads(entry["event"]) for entry in stream(place, name)]
     return [event for event in told if event["subject"] == f"reviews/{review}"]
 
 
 def posted(receiver: Endpoint, review: str) -> list[Posted]:
-    return [it for it in receiver.posted if it.told["subject"] == f"reviews/{review}"]
+    return [call for call in receiver.posted if call.told["subject"] == f"reviews/{review}"]
 
 
-def counts(it: Serving) -> dict[str, OutboxCounts]:
+def counts(served: RunningServer) -> dict[str, OutboxCounts]:
     """How the sinks stand that have anything to send."""
 
     async def read() -> dict[str, OutboxCounts]:
-        async with Ledger(it.database) as ledger:
+        async with Ledger(served.database) as ledger:
             return await ledger.outbox.counts()
 
     return asyncio.run(read())
 
 
 class TestTheStreamInRedis:
-    def test_gets_the_end_of_a_record_as_a_cloud_event(self, it: Serving) -> None:
-        review = reviewed(it)
-        eventually(lambda: about(it, review), within=PATIENCE)
-        [told] = about(it, review)
+    def test_gets_the_end_of_a_record_as_a_cloud_event(self, served: RunningServer) -> None:
+        review = reviewed(served)
+        eventually(lambda: about(served, review), within=PATIENCE)
+        [told] = about(served, review)
         assert told.pop("time").endswith("Z")
         assert told == {
             "specversion": "1.0",
@@ -116,10 +118,10 @@ class TestTheStreamInRedis:
                 "reason": None,
             },
         }
-        [entry] = [it for it in stream(it) if it["id"].decode() == told["id"]]
+        [entry] = [one for one in stream(served) if one["id"].decode() == told["id"]]
         assert entry["type"] == b"towpath.job.completed"
 
-    def test_is_what_a_server_tells_if_nothing_else_is_said(self, running: Serving) -> None:
+    def test_is_what_a_server_tells_if_nothing_else_is_said(self, running: RunningServer) -> None:
         review = cancelled(running)
         eventually(lambda: about(running, review), within=PATIENCE)
         [told] = about(running, review)
@@ -128,26 +130,26 @@ class TestTheStreamInRedis:
     def test_gets_what_ended_while_redis_was_away(self, tmp_path: Path) -> None:
         """From the start on: the server serves, the events wait, and go out when it is there."""
         store = EmbeddedServer(data=tmp_path / "valkey")
-        with serve(tmp_path, store.url, TOWPATH_OUTBOX__REDIS_STREAM="ends") as it:
-            review = cancelled(it)
-            eventually(lambda: unreachable(it), within=PATIENCE)
-            assert counts(it)["redis"].pending == 1
+        with serve(tmp_path, store.url, TOWPATH_OUTBOX__REDIS_STREAM="ends") as served:
+            review = cancelled(served)
+            eventually(lambda: unreachable(served), within=PATIENCE)
+            assert counts(served)["redis"].pending == 1
             store.start()
             eventually(lambda: about(store, review, "ends"), within=PATIENCE)
-            eventually(lambda: "sink.back" in it.log.read_text(), within=PATIENCE)
-            eventually(lambda: counts(it) == {}, within=PATIENCE)
+            eventually(lambda: "sink.back" in served.log.read_text(), within=PATIENCE)
+            eventually(lambda: counts(served) == {}, within=PATIENCE)
         store.stop()
-        assert "courier.failed" not in it.log.read_text()
+        assert "courier.failed" not in served.log.read_text()
 
 
-def unreachable(it: Serving) -> bool:
-    return any(e["event"] == "sink.unreachable" and e["sink"] == "redis" for e in it.events())
+def unreachable(served: RunningServer) -> bool:
+    return any(e["event"] == "sink.unreachable" and e["sink"] == "redis" for e in served.events())
 
 
 class TestTheWebhook:
-    def test_gets_it_signed(self, it: Serving, receiver: Endpoint) -> None:
+    def test_gets_it_signed(self, served: RunningServer, receiver: Endpoint) -> None:
         """With both secrets while one is replaced; the id is that of the event, for a header."""
-        review = reviewed(it)
+        review = reviewed(served)
         eventually(lambda: posted(receiver, review), within=PATIENCE)
         [got] = posted(receiver, review)
         assert got.path == f"/hooks?key={CANARY}"
@@ -159,24 +161,24 @@ class TestTheWebhook:
             )
 
     def test_that_refuses_one_sets_it_aside_until_it_is_resent(
-        self, it: Serving, receiver: Endpoint
+        self, served: RunningServer, receiver: Endpoint
     ) -> None:
         receiver.status = 410
         try:
-            review = reviewed(it)
-            eventually(lambda: any(one.refused for one in counts(it).values()), within=60)
+            review = reviewed(served)
+            eventually(lambda: any(one.refused for one in counts(served).values()), within=60)
         finally:
             receiver.status = 204
-        line = next(e for e in it.events() if e["event"] == "outbox.refused")
+        line = next(e for e in served.events() if e["event"] == "outbox.refused")
         assert (line["sink"], line["reason"]) == ("webhook", "the receiver answered 410")
 
         async def resend() -> int:
-            async with Ledger(it.database) as ledger:
+            async with Ledger(served.database) as ledger:
                 return await ledger.outbox.resend_all("webhook")
 
         assert asyncio.run(resend()) == 1
         eventually(lambda: len(posted(receiver, review)) == 2, within=PATIENCE)
-        eventually(lambda: counts(it) == {}, within=PATIENCE)
+        eventually(lambda: counts(served) == {}, within=PATIENCE)
 
 
 def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
@@ -190,9 +192,9 @@ def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
             "TOWPATH_OUTBOX__KAFKA_TOPIC": TOPIC,
             "TOWPATH_OUTBOX__KAFKA_OPTIONS_FILE": str(options),
         }
-        with serve(tmp_path, server.url, **env) as it:
-            review = cancelled(it)
-            eventually(lambda: counts(it) == {}, within=PATIENCE)
+        with serve(tmp_path, server.url, **env) as served:
+            review = cancelled(served)
+            eventually(lambda: counts(served) == {}, within=PATIENCE)
         [message] = asyncio.run(broker.messages())
     assert message.key == f"reviews/{review}".encode()
     assert json.loads(message.value)["type"] == "towpath.job.cancelled"
@@ -205,19 +207,19 @@ def test_with_no_sinks_nothing_is_written(tmp_path: Path, server: EmbeddedServer
         "TOWPATH_OUTBOX__SINKS": "none",
         "TOWPATH_OUTBOX__WEBHOOK_URL": "https://example.com/hooks",
     }
-    with serve(tmp_path, server.url, **env) as it:
-        cancelled(it)
-        assert counts(it) == {}
-        assert it.stop() == 0
+    with serve(tmp_path, server.url, **env) as served:
+        cancelled(served)
+        assert counts(served) == {}
+        assert served.stop() == 0
     assert server.ask("EXISTS", "towpath:stream:events") == 0
 
 
-def test_the_metrics_tell_how_the_sinks_stand(it: Serving) -> None:
-    review = reviewed(it)
-    eventually(lambda: about(it, review), within=PATIENCE)
+def test_the_metrics_tell_how_the_sinks_stand(served: RunningServer) -> None:
+    review = reviewed(served)
+    eventually(lambda: about(served, review), within=PATIENCE)
 
     def told() -> bool:
-        text = it.client().get("/metrics").text
+        text = served.client().get("/metrics").text
         sent = [line for line in text.splitlines() if line.startswith("towpath_outbox_sent_total{")]
         return (
             any('sink="redis"' in line and not line.endswith(" 0.0") for line in sent)
@@ -289,16 +291,16 @@ def test_what_can_not_be_right_is_refused_at_the_start(
     assert CANARY not in log
 
 
-def test_no_secret_is_in_the_log(it: Serving, receiver: Endpoint) -> None:
+def test_no_secret_is_in_the_log(served: RunningServer, receiver: Endpoint) -> None:
     """I21: neither the webhook's URL nor what its calls are signed with, also while it fails."""
     receiver.status = 500
     try:
-        review = reviewed(it)
+        review = reviewed(served)
         eventually(lambda: len(posted(receiver, review)) > 1, within=PATIENCE)
     finally:
         receiver.status = 204
-    eventually(lambda: counts(it) == {}, within=PATIENCE)
-    log = it.log.read_text()
+    eventually(lambda: counts(served) == {}, within=PATIENCE)
+    log = served.log.read_text()
     assert "sink.unreachable" in log
     for hidden in (CANARY, SECRET, OLD_SECRET):
         assert hidden not in log

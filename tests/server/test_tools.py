@@ -11,7 +11,7 @@ import pytest
 from mcp import Client
 
 from tests.server.mcp_clients import call, over_http, over_stdio, refused
-from tests.server.serving import Line, Serving, code, up
+from tests.server.serving import RawConnection, RunningServer, code, up
 from tests.server.test_applications import NAMED
 from towpath.apps.application import ApplicationInvalid, applications, tools_of
 
@@ -19,7 +19,7 @@ ACCEPT = {"accept": "application/json, text/event-stream"}
 
 
 @pytest.fixture(scope="module")
-def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     """`towpath up` with an application that has a tool; its pages may use them."""
     origins = {"TOWPATH_HTTP__MCP_ORIGINS": "https://tools.example"}
     with up(tmp_path_factory.mktemp("up"), **NAMED, **origins) as serving:
@@ -27,7 +27,7 @@ def greeting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
 
 
 @pytest.fixture(scope="module")
-def reader(greeting: Serving) -> str:
+def reader(greeting: RunningServer) -> str:
     """A key that may only look."""
     return greeting.make_key("read")[1]
 
@@ -35,13 +35,13 @@ def reader(greeting: Serving) -> str:
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
 class TestATool:
     async def test_is_listed_and_does_what_its_path_does(
-        self, greeting: Serving, mode: str
+        self, greeting: RunningServer, mode: str
     ) -> None:
         async with over_http(greeting.address, greeting.key, mode=mode) as client:
             await _try_all(client)
 
     async def test_needs_the_scope_of_its_path(
-        self, greeting: Serving, reader: str, mode: str
+        self, greeting: RunningServer, reader: str, mode: str
     ) -> None:
         async with over_http(greeting.address, reader, mode=mode) as client:
             said = await refused(client, "greet", name="ann")
@@ -50,21 +50,23 @@ class TestATool:
 
 class TestADefect:
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_is_told_without_its_words(self, greeting: Serving, mode: str) -> None:
+    async def test_is_told_without_its_words(self, greeting: RunningServer, mode: str) -> None:
         """The library logs nothing of its own: what it says may be somebody's data."""
         async with over_http(greeting.address, greeting.key, mode=mode) as client:
             said = await refused(client, "greet", name="defect")
             assert said.startswith("defect: the server has a defect")
         told = greeting.events()
-        assert any(it["event"] == "http.defect" and "service.py" in it["place"] for it in told)
-        assert not [it for it in told if it.get("logger", "").startswith("mcp")]
+        assert any(
+            line["event"] == "http.defect" and "service.py" in line["place"] for line in told
+        )
+        assert not [line for line in told if line.get("logger", "").startswith("mcp")]
         assert "words that nobody may read" not in greeting.log.read_text()
 
 
 async def _try_all(client: Client) -> None:
     """What a model sees of a tool: what it is for, what it does, and what to do if it refuses."""
     assert "Greet everybody once." in (client.instructions or "")
-    tools = {it.name: it for it in (await client.list_tools()).tools}
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     schema = tools["greet"].input_schema
     assert schema["properties"]["name"]["description"] == "Whom to greet."
     assert schema["required"] == ["name"]
@@ -81,27 +83,29 @@ async def _try_all(client: Client) -> None:
 
 
 class TestThePath:
-    def post(self, greeting: Serving, key: str | None = None, **headers: str) -> httpx.Response:
+    def post(
+        self, greeting: RunningServer, key: str | None = None, **headers: str
+    ) -> httpx.Response:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         return greeting.client(key).post("/mcp", json=message, headers={**ACCEPT, **headers})
 
-    def test_needs_a_key(self, greeting: Serving) -> None:
+    def test_needs_a_key(self, greeting: RunningServer) -> None:
         assert code(self.post(greeting, ""), 401) == "unauthorized"
         assert code(self.post(greeting, "tp_none"), 401) == "unauthorized"
 
-    def test_is_not_redirected_to_or_from(self, greeting: Serving) -> None:
+    def test_is_not_redirected_to_or_from(self, greeting: RunningServer) -> None:
         assert self.post(greeting).status_code == 200
         answer = greeting.client().post("/mcp/", json={}, headers=ACCEPT)
         assert answer.status_code == 404
 
-    def test_is_nothing_for_pages_of_strangers(self, greeting: Serving) -> None:
+    def test_is_nothing_for_pages_of_strangers(self, greeting: RunningServer) -> None:
         """A page under a name that was made to lead here gets nothing, even with a key."""
         for origin in ("http://evil.example", "http://127.0.0.1:8080", "null"):
             assert code(self.post(greeting, Origin=origin), 403) == "origin-forbidden"
         for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"):
             assert code(self.post(greeting, Host=host), 403) == "host-forbidden"
 
-    def test_is_for_those_who_are_known(self, greeting: Serving) -> None:
+    def test_is_for_those_who_are_known(self, greeting: RunningServer) -> None:
         for headers in (
             {"Origin": "https://tools.example"},
             {"Host": "localhost:8080"},
@@ -114,12 +118,14 @@ class TestThePath:
         ("body", "status"),
         [(b"{", 400), (b"[" * 5000, 400), (b'"' + b"x" * 3_000_000 + b'"', 413), (b"[]", 400)],
     )
-    def test_takes_only_what_it_can(self, greeting: Serving, body: bytes, status: int) -> None:
+    def test_takes_only_what_it_can(
+        self, greeting: RunningServer, body: bytes, status: int
+    ) -> None:
         headers = {**ACCEPT, "content-type": "application/json"}
         answer = greeting.client().post("/mcp", content=body, headers=headers)
         assert answer.status_code == status
 
-    def test_holds_no_sessions(self, greeting: Serving) -> None:
+    def test_holds_no_sessions(self, greeting: RunningServer) -> None:
         message: dict[str, Any] = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -134,8 +140,8 @@ class TestThePath:
         assert answer.status_code == 200
         assert "mcp-session-id" not in answer.headers
 
-    def test_ends_with_a_client_that_hangs_up(self, greeting: Serving) -> None:
-        with Line(greeting) as line:
+    def test_ends_with_a_client_that_hangs_up(self, greeting: RunningServer) -> None:
+        with RawConnection(greeting) as line:
             line.send(
                 "POST /mcp HTTP/1.1\r\nHost: localhost\r\n"
                 f"Authorization: Bearer {greeting.key}\r\nContent-Type: application/json\r\n"
@@ -145,7 +151,9 @@ class TestThePath:
 
 
 class TestTheCommand:
-    async def test_offers_the_same_on_standard_input_and_output(self, greeting: Serving) -> None:
+    async def test_offers_the_same_on_standard_input_and_output(
+        self, greeting: RunningServer
+    ) -> None:
         words = ("--agent", "build-3", "--roles", "backend, docs")  # for tools that take them
         async with over_stdio(greeting.address, greeting.key, *words, **NAMED) as client:
             await _try_all(client)

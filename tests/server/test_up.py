@@ -10,7 +10,7 @@ from pathlib import Path
 
 import httpx
 
-from tests.server.serving import PATIENCE, Api, Serving, begin, serve, serving, up
+from tests.server.serving import PATIENCE, Api, RunningServer, begin, serve, serving, up
 from tests.server.test_work_api import in_background
 from tests.waiting import eventually
 from tests.warm import COMMAND, Bounded
@@ -20,7 +20,7 @@ CANARY = "canary-7f3a-in-a-payload"
 
 
 class TestItsFirstWords:
-    def test_are_address_data_and_a_key_that_works(self, running: Serving) -> None:
+    def test_are_address_data_and_a_key_that_works(self, running: RunningServer) -> None:
         assert set(running.said) == {"address", "data", "store", "api_key", "login"}
         assert running.address.startswith("http://127.0.0.1:")
         assert Path(running.said["data"]).is_dir()
@@ -58,51 +58,51 @@ class TestItsFirstWords:
 class TestStopping:
     def test_drains_and_a_start_goes_on_where_it_was(self, tmp_path: Path) -> None:
         """Who waits for work is answered, streams end, what is leased stays leased."""
-        with up(tmp_path) as it:
-            key, api = it.key, it.api("mails")
+        with up(tmp_path) as served:
+            key, api = served.key, served.api("mails")
             api.submit("hello", id="a")
             [job] = api.claim(lease=600)
-            ended_politely(it)
-            assert it.process.wait(PATIENCE) == 0
-            assert it.events()[-1]["event"] == "http.stopped"
-        with up(tmp_path) as it:
-            assert "api_key" not in it.said  # shown once, ever
-            api = it.api("mails", key)
+            ended_politely(served)
+            assert served.process.wait(PATIENCE) == 0
+            assert served.events()[-1]["event"] == "http.stopped"
+        with up(tmp_path) as served:
+            assert "api_key" not in served.said  # shown once, ever
+            api = served.api("mails", key)
             assert api.look("a")["state"] == "leased"
             assert api.say("complete", job).json()["state"] == "done"
 
     def test_so_does_a_start_after_a_crash(self, tmp_path: Path) -> None:
-        with up(tmp_path) as it:
-            key, api = it.key, it.api("mails")
+        with up(tmp_path) as served:
+            key, api = served.key, served.api("mails")
             for n in range(20):
                 api.submit(n, id=f"j{n}")
             [job] = api.claim(lease=600)
-            it.kill()
-        with up(tmp_path) as it:
-            api = it.api("mails", key)
+            served.kill()
+        with up(tmp_path) as served:
+            api = served.api("mails", key)
             assert api.get().json()["ready"] == 19
             assert api.say("complete", job).json()["state"] == "done"
             assert [j["payload"] for j in api.claim(count=100)] == list(range(1, 20))
 
 
-def ended_politely(it: Serving) -> None:
+def ended_politely(served: RunningServer) -> None:
     """SIGTERM, while two wait for work and one follows a queue: all are answered to the end."""
-    plain, named, follower = it.api("news"), it.api("named"), it.client()
+    plain, named, follower = served.api("news"), served.api("named"), served.client()
     wish = {"worker": "w", "wait": 60}
     with (
         in_background(lambda: plain.post("/claim", wish)) as one,
         in_background(lambda: named.post("/claim", wish, idempotency_key="k")) as two,
         follower.stream("GET", f"{plain.root}/events") as stream,
     ):
-        eventually(lambda: it.asked_for("news") and it.asked_for("named"), within=PATIENCE)
-        it.process.send_signal(signal.SIGTERM)
+        eventually(lambda: served.asked_for("news") and served.asked_for("named"), within=PATIENCE)
+        served.process.send_signal(signal.SIGTERM)
         assert [one().status_code, two().status_code] == [204, 204]
         stream.read()
 
 
 class TestStarting:
     def test_a_second_one_on_the_same_data_is_refused(
-        self, running: Serving, tmp_path: Path
+        self, running: RunningServer, tmp_path: Path
     ) -> None:
         ended = begin("up", "--data", running.said["data"], log=tmp_path / "log")
         assert ended.communicate(timeout=PATIENCE)[0] == ""
@@ -133,28 +133,30 @@ class TestStarting:
         assert told["refused"] == "port_taken"
         assert "--port" in told["do"]
         assert not (tmp_path / "data").exists()
-        with up(tmp_path) as it:
-            assert it.said["api_key"]
+        with up(tmp_path) as served:
+            assert served.said["api_key"]
 
     def test_of_its_valkey_is_tried_until_it_works(self, tmp_path: Path) -> None:
         """Whatever is in the way: a disk that is full, a file that can't be written."""
-        with up(tmp_path) as it:
-            it.api("mails").submit("hello", id="a")
+        with up(tmp_path) as served:
+            served.api("mails").submit("hello", id="a")
             config = tmp_path / "data" / "valkey" / "server.conf"
             config.unlink()
             config.mkdir()
-            os.kill(valkey_of(it), signal.SIGKILL)
+            os.kill(valkey_of(served), signal.SIGKILL)
 
             def said(event: str) -> int:
-                return sum(line["event"] == event for line in it.events())
+                return sum(line["event"] == event for line in served.events())
 
             eventually(lambda: said("store.down"), within=PATIENCE)
-            told = it.client(key="").get("/readyz").json()
+            told = served.client(key="").get("/readyz").json()
             assert told["parts"]["store"]["ok"] is False
             config.rmdir()
-            eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+            eventually(
+                lambda: served.client(key="").get("/readyz").status_code == 200, within=PATIENCE
+            )
             assert said("store.restarted") == 1
-            assert it.api("mails").look("a")["state"] == "ready"
+            assert served.api("mails").look("a")["state"] == "ready"
 
     def test_in_a_directory_that_others_may_look_into(self, tmp_path: Path) -> None:
         """Nobody else reads its database, also not one that an older Towpath left open."""
@@ -162,29 +164,29 @@ class TestStarting:
         data.mkdir(mode=0o755)
         (data / "towpath.db").touch(mode=0o644)
         with up(tmp_path):
-            modes = {it.name: it.stat().st_mode & 0o077 for it in data.iterdir()}
+            modes = {path.name: path.stat().st_mode & 0o077 for path in data.iterdir()}
         assert set(modes.values()) == {0}, modes
 
     def test_with_a_key_of_one_s_own_and_again_when_its_valkey_dies(self, tmp_path: Path) -> None:
-        with up(tmp_path, TOWPATH_API_KEY=secrets.token_hex(16)) as it:
-            assert "api_key" not in it.said
-            assert it.client(key="").get("/api/v1/queues").status_code == 401
-            api = it.api("mails")
+        with up(tmp_path, TOWPATH_API_KEY=secrets.token_hex(16)) as served:
+            assert "api_key" not in served.said
+            assert served.client(key="").get("/api/v1/queues").status_code == 401
+            api = served.api("mails")
             api.submit(1, id="a")
-            os.kill(valkey_of(it), signal.SIGKILL)
-            eventually(lambda: "store.restarted" in it.log.read_text(), within=PATIENCE)
+            os.kill(valkey_of(served), signal.SIGKILL)
+            eventually(lambda: "store.restarted" in served.log.read_text(), within=PATIENCE)
             eventually(lambda: api.get("/jobs/a").status_code == 200, within=PATIENCE)
 
     def test_with_an_object_store_if_one_is_asked_for(self, tmp_path: Path) -> None:
-        with up(tmp_path, TOWPATH_OBJECTS="true") as it:
-            assert httpx.get(f"{it.said['objects']}/bucket/object").status_code == 403
+        with up(tmp_path, TOWPATH_OBJECTS="true") as served:
+            assert httpx.get(f"{served.said['objects']}/bucket/object").status_code == 403
             keys = json.loads((tmp_path / "data" / "objects" / "s3.json").read_text())
-            assert keys["identities"][0]["credentials"][0]["secretKey"] not in str(it.said)
-            assert it.client().get("/readyz").status_code == 200
+            assert keys["identities"][0]["credentials"][0]["secretKey"] not in str(served.said)
+            assert served.client().get("/readyz").status_code == 200
 
 
-def valkey_of(it: Serving) -> int:
-    children = Path(f"/proc/{it.process.pid}/task").glob("*/children")
+def valkey_of(served: RunningServer) -> int:
+    children = Path(f"/proc/{served.process.pid}/task").glob("*/children")
     [pid] = {int(pid) for path in children for pid in path.read_text().split()}
     return pid
 
@@ -239,14 +241,14 @@ class TestServing:
 def test_no_secret_is_in_the_log(tmp_path: Path, server: EmbeddedServer) -> None:
     """Keys, wrong keys, payloads, results, reasons: at the level that says most, with refusals."""
     key, wrong = "canary-key-g7vx2q9rt4bz8wnd", "canary-wrong-0123456789abcdef"
-    with serve(tmp_path, server.url, TOWPATH_API_KEY=key, TOWPATH_LOG__LEVEL="debug") as it:
-        api = it.api("mails")
+    with serve(tmp_path, server.url, TOWPATH_API_KEY=key, TOWPATH_LOG__LEVEL="debug") as served:
+        api = served.api("mails")
         with api.client.stream("GET", f"{api.root}/events"):
             everything(api)
-        assert it.client(wrong).get("/api/v1/queues").status_code == 401
-        it.client().get(f"/api/v1/queues?api_key={CANARY}")
-        it.stop()
-        text = it.log.read_text()
+        assert served.client(wrong).get("/api/v1/queues").status_code == 401
+        served.client().get(f"/api/v1/queues?api_key={CANARY}")
+        served.stop()
+        text = served.log.read_text()
     assert "http.started" in text
     assert "canary" not in text
 

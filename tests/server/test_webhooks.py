@@ -26,7 +26,7 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
-from tests.server.serving import PATIENCE, Serving, code, problem, serve, up
+from tests.server.serving import PATIENCE, RunningServer, code, problem, serve, up
 from tests.waiting import eventually
 from towpath.embedded import EmbeddedServer
 
@@ -43,10 +43,10 @@ _numbers = count(1)
 
 
 @pytest.fixture(scope="module")
-def it(home: Path, store: EmbeddedServer) -> Iterator[Serving]:
+def served(home: Path, store: EmbeddedServer) -> Iterator[RunningServer]:
     """A server that takes webhooks, and has nobody who reviews."""
-    with serve(home, store.url, **SECRETS) as it:
-        yield it
+    with serve(home, store.url, **SECRETS) as running:
+        yield running
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def number() -> int:
     return next(_numbers)
 
 
-def deliver(it: Serving, path: str, sent: Delivery) -> httpx.Response:
+def deliver(served: RunningServer, path: str, sent: Delivery) -> httpx.Response:
     """What a forge does: it has no key."""
-    return it.client(key="").post(path, content=sent.body, headers=sent.headers)
+    return served.client(key="").post(path, content=sent.body, headers=sent.headers)
 
 
 def a_pull(number: int, delivery: str | None = None, **more: Any) -> Delivery:
@@ -66,9 +66,9 @@ def a_pull(number: int, delivery: str | None = None, **more: Any) -> Delivery:
     return github("pull_request", body, delivery=delivery or f"pull-{number}")
 
 
-def reviews_of(it: Serving, number: int) -> list[Any]:
+def reviews_of(served: RunningServer, number: int) -> list[Any]:
     wish = {"repository": "octo/hello-world", "number": number}
-    return it.client().get("/api/v1/reviews", params=wish).json()["reviews"]
+    return served.client().get("/api/v1/reviews", params=wish).json()["reviews"]
 
 
 def taken(answer: httpx.Response) -> Any:
@@ -77,48 +77,52 @@ def taken(answer: httpx.Response) -> Any:
 
 
 class TestAGenuineDelivery:
-    def test_of_github_is_saved_and_can_be_looked_at(self, it: Serving, number: int) -> None:
-        told = taken(deliver(it, GITHUB, a_pull(number)))
+    def test_of_github_is_saved_and_can_be_looked_at(
+        self, served: RunningServer, number: int
+    ) -> None:
+        told = taken(deliver(served, GITHUB, a_pull(number)))
         id = f"github-pull-{number}"
         assert told == {"id": id, "state": "PENDING", "existed": False, "superseded": []}
-        view = it.client().get(f"/api/v1/reviews/{id}").json()
+        view = served.client().get(f"/api/v1/reviews/{id}").json()
         assert (view["state"], view["priority"]) == ("PENDING", 100)
         assert view["task"]["number"] == number
         assert view["task"]["repository"] == "octo/hello-world"
 
-    def test_is_queued_too(self, it: Serving, number: int) -> None:
-        before = queued(it)
-        taken(deliver(it, GITHUB, a_pull(number)))
-        eventually(lambda: queued(it) == before + 1)
+    def test_is_queued_too(self, served: RunningServer, number: int) -> None:
+        before = queued(served)
+        taken(deliver(served, GITHUB, a_pull(number)))
+        eventually(lambda: queued(served) == before + 1)
 
-    def test_that_comes_again_is_the_same_review(self, it: Serving, number: int) -> None:
-        first = taken(deliver(it, GITHUB, a_pull(number)))
-        again = taken(deliver(it, GITHUB, a_pull(number)))
+    def test_that_comes_again_is_the_same_review(self, served: RunningServer, number: int) -> None:
+        first = taken(deliver(served, GITHUB, a_pull(number)))
+        again = taken(deliver(served, GITHUB, a_pull(number)))
         assert (again["id"], again["existed"]) == (first["id"], True)
-        assert len(reviews_of(it, number)) == 1
+        assert len(reviews_of(served, number)) == 1
 
-    def test_of_a_newer_head_supersedes_the_older(self, it: Serving, number: int) -> None:
-        first = taken(deliver(it, GITHUB, a_pull(number, f"first-{number}")))
+    def test_of_a_newer_head_supersedes_the_older(self, served: RunningServer, number: int) -> None:
+        first = taken(deliver(served, GITHUB, a_pull(number, f"first-{number}")))
         later = {"pull_request.updated_at": "2027-01-01T00:00:00Z"}
-        newer = taken(deliver(it, GITHUB, a_pull(number, f"newer-{number}", **later)))
+        newer = taken(deliver(served, GITHUB, a_pull(number, f"newer-{number}", **later)))
         assert newer["superseded"] == [first["id"]]
-        states = {it["id"]: it["state"] for it in reviews_of(it, number)}
+        states = {review["id"]: review["state"] for review in reviews_of(served, number)}
         assert states == {first["id"]: "SUPERSEDED", newer["id"]: "PENDING"}
 
-    def test_may_be_signed_with_either_secret_of_a_rotation(self, it: Serving, number: int) -> None:
+    def test_may_be_signed_with_either_secret_of_a_rotation(
+        self, served: RunningServer, number: int
+    ) -> None:
         body = a_pull(number).body
         sent = github("pull_request", body, secret=OLD_SECRET, delivery=f"old-{number}")
-        taken(deliver(it, GITHUB, sent))
+        taken(deliver(served, GITHUB, sent))
 
-    def test_may_be_a_form(self, it: Serving) -> None:
-        taken(deliver(it, GITHUB, github_form("push", payload("github_push"))))
+    def test_may_be_a_form(self, served: RunningServer) -> None:
+        taken(deliver(served, GITHUB, github_form("push", payload("github_push"))))
 
-    def test_of_gitlab_comes_with_a_token_or_signed(self, it: Serving) -> None:
+    def test_of_gitlab_comes_with_a_token_or_signed(self, served: RunningServer) -> None:
         body = payload("gitlab_merge_request", {"object_attributes.action": "open"})
         by_token = gitlab("Merge Request Hook", body, delivery="by-token")
-        assert taken(deliver(it, GITLAB, by_token))["id"] == "gitlab-by-token"
+        assert taken(deliver(served, GITLAB, by_token))["id"] == "gitlab-by-token"
         by_signature = signed(gitlab("Push Hook", payload("gitlab_push")), id="by-signature")
-        assert taken(deliver(it, GITLAB, by_signature))["id"] == "gitlab-by-signature"
+        assert taken(deliver(served, GITLAB, by_signature))["id"] == "gitlab-by-signature"
 
     @pytest.mark.parametrize(
         ("path", "sent", "reason"),
@@ -131,24 +135,24 @@ class TestAGenuineDelivery:
         ids=["ping", "another event", "another action", "of gitlab"],
     )
     def test_that_means_nothing_to_us_is_well_received(
-        self, it: Serving, path: str, sent: Delivery, reason: str
+        self, served: RunningServer, path: str, sent: Delivery, reason: str
     ) -> None:
-        assert taken(deliver(it, path, sent)) == {"ignored": reason}
+        assert taken(deliver(served, path, sent)) == {"ignored": reason}
 
-    def test_is_answered_within_a_second_also_in_a_crowd(self, it: Serving) -> None:
+    def test_is_answered_within_a_second_also_in_a_crowd(self, served: RunningServer) -> None:
         sent = [a_pull(1_000_000 + n) for n in range(40)]
 
         def timed(delivery: Delivery) -> float:
             began = time.monotonic()
-            taken(deliver(it, GITHUB, delivery))
+            taken(deliver(served, GITHUB, delivery))
             return time.monotonic() - began
 
         with ThreadPoolExecutor(8) as senders:
             assert max(senders.map(timed, sent)) < QUICK + SLACK
 
 
-def queued(it: Serving) -> int:
-    counts = it.client().get("/api/v1/queues/reviews").json()
+def queued(served: RunningServer) -> int:
+    counts = served.client().get("/api/v1/queues/reviews").json()
     return counts["ready"]
 
 
@@ -191,23 +195,23 @@ FORGED = {
 
 class TestAForgedDelivery:
     @pytest.mark.parametrize("way", FORGED)
-    def test_is_refused_and_changes_nothing(self, it: Serving, way: str) -> None:
+    def test_is_refused_and_changes_nothing(self, served: RunningServer, way: str) -> None:
         path, sent = FORGED[way]
-        before = it.client().get("/api/v1/reviews").json()
-        told = problem(deliver(it, path, sent), 401)
+        before = served.client().get("/api/v1/reviews").json()
+        told = problem(deliver(served, path, sent), 401)
         assert "secret" in told["remedy"]
-        assert it.client().get("/api/v1/reviews").json() == before
+        assert served.client().get("/api/v1/reviews").json() == before
 
-    def test_is_refused_though_it_comes_with_an_api_key(self, it: Serving) -> None:
+    def test_is_refused_though_it_comes_with_an_api_key(self, served: RunningServer) -> None:
         _, sent = FORGED["unsigned"]
-        answer = it.client().post(GITHUB, content=sent.body, headers=sent.headers)
+        answer = served.client().post(GITHUB, content=sent.body, headers=sent.headers)
         problem(answer, 401)
 
-    def test_is_not_parsed_before_it_is_refused(self, it: Serving) -> None:
+    def test_is_not_parsed_before_it_is_refused(self, served: RunningServer) -> None:
         """What would be refused as JSON is refused for its signature."""
         for body in (b"[" * 100_000, b"{", b"\xff", b""):
             sent = github("push", body, secret="wrong")  # noqa: S106 -- of no forge
-            problem(deliver(it, GITHUB, sent), 401)
+            problem(deliver(served, GITHUB, sent), 401)
 
 
 class TestABadDelivery:
@@ -226,32 +230,36 @@ class TestABadDelivery:
         ids=["half", "deep", "empty", "no utf-8", "lacking", "no commit", "delivery", "event"],
     )
     def test_with_a_good_signature_is_refused_by_field_and_rule(
-        self, it: Serving, sent: Delivery
+        self, served: RunningServer, sent: Delivery
     ) -> None:
-        assert code(deliver(it, GITHUB, sent), 422) == "webhook-invalid"
+        assert code(deliver(served, GITHUB, sent), 422) == "webhook-invalid"
 
-    def test_of_25_megabytes_is_too_large_and_need_not_be_sent_whole(self, it: Serving) -> None:
+    def test_of_25_megabytes_is_too_large_and_need_not_be_sent_whole(
+        self, served: RunningServer
+    ) -> None:
         body = b'"' + b"x" * 25_000_000 + b'"'
         began = time.monotonic()
-        assert code(deliver(it, GITHUB, github("push", body)), 413) == "body-too-large"
+        assert code(deliver(served, GITHUB, github("push", body)), 413) == "body-too-large"
         assert time.monotonic() - began < QUICK + SLACK
 
-    def test_whose_length_nobody_announced_is_counted_as_it_comes(self, it: Serving) -> None:
+    def test_whose_length_nobody_announced_is_counted_as_it_comes(
+        self, served: RunningServer
+    ) -> None:
         def parts() -> Iterator[bytes]:
             for _ in range(400):
                 yield b"x" * 65_536
 
-        answer = it.client(key="").post(GITHUB, content=parts(), headers=a_pull(9).headers)
+        answer = served.client(key="").post(GITHUB, content=parts(), headers=a_pull(9).headers)
         assert code(answer, 413) == "body-too-large"
 
-    def test_of_5_megabytes_is_taken(self, it: Serving, number: int) -> None:
+    def test_of_5_megabytes_is_taken(self, served: RunningServer, number: int) -> None:
         sent = a_pull(number, **{"pull_request.body": "x" * 5_200_000})
-        taken(deliver(it, GITHUB, sent))
+        taken(deliver(served, GITHUB, sent))
 
 
 class TestTheDoor:
-    def test_lets_nothing_else_pass(self, it: Serving) -> None:
-        nobody = it.client(key="")
+    def test_lets_nothing_else_pass(self, served: RunningServer) -> None:
+        nobody = served.client(key="")
         for method, path in (
             ("GET", GITHUB),
             ("PUT", GITHUB),
@@ -265,7 +273,7 @@ class TestTheDoor:
             assert code(nobody.request(method, path), 401) == "unauthorized"
 
     def test_without_secrets_says_how_to_have_some_and_reads_nothing(
-        self, running: Serving
+        self, running: RunningServer
     ) -> None:
         for path, forge in ((GITHUB, "GITHUB"), (GITLAB, "GITLAB")):
             answer = running.client(key="").post(path, content=b"x" * 10_000_000)
@@ -276,56 +284,58 @@ class TestTheDoor:
 
 class TestRedisIsAway:
     def test_what_comes_is_accepted_and_queued_by_itself_when_it_is_back(
-        self, it: Serving, store: EmbeddedServer
+        self, served: RunningServer, store: EmbeddedServer
     ) -> None:
-        before = queued(it)
+        before = queued(served)
         store.kill()
         try:
             for n in range(20):
                 began = time.monotonic()
-                told = taken(deliver(it, GITHUB, a_pull(2_000_000 + n)))
+                told = taken(deliver(served, GITHUB, a_pull(2_000_000 + n)))
                 assert time.monotonic() - began < QUICK + SLACK
                 assert told["state"] == "PENDING"
-            health = it.client(key="").get("/health").json()
+            health = served.client(key="").get("/health").json()
             assert (health["status"], health["redis_connected"]) == ("degraded", False)
-            ready = it.client(key="").get("/readyz")
+            ready = served.client(key="").get("/readyz")
             assert (ready.status_code, ready.json()["status"]) == (503, "degraded")
             asked = {"repository": "octo/hello-world", "head": "a1" * 20, "number": 2_000_100}
-            taken(it.client().post("/api/v1/reviews", json=asked))
+            taken(served.client().post("/api/v1/reviews", json=asked))
         finally:
             store.start()
-        eventually(lambda: it.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
-        eventually(lambda: queued(it) == before + 21, within=10)
-        assert it.client(key="").get("/health").json()["status"] == "healthy"
+        eventually(lambda: served.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: queued(served) == before + 21, within=10)
+        assert served.client(key="").get("/health").json()["status"] == "healthy"
 
 
 class TestTheDatabaseIsAway:
     def test_what_comes_is_refused_with_the_time_to_send_it_again(
-        self, it: Serving, home: Path, number: int
+        self, served: RunningServer, home: Path, number: int
     ) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         try:
             began = time.monotonic()
-            told = problem(deliver(it, GITHUB, a_pull(number)), 503)
+            told = problem(deliver(served, GITHUB, a_pull(number)), 503)
             assert time.monotonic() - began < 2 * QUICK + SLACK
             assert "ledger" in told["type"]
-            health = it.client(key="").get("/health").json()
+            health = served.client(key="").get("/health").json()
             assert (health["status"], health["redis_connected"]) == ("degraded", True)
         finally:
             other.execute("ROLLBACK")
             other.close()
-        taken(deliver(it, GITHUB, a_pull(number)))
+        taken(deliver(served, GITHUB, a_pull(number)))
 
 
-def test_no_secret_and_no_text_of_a_stranger_is_in_the_log(it: Serving, number: int) -> None:
+def test_no_secret_and_no_text_of_a_stranger_is_in_the_log(
+    served: RunningServer, number: int
+) -> None:
     """I21: whatever came, also what was refused."""
     canary = "canary-4e1f-in-a-title"
-    deliver(it, GITHUB, a_pull(number, **{"pull_request.title": canary}))
-    deliver(it, GITHUB, github("push", packed({"ref": canary})))
+    deliver(served, GITHUB, a_pull(number, **{"pull_request.title": canary}))
+    deliver(served, GITHUB, github("push", packed({"ref": canary})))
     _, forged = FORGED["unsigned"]
-    deliver(it, GITHUB, forged)
-    log = it.log.read_text()
+    deliver(served, GITHUB, forged)
+    log = served.log.read_text()
     assert "http.started" in log
     signature = a_pull(number).headers["X-Hub-Signature-256"]
     for hidden in (
@@ -354,10 +364,10 @@ def test_a_server_with_a_reviewer_reviews_what_comes(tmp_path: Path) -> None:
         "TOWPATH_REVIEWS__REVIEWER_VARIABLES": "MODEL_KEY",
         "MODEL_KEY": "k-17",
     }
-    with up(tmp_path, **env) as it:
+    with up(tmp_path, **env) as served:
         sent = a_pull(7)
-        id = taken(deliver(it, GITHUB, sent))["id"]
-        client = it.client()
+        id = taken(deliver(served, GITHUB, sent))["id"]
+        client = served.client()
 
         def view() -> Any:
             return client.get(f"/api/v1/reviews/{id}").json()

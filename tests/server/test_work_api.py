@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import PATIENCE, Api, Serving, code, problem
+from tests.server.serving import PATIENCE, Api, RunningServer, code, problem
 from tests.waiting import eventually
 
 
@@ -31,21 +31,24 @@ class TestClaiming:
     def test_takes_several_highest_priority_first(self, api: Api) -> None:
         for n, priority in enumerate([50, 100, 0, 100]):
             api.submit(n, priority=priority)
-        assert [it["payload"] for it in api.claim(count=3)] == [1, 3, 0]
+        assert [job["payload"] for job in api.claim(count=3)] == [1, 3, 0]
 
     def test_takes_one_lane_s_next(self, api: Api) -> None:
         api.submit(1, lane="ann")
         api.submit(2, lane="bob")
-        assert [it["payload"] for it in api.claim(lane="bob")] == [2]
+        assert [job["payload"] for job in api.claim(lane="bob")] == [2]
 
     def test_takes_jobs_of_some_selectors_up_to_the_worker_s_limit(self, api: Api) -> None:
         for n, selector in enumerate(["o/n|dev", "o/n|review", "o/m|dev", "o/n|dev"]):
             api.submit(n, selector=selector)
         wish = {"selectors": ["o/n|dev", "o/m|dev"], "max_held": 2, "count": 5}
         first = api.claim(**wish)
-        assert [(it["payload"], it["selector"]) for it in first] == [(0, "o/n|dev"), (2, "o/m|dev")]
+        assert [(job["payload"], job["selector"]) for job in first] == [
+            (0, "o/n|dev"),
+            (2, "o/m|dev"),
+        ]
         assert api.claim(**wish) == []
-        assert [it["payload"] for it in api.claim(worker="w2", **wish)] == [3]
+        assert [job["payload"] for job in api.claim(worker="w2", **wish)] == [3]
 
     @pytest.mark.parametrize(
         "wrong",
@@ -85,29 +88,29 @@ class TestWaitingForWork:
     def test_is_over_after_its_time(self, api: Api) -> None:
         assert api.claim(wait=0.2) == []
 
-    def test_ends_with_the_job_that_comes(self, running: Serving, api: Api) -> None:
+    def test_ends_with_the_job_that_comes(self, running: RunningServer, api: Api) -> None:
         with in_background(lambda: api.claim(wait=50)) as claimed:
             eventually(lambda: running.asked_for(api.queue))
             api.submit(1, id="a")
-            assert [it["id"] for it in claimed()] == ["a"]
+            assert [job["id"] for job in claimed()] == ["a"]
 
-    def test_for_a_selector_ends_with_such_a_job(self, running: Serving, api: Api) -> None:
+    def test_for_a_selector_ends_with_such_a_job(self, running: RunningServer, api: Api) -> None:
         with in_background(lambda: api.claim(wait=50, selectors=["x"])) as claimed:
             eventually(lambda: running.asked_for(api.queue, "x"))
             api.submit(1, id="other", selector="y")
             api.submit(2, id="a", selector="x")
-            assert [it["id"] for it in claimed()] == ["a"]
+            assert [job["id"] for job in claimed()] == ["a"]
 
     def test_ends_when_a_job_falls_due(self, api: Api) -> None:
         api.submit(1, id="a", delay=0.3)
-        assert [it["id"] for it in api.claim(wait=50)] == ["a"]
+        assert [job["id"] for job in api.claim(wait=50)] == ["a"]
 
     def test_ends_when_a_lease_ends(self, api: Api) -> None:
         api.submit(1, id="a")
         api.claim(lease=1)
-        assert [it["attempt"] for it in api.claim(wait=50)] == [2]
+        assert [job["attempt"] for job in api.claim(wait=50)] == [2]
 
-    def test_a_worker_that_left_gets_nothing(self, running: Serving, api: Api) -> None:
+    def test_a_worker_that_left_gets_nothing(self, running: RunningServer, api: Api) -> None:
         """Its connection is gone: the job goes to who is there, at its first attempt."""
         with socket.create_connection(running.host_and_port) as line:
             body = b'{"worker": "gone", "wait": 50}'
@@ -122,7 +125,7 @@ class TestWaitingForWork:
         assert api.look("a")["worker"] == "here"
 
     def test_a_worker_that_left_gets_nothing_of_a_selector(
-        self, running: Serving, api: Api
+        self, running: RunningServer, api: Api
     ) -> None:
         with socket.create_connection(running.host_and_port) as line:
             body = b'{"worker": "gone", "wait": 50, "selectors": ["x"], "max_held": 1}'
@@ -153,7 +156,7 @@ class TestAnIdempotencyKeyOnAClaim:
         first = api.post("/claim", {"worker": "w1", "count": 2}, idempotency_key="k").json()
         api.say("complete", first["jobs"][0])
         again = api.post("/claim", {"worker": "w1", "count": 2}, idempotency_key="k").json()
-        assert [it["id"] for it in again["jobs"]] == [first["jobs"][1]["id"]]
+        assert [job["id"] for job in again["jobs"]] == [first["jobs"][1]["id"]]
 
     def test_another_key_is_another_claim(self, api: Api) -> None:
         api.submit(1)
@@ -181,7 +184,9 @@ class TestSettling:
         assert api.say("fail", job, reason="no disk", delay=3600).json()["state"] == "delayed"
         told = api.look(job["id"])
         assert told["reason"] == "no disk"
-        assert [(it["worker"], it["reason"]) for it in told["failures"]] == [("w1", "no disk")]
+        assert [(failure["worker"], failure["reason"]) for failure in told["failures"]] == [
+            ("w1", "no disk")
+        ]
 
     def test_failing_without_a_delay_follows_the_policy(self, api: Api) -> None:
         api.submit(1, id="a", max_attempts=2)

@@ -2,13 +2,13 @@
 
 import asyncio
 
-from tests.server.serving import Api, Serving, problem
+from tests.server.serving import Api, RunningServer, problem
 from towpath.engine.engine import Engine
 from towpath.engine.living import Doing, RunningJob
 from towpath.engine.model import job_ref
 
 
-def told(running: Serving, name: str, queue: str) -> None:
+def told(running: RunningServer, name: str, queue: str) -> None:
     async def tell() -> None:
         doing = Doing(
             host="build-3", pid=7, queues=[queue, "elsewhere"], serving=2, slots=4, running=1,
@@ -20,21 +20,21 @@ def told(running: Serving, name: str, queue: str) -> None:
     asyncio.run(tell())
 
 
-def test_lists_who_is_alive_and_what_they_run(running: Serving, api: Api) -> None:
+def test_lists_who_is_alive_and_what_they_run(running: RunningServer, api: Api) -> None:
     told(running, "anna-of-workers", api.queue)
     answer = running.client().get("/api/v1/workers")
     assert answer.status_code == 200
-    [mine] = [it for it in answer.json()["workers"] if it["name"] == "anna-of-workers"]
+    [mine] = [worker for worker in answer.json()["workers"] if worker["name"] == "anna-of-workers"]
     assert (mine["host"], mine["pid"], mine["slots"], mine["running"]) == ("build-3", 7, 4, 1)
     assert mine["jobs"] == [{"queue": api.queue, "id": "m-1", "since": "2026-01-01T00:00:00Z"}]
 
 
-def test_is_refused_without_a_key(running: Serving) -> None:
+def test_is_refused_without_a_key(running: RunningServer) -> None:
     problem(running.client(key="").get("/api/v1/workers"), 401)
 
 
 def test_a_key_sees_the_workers_of_its_queues_and_of_those_no_others(
-    running: Serving, api: Api
+    running: RunningServer, api: Api
 ) -> None:
     other = f"{api.queue}-other"
     told(running, "anna-of-mine", api.queue)
@@ -46,9 +46,9 @@ def test_a_key_sees_the_workers_of_its_queues_and_of_those_no_others(
     assert running.client(key=neither).get("/api/v1/workers").json()["workers"] == []
 
 
-def test_jobs_of_other_queues_are_not_named(running: Serving, api: Api) -> None:
+def test_jobs_of_other_queues_are_not_named(running: RunningServer, api: Api) -> None:
     told(running, "anna-of-both", api.queue)
     _, elsewhere = running.make_key("read", queues=("elsewhere",))
     found = running.client(key=elsewhere).get("/api/v1/workers").json()["workers"]
-    [both] = [it for it in found if it["name"] == "anna-of-both"]
+    [both] = [worker for worker in found if worker["name"] == "anna-of-both"]
     assert (both["queues"], both["jobs"], both["running"]) == (["elsewhere"], [], 1)

@@ -25,7 +25,7 @@ async def submit_ids(engine: Engine, *ids: str, lane: str | None = None) -> list
     """Submit one job per id, in one call; the payload is the id."""
     jobs = [new_job(id.encode(), id=id, lane=lane) for id in ids]
     answers = await engine.submit_many(REVIEWS, jobs)
-    assert all(isinstance(it, Submitted) and not it.existed for it in answers)
+    assert all(isinstance(answer, Submitted) and not answer.existed for answer in answers)
     return [job_ref(REVIEWS, id) for id in ids]
 
 

@@ -27,7 +27,7 @@ OTHER = "others"
 
 
 @dataclass
-class Kept:
+class ExpectedSchedule:
     """What the account says of one schedule."""
 
     every: Duration
@@ -43,12 +43,12 @@ class Kept:
         return None if self.paused else next(Every(self.every).after(self.at))
 
 
-class Walk:
+class ScheduleWalk:
     """One walk, the same for the same seed."""
 
     def __init__(self, engines: tuple[Engine, Engine], clock: ManualClock, seed: int) -> None:
         self.engines, self.clock, self.random = engines, clock, Random(seed)
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, ExpectedSchedule] = {}
         self.submitted: list[tuple[str, bytes]] = []
         self.stale: list[tuple[str, str, datetime]] = []
         """Names with a version and a last firing, as somebody saw them who was slow since."""
@@ -76,8 +76,8 @@ class Walk:
             await self.check(changed=self.outline() != before)
 
     def outline(self) -> str:
-        return str({name: (it.every, it.missed, it.payload, it.paused, it.priority)
-                    for name, it in sorted(self.kept.items())})  # fmt: skip
+        return str({name: (kept.every, kept.missed, kept.payload, kept.paused, kept.priority)
+                    for name, kept in sorted(self.kept.items())})  # fmt: skip
 
     def any_name(self) -> str:
         return self.random.choice(NAMES)
@@ -91,7 +91,7 @@ class Walk:
         before = self.kept.get(name)
         assert done.new == (before is None)
         if before is None:
-            self.kept[name] = Kept(every, missed, payload, self.clock.now)
+            self.kept[name] = ExpectedSchedule(every, missed, payload, self.clock.now)
             return
         before.at = self.clock.now if before.paused else before.at
         before.every, before.missed, before.payload = every, missed, payload
@@ -149,12 +149,13 @@ class Walk:
         self.clock.advance(minutes(self.random.choice((1, 7, 31))))
 
     async def fire_due(self) -> None:
-        for name, it in self.kept.items():
-            if not it.paused:
-                found = due(Every(it.every), it.at, self.clock.now, it.missed)
-                it.at, it.last = found.last, (*found.firings, it.last)[-2 if found.firings else -1]
-                self.submitted += [(_firing(name, at), it.payload) for at in found.firings]
-        await asyncio.gather(*(fire_due(it, Recurrences()) for it in self.engines))
+        for name, kept in self.kept.items():
+            if not kept.paused:
+                found = due(Every(kept.every), kept.at, self.clock.now, kept.missed)
+                kept.at = found.last
+                kept.last = (*found.firings, kept.last)[-2 if found.firings else -1]
+                self.submitted += [(_firing(name, at), kept.payload) for at in found.firings]
+        await asyncio.gather(*(fire_due(engine, Recurrences()) for engine in self.engines))
 
     async def be_slow(self) -> None:
         if (kept := self.kept.get(name := self.any_name())) is not None:
@@ -233,14 +234,24 @@ class Walk:
 
     async def check(self, *, changed: bool) -> None:
         page = await self.engine.schedules.list(queues=[REVIEWS])
-        told = {it.name: (it.when, it.missed, it.paused, it.last, it.next, it.options)
-                for it in page.schedules if it.name != DECLARED}  # fmt: skip
+        told = {
+            kept.name: (kept.when, kept.missed, kept.paused, kept.last, kept.next, kept.options)
+            for kept in page.schedules
+            if kept.name != DECLARED
+        }
         assert told == {
-            name: (Every(it.every), it.missed, it.paused, it.last, it.next, _options(it))
-            for name, it in self.kept.items()
+            name: (
+                Every(kept.every),
+                kept.missed,
+                kept.paused,
+                kept.last,
+                kept.next,
+                _options(kept),
+            )
+            for name, kept in self.kept.items()
         }
         leases = await self.engine.claim(REVIEWS, worker="w", lease=hours(1), count=500)
-        assert sorted((it.id, it.payload) for it in leases) == sorted(self.submitted)
+        assert sorted((lease.id, lease.payload) for lease in leases) == sorted(self.submitted)
         self.submitted = []
         for lease in leases:
             await self.engine.complete(lease)
@@ -248,12 +259,12 @@ class Walk:
         assert not changed or heard.queues is not None
         if heard.queues is not None:
             assert set(heard.queues) == ({REVIEWS, OTHER} if self.kept else {OTHER})
-            assert not any(it.begun for it in heard.queues.values())
+            assert not any(schedules.begun for schedules in heard.queues.values())
         self.heard = heard.last
 
 
-def _options(it: Kept) -> JobOptions:
-    return {} if it.priority is None else {"priority": it.priority}
+def _options(kept: ExpectedSchedule) -> JobOptions:
+    return {} if kept.priority is None else {"priority": kept.priority}
 
 
 def _firing(name: str, at: datetime) -> str:
@@ -264,4 +275,4 @@ async def walk(url: str, seed: int, *, steps: int = 60, **how: Any) -> None:
     """One walk on an empty store, with engines of its own. Raises AssertionError, TowpathError."""
     clock = ManualClock()
     async with Engine(url, clock=clock, **how) as one, Engine(url, clock=clock, **how) as two:
-        await Walk((one, two), clock, seed).run(steps)
+        await ScheduleWalk((one, two), clock, seed).run(steps)

@@ -17,7 +17,7 @@ MEMORY = Durability.parse("memory")
 
 
 @pytest.fixture(autouse=True)
-async def known(engine: Engine) -> None:
+async def queue_in_use(engine: Engine) -> None:
     """The queue is in use, and the server has the script."""
     await engine.submit("warm", b"")
     await engine.queues.configure(REVIEWS, QueueOptions())
@@ -169,7 +169,9 @@ class TestLots:
         """Who asked for nothing must not wait for a confirmation that another asked for."""
         before = scripts(deployment)
         classes = [*[None] * 20, *[MEMORY] * 20]
-        await asyncio.gather(*(engine.submit(REVIEWS, b"", durability=it) for it in classes))
+        await asyncio.gather(
+            *(engine.submit(REVIEWS, b"", durability=durability) for durability in classes)
+        )
         assert 2 <= scripts(deployment) - before <= 4
 
     async def test_that_can_not_be_had_leave_the_others_alone(self, engine: Engine) -> None:

@@ -30,11 +30,13 @@ async def exchange(engine: Engine, call: Call | None = None) -> list[Lease]:
     return found.leases
 
 
-Way = Callable[[Engine, Call | None], Awaitable[list[Lease]]]
+ClaimCall = Callable[[Engine, Call | None], Awaitable[list[Lease]]]
 WAYS = pytest.mark.parametrize("way", [claim, claim_waiting, exchange])
 
 
-async def cancelled(server: EmbeddedServer, way: Way, call: Call | None, engine: Engine) -> Engine:
+async def cancelled(
+    server: EmbeddedServer, way: ClaimCall, call: Call | None, engine: Engine
+) -> Engine:
     """Claim through a line that loses the answer, and go away meanwhile."""
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as away:
         assert await claim(away) == await exchange(away) == []  # connected, scripts known
@@ -53,10 +55,10 @@ async def cancelled(server: EmbeddedServer, way: Way, call: Call | None, engine:
 
 
 @WAYS
-async def test_jobs_are_there_for_others(server: EmbeddedServer, way: Way) -> None:
+async def test_jobs_are_there_for_others(server: EmbeddedServer, way: ClaimCall) -> None:
     async with Engine(server.url) as engine:
         await cancelled(server, way, None, engine)
-        assert [it.attempt for it in await claim(engine)] == [1, 1]
+        assert [lease.attempt for lease in await claim(engine)] == [1, 1]
 
 
 async def test_who_has_named_it_may_ask_for_it(server: EmbeddedServer) -> None:

@@ -45,7 +45,7 @@ class TestClaimingAJob:
     ) -> None:
         ids = [f"{n}" for n in range(40)]
         await submit_ids(engine, *ids)
-        asking = [claim(it, 3) for it in (engine, other_engine) for _ in range(10)]
+        asking = [claim(caller, 3) for caller in (engine, other_engine) for _ in range(10)]
         claimed = [id for leases in await asyncio.gather(*asking) for id in ids_of(leases)]
         assert sorted(claimed) == sorted(ids)
 

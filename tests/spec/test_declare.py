@@ -43,7 +43,7 @@ class TestDeclaring:
     ) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(1), max_attempts=8)
         await other_engine.queues.change_options(
-            REVIEWS, lambda it: msgspec.structs.replace(it, keep=changed)
+            REVIEWS, lambda options: msgspec.structs.replace(options, keep=changed)
         )
         for _ in range(2):
             await engine.queues.declare(REVIEWS, keep=again, max_attempts=9)
@@ -79,8 +79,8 @@ class TestDeclaring:
         await engine.queues.declare(REVIEWS, keep=hours(1))
         await asyncio.gather(
             *(
-                it.queues.change_options(REVIEWS, more_attempts)
-                for it in (engine, other_engine) * 5
+                caller.queues.change_options(REVIEWS, more_attempts)
+                for caller in (engine, other_engine) * 5
             ),
             *(engine.queues.declare(REVIEWS, keep=hours(n)) for n in range(2, 7)),
         )

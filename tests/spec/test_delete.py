@@ -1,4 +1,4 @@
-"""delete: remove a job that has ended, before its time."""
+"""delete: delete a job that has ended, before its time."""
 
 import pytest
 

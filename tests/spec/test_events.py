@@ -56,7 +56,7 @@ class TestTheEvents:
         await leased(engine, "b")
         clock.advance(LEASE)
         await engine.queues.reap(REVIEWS)
-        assert [it for it in await told(engine) if it[0] not in {"submit", "claim"}] == [
+        assert [event for event in await told(engine) if event[0] not in {"submit", "claim"}] == [
             ("fail", "a"),
             ("dead", "a"),
             ("reap", "b"),
@@ -71,7 +71,7 @@ class TestTheEvents:
         lease = await leased(engine, "c")
         await engine.cancel(lease.job)
         await engine.release(lease)
-        unusual = [it for it in await told(engine) if it[0] not in {"submit", "claim"}]
+        unusual = [event for event in await told(engine) if event[0] not in {"submit", "claim"}]
         assert unusual == [
             ("fail", "a"), ("dead", "a"), ("retry", "a"), ("cancel", "a"),
             ("fail", "b"), ("dead", "b"), ("delete", "b"),

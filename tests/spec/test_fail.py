@@ -228,15 +228,15 @@ class TestTheLastFailures:
     ) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=9))
         job = await self.failed(engine, "one", "two")
-        assert [(it.at, it.worker, it.reason) for it in job.failures] == [
+        assert [(failure.at, failure.worker, failure.reason) for failure in job.failures] == [
             (clock.now, "w0", "one"), (clock.now, "w1", "two"),
         ]  # fmt: skip
 
     async def test_are_five_of_200_bytes_each(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
         job = await self.failed(engine, *(f"{n} " + "ß" * 500 for n in range(8)))
-        assert [it.worker for it in job.failures] == ["w3", "w4", "w5", "w6", "w7"]
-        assert {len(it.reason.encode()) for it in job.failures} <= {199, 200}
+        assert [failure.worker for failure in job.failures] == ["w3", "w4", "w5", "w6", "w7"]
+        assert {len(failure.reason.encode()) for failure in job.failures} <= {199, 200}
         assert job.reason is not None
         assert len(job.reason) > 500
 
@@ -249,7 +249,7 @@ class TestTheLastFailures:
         await engine.bury(again, "no good")
         await engine.retry(lease.job)
         job = await engine.inspect.job(lease.job)
-        assert [(it.worker, it.reason[:11]) for it in job.failures] == [
+        assert [(failure.worker, failure.reason[:11]) for failure in job.failures] == [
             ("anna", "LEASE_ENDED"), ("berta", "no good"),
         ]  # fmt: skip
 

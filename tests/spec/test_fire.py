@@ -228,7 +228,7 @@ class TestAFiringThatFindsNoRoom:
         assert await last_of(engine) == clock.now
 
 
-class TestForgetting:
+class TestDeletingADeclaredSchedule:
     async def test_leaves_nothing_behind(
         self, engine: Engine, clock: ManualClock, deployment: Deployment
     ) -> None:
@@ -253,6 +253,18 @@ class TestForgetting:
     async def test_what_is_not_known_is_refused(self, engine: Engine) -> None:
         with pytest.raises(RecurrenceNotFound, match=NIGHTLY):
             await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
+
+    async def test_by_the_release_before_is_not_done_again(
+        self, engine: Engine, clock: ManualClock, deployment: Deployment
+    ) -> None:
+        """It had other words for the script and for the answer: the call is still the same."""
+        await planted(engine, clock)
+        key = f"{{{REVIEWS}}}:call:client-7"
+        deployment.ask("SET", key, b"1 forget \xa9forgotten")
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY, call=Call("client-7", 1))
+        assert set((await engine.schedules.recurring(REVIEWS)).last) == {NIGHTLY}
+        await engine.schedules.delete_declared(REVIEWS, NIGHTLY, call=Call("client-7", 2))
+        assert str(deployment.ask("GET", key)).startswith("b'2 forget ")
 
     async def test_lets_it_begin_anew(self, engine: Engine, clock: ManualClock) -> None:
         await planted(engine, clock)

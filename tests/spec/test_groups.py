@@ -23,11 +23,11 @@ async def die(engine: Engine, id: str, reason: str, *, lane: str | None = None) 
 async def counted(engine: Engine) -> dict[str, int]:
     found = await engine.inspect.dead_groups(REVIEWS)
     assert found.ungrouped == 0
-    assert sum(it.count for it in found.groups) == (await engine.inspect.counts(REVIEWS)).dead
-    for it in found.groups:
-        page = await engine.inspect.list(REVIEWS, State.DEAD, group=it.group)
-        assert len(page.jobs) == it.count
-    return {it.error: it.count for it in found.groups}
+    assert sum(group.count for group in found.groups) == (await engine.inspect.counts(REVIEWS)).dead
+    for group in found.groups:
+        page = await engine.inspect.list(REVIEWS, State.DEAD, group=group.group)
+        assert len(page.jobs) == group.count
+    return {group.error: group.count for group in found.groups}
 
 
 class TestTheErrorOfAJob:
@@ -146,7 +146,7 @@ class TestAJobLeavesItsGroup:
     ) -> None:
         for id in ("a", "b", "c"):
             await engine.delete(job_ref(REVIEWS, id))
-        assert not [it for it in deployment.key_names() if "group" in it]
+        assert not [name for name in deployment.key_names() if "group" in name]
 
 
 class TestMoreErrorsThanGroups:
@@ -211,7 +211,7 @@ class TestWhatOthersLeft:
         deployment.ask("HSET", f"{tag}:groups", "stale", "gone long ago")
         deployment.ask("ZADD", f"{tag}:group:stale", "1", "nobody")
         await engine.delete(job_ref(REVIEWS, "a"))
-        assert not [it for it in deployment.key_names() if "group" in it]
+        assert not [name for name in deployment.key_names() if "group" in name]
 
     async def test_removing_a_queue_leaves_nothing(
         self, engine: Engine, deployment: Deployment
@@ -222,7 +222,7 @@ class TestWhatOthersLeft:
         deployment.ask("HSET", f"{tag}:groups", "stale", "gone long ago")
         deployment.ask("ZADD", f"{tag}:group:stale", "1", "nobody")
         assert await engine.queues.delete(REVIEWS)
-        assert not [it for it in deployment.key_names() if "group" in it]
+        assert not [name for name in deployment.key_names() if "group" in name]
 
 
 async def test_many_die_in_one_call(engine: Engine) -> None:

@@ -159,7 +159,7 @@ class TestTheHistory:
             await engine.submit(REVIEWS, b"")
             clock.advance(hours(13))
         names = items(deployment.ask("HKEYS", HISTORY))
-        assert sorted(str(it)[2] for it in names) == ["h"] * 31 + ["m"] * 2
+        assert sorted(str(name)[2] for name in names) == ["h"] * 31 + ["m"] * 2
         assert sum((await engine.inspect.history(REVIEWS, last=days(30))).submitted) == 55
 
     async def test_is_at_most_100_kib(
@@ -248,13 +248,13 @@ async def test_is_kept_of_so_many_queues(
         clock.advance(minutes(1))
         [lease] = await engine.claim(name, worker="w", lease=LEASE)
         await engine.complete(lease)
-    kept = {it for it in deployment.key_names() if it.endswith(":history")}
+    kept = {key for key in deployment.key_names() if key.endswith(":history")}
     assert kept == {"{one}:history", "{two}:history"}
     assert (await engine.inspect.counts("three")).totals["completed"] == 1
 
 
 def test_columns_are_as_long_as_each_other() -> None:
-    names = [it for it in History.__struct_fields__ if it not in ("begins", "step")]
+    names = [name for name in History.__struct_fields__ if name not in ("begins", "step")]
     assert len(names) == 10
 
 

@@ -57,10 +57,10 @@ async def test_an_idle_process_sends_one_command_per_five_seconds_and_connection
             )
             last: dict[str, float] = {}
             pauses: dict[str, float] = {}
-            async for it in sent:
-                client, at = it["client"], float(it["at"])
+            async for command in sent:
+                client, at = command["client"], float(command["at"])
                 if client in last:
-                    pauses[it["command"]] = at - last[client]
+                    pauses[command["command"]] = at - last[client]
                 last[client] = at
                 if {"EVALSHA", "BLPOP"} <= set(pauses):
                     break

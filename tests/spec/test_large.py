@@ -61,7 +61,7 @@ class TestAClaim:
         assert (ids_of(first.leases), first.left, first.due_in) == (ids[:1], 2, ZERO)
         page = await engine.inspect.list(REVIEWS, State.READY)
         assert [(job.id, job.attempts) for job in page.jobs] == [(id, 0) for id in ids[1:]]
-        settled = [Complete(it) for it in first.leases]
+        settled = [Complete(lease) for lease in first.leases]
         second = await engine.exchange(REVIEWS, settled, worker="anna", lease=LEASE, count=3)
         assert (ids_of(second.leases), second.left) == (ids[1:], 0)
         assert second.due_in != ZERO
@@ -85,7 +85,7 @@ class TestSettling:
         await submit(engine, {"keep": 60_000}, 0, 0, 0, 0, 0)
         leases = await claim(engine, 5)
         before = deployment.calls("evalsha", "eval")
-        outcomes = await engine.settle([Complete(it, bytes(3 * MEBIBYTE)) for it in leases])
+        outcomes = await engine.settle([Complete(lease, bytes(3 * MEBIBYTE)) for lease in leases])
         assert outcomes == [State.DONE] * 5
         assert deployment.calls("evalsha", "eval") - before >= 3
 
@@ -122,7 +122,7 @@ class TestTheStreamOfEvents:
         jobs = [new_job(b"", id=f"{n}".ljust(self.LONG, "x")) for n in range(100)]
         await engine.submit_many(REVIEWS, jobs)
         leases = await claim(engine, 100)
-        await engine.settle([Complete(it) for it in leases])
+        await engine.settle([Complete(lease) for lease in leases])
         told = [
             (event.verb, event.job.id) for event in await engine.events.list(REVIEWS, size=1000)
         ]

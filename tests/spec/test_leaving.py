@@ -29,11 +29,11 @@ async def test_a_call_under_way_to_a_frozen_server_ends(server: EmbeddedServer, 
         try:
             # The second one waits for the only channel.
             asked = [asyncio.ensure_future(CALLS[call](engine)) for _ in range(2)]
-            await meanwhile(lambda: not any(it.done() for it in asked))
+            await meanwhile(lambda: not any(task.done() for task in asked))
             leaving = asyncio.create_task(engine.__aexit__(None, None, None))
-            for it in asked:
+            for task in asked:
                 with pytest.raises(EngineClosed):
-                    await it
+                    await task
             await leaving
         finally:
             server.unpause()

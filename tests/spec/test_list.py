@@ -114,8 +114,8 @@ class TestListing:
         await engine.complete(await leased(engine, "done"))
         [ref] = await submit_ids(engine, "cancelled")
         await engine.cancel(ref)
-        assert [it.id for it in (await engine.inspect.list(REVIEWS, State.DONE)).jobs] == ["done"]
-        assert [it.id for it in (await engine.inspect.list(REVIEWS, State.CANCELLED)).jobs] == [
+        assert [job.id for job in (await engine.inspect.list(REVIEWS, State.DONE)).jobs] == ["done"]
+        assert [job.id for job in (await engine.inspect.list(REVIEWS, State.CANCELLED)).jobs] == [
             "cancelled"
         ]
 

@@ -14,7 +14,7 @@ DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, runn
 
 
 async def names(engine: Engine) -> list[str]:
-    return [it.name for it in await engine.workers.list()]
+    return [worker.name for worker in await engine.workers.list()]
 
 
 class TestALivingWorker:
@@ -53,10 +53,10 @@ class TestALivingWorker:
         clock.advance(SILENT_AFTER)
         await engine.workers.tell("berta", DOING)
         await engine.workers.tell("anna", DOING)
-        assert {it.since for it in await engine.workers.list()} == {clock.now}
+        assert {worker.since for worker in await engine.workers.list()} == {clock.now}
         clock.advance(SILENT_AFTER)
         await engine.workers.tell("anna", DOING)  # before anybody has forgotten it
-        assert [it.since for it in await engine.workers.list()] == [clock.now]
+        assert [worker.since for worker in await engine.workers.list()] == [clock.now]
 
     async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
@@ -65,14 +65,21 @@ class TestALivingWorker:
         await engine.workers.tell("anna", many)
         [found] = await engine.workers.list()
         assert list(found.doing.queues) == queues[:QUEUES_SHOWN]
-        assert [it.job.id for it in found.doing.jobs] == [f"m-{299 - n}" for n in range(JOBS_SHOWN)]
+        assert [job.job.id for job in found.doing.jobs] == [
+            f"m-{299 - n}" for n in range(JOBS_SHOWN)
+        ]
         assert (found.doing.serving, found.doing.running) == (500, 300)
 
     async def test_is_not_listed_where_there_are_too_many(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(living, "WORKERS_MOST", 2)
-        assert [await engine.workers.tell(it, DOING) for it in "aabc"] == [True, True, True, False]
+        assert [await engine.workers.tell(name, DOING) for name in "aabc"] == [
+            True,
+            True,
+            True,
+            False,
+        ]
         assert await names(engine) == ["a", "b"]
 
     async def test_of_a_newer_release_is_left_out(

@@ -239,7 +239,7 @@ class TestWaitingForAJobsEnd:
         waits[0].cancel()
         await engine.complete(lease, b"result")
         async with asyncio.timeout(20):
-            assert [(await it).result for it in waits[1:]] == [b"result"] * 4
+            assert [(await wait).result for wait in waits[1:]] == [b"result"] * 4
 
     async def test_is_told_whatever_happens(self, engine: Engine, deployment: Deployment) -> None:
         """Waits and followers that come, go and are cancelled; connections that break; a stream
@@ -325,7 +325,7 @@ class TestTheWork:
         refs = [job_ref(REVIEWS, f"{n}") for n in range(400)]
         waits = [engine.events.ended(ref, within=seconds(1)) for ref in refs]
         ends = await asyncio.gather(*waits, return_exceptions=True)
-        assert all(isinstance(it, StillOpen) for it in ends)
+        assert all(isinstance(end, StillOpen) for end in ends)
         assert deployment.calls("evalsha", "eval") - before < 20
 
 
@@ -333,7 +333,7 @@ async def _waits(engine: Engine, count: int) -> None:
     run = f"{count}-"
     await submit_ids(engine, *(f"{run}{n}" for n in range(count)))
     leases = await claim(engine, count=count)
-    waits = [asyncio.create_task(engine.events.ended(it.job, within=LONG)) for it in leases]
+    waits = [asyncio.create_task(engine.events.ended(lease.job, within=LONG)) for lease in leases]
     for lease in leases:
         await engine.complete(lease)
     async with asyncio.timeout(60):
@@ -348,7 +348,7 @@ async def _followed(engine: Engine, followers: int) -> None:
         last = await entered(engine, stack)
         events = [f"{followers}-{n}" for n in range(500)]
         for start in range(0, 5000, 500):
-            await submit_ids(engine, *(f"{it}-{start}" for it in events))
+            await submit_ids(engine, *(f"{name}-{start}" for name in events))
         await seen(last, f"{events[-1]}-4500")
 
 

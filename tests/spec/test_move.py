@@ -192,7 +192,7 @@ class TestMoving:
     async def test_is_told(self, engine: Engine) -> None:
         [ref] = await submit_ids(engine, "a")
         await engine.move(ref, delay=seconds(5))
-        assert [(it.verb, it.job) for it in await engine.events.list(REVIEWS)][1:] == [
+        assert [(event.verb, event.job) for event in await engine.events.list(REVIEWS)][1:] == [
             ("move", ref)
         ]
         assert (await engine.inspect.counts(REVIEWS)).totals["moved"] == 1

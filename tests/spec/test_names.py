@@ -71,7 +71,7 @@ QUEUE_VERBS: dict[str, Use] = {
     "fire": lambda engine, q: engine.schedules.fire_due(
         q, "nightly", [], after=None, upto=NEW_YEAR
     ),
-    "forget": lambda engine, q: engine.schedules.delete_declared(q, "nightly"),
+    "delete_declared": lambda engine, q: engine.schedules.delete_declared(q, "nightly"),
     "recurring": lambda engine, q: engine.schedules.recurring(q),
     "schedules.set": lambda engine, q: engine.schedules.set(q, "nightly", Every(LEASE)),
     "schedules.get": lambda engine, q: engine.schedules.get(q, "nightly"),

@@ -55,8 +55,8 @@ class TestConfiguring:
         assert await other_engine.queues.options(REVIEWS) == EVERY_OPTION
 
     async def test_the_same_again_is_harmless(self, engine: Engine, other_engine: Engine) -> None:
-        for it in (engine, other_engine, engine):
-            await it.queues.configure(REVIEWS, EVERY_OPTION)
+        for caller in (engine, other_engine, engine):
+            await caller.queues.configure(REVIEWS, EVERY_OPTION)
 
     async def test_otherwise_is_refused_and_names_what_differs(
         self, engine: Engine, other_engine: Engine
@@ -164,10 +164,11 @@ class TestChangingSomeOptions:
     ) -> None:
         """Whoever comes second goes by what the first one made of them."""
         changes = [
-            it.queues.change_options(REVIEWS, more_attempts) for it in (engine, other_engine) * 25
+            caller.queues.change_options(REVIEWS, more_attempts)
+            for caller in (engine, other_engine) * 25
         ]
         answers = await asyncio.gather(*changes)
-        assert sorted(it.max_attempts for it in answers) == list(range(6, 56))
+        assert sorted(answer.max_attempts for answer in answers) == list(range(6, 56))
         assert (await engine.queues.options(REVIEWS)).max_attempts == 55
 
     async def test_to_what_they_are_writes_nothing(

@@ -44,7 +44,7 @@ async def by_exchange(engine: Engine, clock: ManualClock) -> object:
     held = await claim(engine, 2)
     while held:
         clock.advance(milliseconds(30))
-        settle = [Complete(it) for it in held]
+        settle = [Complete(lease) for lease in held]
         done = await engine.exchange(REVIEWS, settle, worker="w", lease=LEASE, count=3)
         answers.append(done)
         held = done.leases
@@ -84,7 +84,9 @@ def clock_of(engine: Engine) -> ManualClock:
 
 class TestTheShortWay:
     @pytest.mark.parametrize(
-        "story", [one_by_one, by_exchange, with_some_held, and_idle], ids=lambda it: it.__name__
+        "story",
+        [one_by_one, by_exchange, with_some_held, and_idle],
+        ids=lambda story: story.__name__,
     )
     async def test_leaves_what_the_long_one_leaves(
         self, deployment: Deployment, story: Story

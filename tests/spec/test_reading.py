@@ -80,7 +80,7 @@ class TestManyQueuesAtOnce:
             await engine.submit_many(name, [new_job(b"x") for _ in range(n + 1)])
         found = await other_engine.inspect.counts_of([*names, names[0]])
         assert list(found) == names
-        assert [it.ready for it in found.values() if it.ready] == list(range(1, 13))
+        assert [counts.ready for counts in found.values() if counts.ready] == list(range(1, 13))
         assert found == {name: await other_engine.inspect.counts(name) for name in names}
         assert await engine.inspect.counts_of([]) == {}
 
@@ -98,7 +98,7 @@ class TestManyQueuesAtOnce:
         for master in deployment.masters:
             master.ask("SCRIPT", "FLUSH")
         found = await engine.inspect.counts_of(["a", "b"])
-        assert [it.ready for it in found.values()] == [1, 0]
+        assert [counts.ready for counts in found.values()] == [1, 0]
 
     async def test_are_refused_where_one_is_spoilt_as_that_one_is(
         self, engine: Engine, deployment: Deployment

@@ -36,7 +36,9 @@ async def claiming(engine: Engine) -> Verb:
 
 
 async def claiming_by_selector(engine: Engine) -> Verb:
-    await engine.submit_many(REVIEWS, [new_job(b"", selector=it) for it in ("x", "y", "x", "z")])
+    await engine.submit_many(
+        REVIEWS, [new_job(b"", selector=selector) for selector in ("x", "y", "x", "z")]
+    )
     return lambda engine, call: engine.claim(
         REVIEWS, worker="anna", lease=LEASE, count=2, selectors=["x", "y"], max_held=2, call=call
     )

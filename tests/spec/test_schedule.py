@@ -92,7 +92,9 @@ class TestASchedule:
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
         clock.advance(hours(3))
-        await asyncio.gather(*(fire_due(it, Recurrences()) for it in (engine, other_engine) * 2))
+        await asyncio.gather(
+            *(fire_due(caller, Recurrences()) for caller in (engine, other_engine) * 2)
+        )
         assert len(await claim(engine, 500)) == 3
 
     async def test_says_what_it_was_last_fired_for_though_firings_were_passed_over(
@@ -141,8 +143,8 @@ class TestChangingASchedule:
         ]  # fmt: skip
         await asyncio.gather(
             *(
-                (engine, other_engine)[n % 2].schedules.change(REVIEWS, HOURLY, **it)
-                for n, it in enumerate(changes)
+                (engine, other_engine)[n % 2].schedules.change(REVIEWS, HOURLY, **change)
+                for n, change in enumerate(changes)
             )
         )
         found = await engine.schedules.get(REVIEWS, HOURLY)
@@ -289,10 +291,10 @@ class TestListing:
         after: str | None = None
         for _ in range(9):
             page = await engine.schedules.list(after=after, size=2)
-            seen += [f"{it.queue}/{it.name}" for it in page.schedules]
+            seen += [f"{schedule.queue}/{schedule.name}" for schedule in page.schedules]
             after = page.after
             if after is None:
                 break
         assert seen == wanted
         only = await engine.schedules.list(queues=["mails"])
-        assert [it.name for it in only.schedules] == ["a", "b"]
+        assert [schedule.name for schedule in only.schedules] == ["a", "b"]

@@ -99,7 +99,9 @@ class TestTheIndex:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
         heard = await engine.schedules.changes(nothing.last)
         assert heard.queues is not None
-        assert [(queue, it.begun) for queue, it in heard.queues.items()] == [(REVIEWS, False)]
+        assert [(queue, schedules.begun) for queue, schedules in heard.queues.items()] == [
+            (REVIEWS, False)
+        ]
         assert (await engine.schedules.changes(heard.last)).queues is None
         await engine.schedules.delete(REVIEWS, HOURLY)
         assert (await engine.schedules.changes(heard.last)).queues == {}

@@ -42,7 +42,7 @@ MUTANTS: dict[str, tuple[str, str, str]] = {
         "schedule", "redis.call('HSET', META, 'schedules', version)", "",
     ),
     "what was removed goes on from its last firing": (
-        "unschedule", "redis.call('HDEL', RECURRING, name)", "",
+        "delete_schedule", "redis.call('HDEL', RECURRING, name)", "",
     ),
     "the index keeps a queue that has none": ("changed", "redis.call('HDEL', INDEX, queue)", ""),
     "the index never says done": ("changed", "'done ' .. change", "'begun ' .. change"),

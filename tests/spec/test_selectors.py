@@ -22,7 +22,7 @@ KEYS = keys_of(QueueName(REVIEWS))
 
 async def submit(engine: Engine, *jobs: tuple[str, str | None], priority: int = 50) -> None:
     """Jobs by id and selector, in one call."""
-    wanted = [new_job(b"", id=id, selector=it, priority=priority) for id, it in jobs]
+    wanted = [new_job(b"", id=id, selector=selector, priority=priority) for id, selector in jobs]
     await engine.submit_many(REVIEWS, wanted)
 
 
@@ -59,7 +59,7 @@ class TestAClaimThatNamesSelectors:
 
     async def test_tells_the_selector(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
-        assert [it.selector for it in await claim(engine, count=2)] == [DEV, None]
+        assert [lease.selector for lease in await claim(engine, count=2)] == [DEV, None]
         assert (await engine.inspect.job(job_ref(REVIEWS, "a"))).selector == DEV
 
     async def test_gets_what_falls_due_or_comes_back_in_the_same_step(
@@ -167,7 +167,7 @@ class TestWhateverHappensToAJob:
 
     async def claimable(self, engine: Engine) -> list[str]:
         leases = await claim(engine, DEV, count=9, worker="looker")
-        await engine.settle([Release(it) for it in leases])
+        await engine.settle([Release(lease) for lease in leases])
         return ids_of(leases)
 
     async def test_release_retry_and_a_lease_that_ends_bring_it_back(
@@ -232,8 +232,8 @@ class TestWhateverHappensToAJob:
         await submit(engine, ("a", DEV), ("b", REVIEW))
         for lease in await claim(engine, DEV, REVIEW, count=2, max_held=2):
             await engine.complete(lease)
-        names = {it.removeprefix(f"{KEYS.tag}:") for it in deployment.key_names()}
-        left = {it for it in names if it.startswith(("selector:", "held:", "job:", "load:"))}
+        names = {name.removeprefix(f"{KEYS.tag}:") for name in deployment.key_names()}
+        left = {name for name in names if name.startswith(("selector:", "held:", "job:", "load:"))}
         assert left == set()
 
 
@@ -363,7 +363,7 @@ class TestWhatIsToldOfAJobWithASelector:
     async def test_lists_and_counts_have_it_as_any_other(self, engine: Engine) -> None:
         await submit(engine, ("a", DEV), ("b", None))
         page = await engine.inspect.list(REVIEWS, State.READY)
-        assert [(it.id, it.selector) for it in page.jobs] == [("a", DEV), ("b", None)]
+        assert [(job.id, job.selector) for job in page.jobs] == [("a", DEV), ("b", None)]
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
 
@@ -372,7 +372,7 @@ async def test_a_queue_that_is_removed_leaves_nothing_of_what_was_asked_for(
 ) -> None:
     await claim(engine, DEV)
     assert await engine.queues.delete(REVIEWS)
-    assert not [it for it in deployment.key_names() if it.startswith(f"{KEYS.tag}:asked")]
+    assert not [name for name in deployment.key_names() if name.startswith(f"{KEYS.tag}:asked")]
 
 
 async def test_remembers_the_newest_ten_thousand_selectors_that_were_asked_for(

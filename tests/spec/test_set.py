@@ -249,7 +249,9 @@ class TestSetting:
     async def test_is_told_and_counted(self, engine: Engine) -> None:
         await set_a(engine)
         await set_a(engine)
-        assert [(it.verb, it.job) for it in await engine.events.list(REVIEWS)] == [("set", REF)] * 2
+        assert [(event.verb, event.job) for event in await engine.events.list(REVIEWS)] == [
+            ("set", REF)
+        ] * 2
         totals = (await engine.inspect.counts(REVIEWS)).totals
         assert (totals["submitted"], totals["replaced"]) == (1, 1)
 
@@ -281,7 +283,7 @@ class TestSetting:
         await submit_ids(engine, "a", "b", lane="octo")
         first, second = (new_job(b"12"[i : i + 1], id="a", lane=lanes[i]) for i in (0, 1))
         answers = await engine.set_many(REVIEWS, [first, second])
-        assert all(isinstance(it, Placed) and it.replaced for it in answers)
+        assert all(isinstance(answer, Placed) and answer.replaced for answer in answers)
         leases = await claim(engine, 9)
         assert {lease.id: lease.payload for lease in leases} == {"b": b"b", "a": b"2"}
         for lease in leases:
@@ -293,7 +295,7 @@ class TestSetting:
         wanted = [new_job(b"", id=f"job-{n}") for n in range(LARGEST_BATCH + 1)]
         for replaced in (False, True):
             answers = await engine.set_many(REVIEWS, wanted)
-            assert {getattr(it, "replaced", it) for it in answers} == {replaced}
+            assert {getattr(answer, "replaced", answer) for answer in answers} == {replaced}
         assert (await engine.inspect.counts(REVIEWS)).ready == len(wanted)
         with pytest.raises(InvalidOption, match="call"):
             await engine.set_many(REVIEWS, wanted, call=Call("me", 1))

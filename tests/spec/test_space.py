@@ -63,7 +63,7 @@ class TestARecord:
         parcel = parcel_space.at("p-1")
         token = await parcel.run("hold")
         await store(parcel, token, 3)
-        names = {f"parcel:{{p-1}}:{it}" for it in ("state", "pieces:3", "labels")}
+        names = {f"parcel:{{p-1}}:{ending}" for ending in ("state", "pieces:3", "labels")}
         assert set(deployment.dump()) == names
 
     async def test_is_changed_by_who_holds_its_token(self, parcel_space: Space) -> None:

@@ -39,5 +39,5 @@ class TestLargeValues:
         await parcel.keep("piece:1", b"b", expiry=60_000)
         assert await parcel.values(["piece:1"]) == [b"b"]
         assert await parcel.extend("piece:2", b"c", expiry=60_000) == 1
-        times = [deployment.ask("PTTL", f"parcel:{{p-1}}:piece:{it}") for it in (1, 2)]
-        assert all(isinstance(it, int) and 0 < it <= 60_000 for it in times)
+        times = [deployment.ask("PTTL", f"parcel:{{p-1}}:piece:{number}") for number in (1, 2)]
+        assert all(isinstance(time, int) and 0 < time <= 60_000 for time in times)

@@ -182,7 +182,9 @@ class TestSubmittingManyJobs:
     async def test_takes_more_than_the_largest_batch(self, engine: Engine) -> None:
         jobs = [new_job(b"") for _ in range(LARGEST_BATCH + 1)]
         answers = await engine.submit_many(REVIEWS, jobs)
-        assert [it.id for it in answers if isinstance(it, Submitted)] == [job.id for job in jobs]
+        assert [answer.id for answer in answers if isinstance(answer, Submitted)] == [
+            job.id for job in jobs
+        ]
         assert (await engine.inspect.counts(REVIEWS)).ready == LARGEST_BATCH + 1
 
     async def test_is_several_calls_if_they_are_large(
@@ -202,7 +204,7 @@ class TestSubmittingManyJobs:
         first, second, third = await engine.submit_many(REVIEWS, jobs)
         assert isinstance(second, PayloadTooLarge)
         assert (second.size, second.limit) == (4, 3)
-        assert [it.job.id for it in (first, third) if isinstance(it, Submitted)] == [
+        assert [answer.job.id for answer in (first, third) if isinstance(answer, Submitted)] == [
             jobs[0].id,
             jobs[2].id,
         ]
@@ -211,7 +213,7 @@ class TestSubmittingManyJobs:
     async def test_puts_each_lane_in_order(self, engine: Engine) -> None:
         jobs = [new_job(b"", id=f"{n}", lane="a") for n in range(3)]
         answers = await engine.submit_many(REVIEWS, jobs)
-        states = [it.state for it in answers if isinstance(it, Submitted)]
+        states = [answer.state for answer in answers if isinstance(answer, Submitted)]
         assert states == [State.READY, State.WAITING, State.WAITING]
 
 

@@ -34,7 +34,7 @@ PATIENT = Limits(answer=minutes(1), give_up=minutes(2))
 
 
 @dataclass(frozen=True)
-class Files:
+class TlsFiles:
     """An authority of our own, and what it signed."""
 
     ca: Path
@@ -59,7 +59,7 @@ class Files:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
+def files(tmp_path_factory: pytest.TempPathFactory) -> TlsFiles:
     authority, home = trustme.CA(), tmp_path_factory.mktemp("tls")
 
     def signed(name: str, certificate: trustme.LeafCert) -> Path:
@@ -68,7 +68,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
         return place
 
     authority.cert_pem.write_to_path(home / "ca.pem")
-    return Files(
+    return TlsFiles(
         ca=home / "ca.pem",
         server=signed("server", authority.issue_cert(LOOPBACK, "localhost")),
         stranger=signed("stranger", authority.issue_cert("elsewhere.example")),
@@ -78,7 +78,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Files:
 
 
 @contextmanager
-def served(files: Files, **more: str) -> Generator[int]:
+def served(files: TlsFiles, **more: str) -> Generator[int]:
     """The port of a server that takes TLS only."""
     port = free_port()
     certificate = Path(more.pop("certificate")) if "certificate" in more else None
@@ -88,7 +88,7 @@ def served(files: Files, **more: str) -> Generator[int]:
 
 
 @pytest.fixture(scope="module")
-def port(files: Files) -> Iterator[int]:
+def port(files: TlsFiles) -> Iterator[int]:
     with served(files) as port:
         yield port
 
@@ -115,13 +115,15 @@ async def refusal(url: str) -> str:
 
 @needs_tls
 class TestTheServersCertificate:
-    async def test_is_taken_from_an_authority_that_is_named(self, port: int, files: Files) -> None:
+    async def test_is_taken_from_an_authority_that_is_named(
+        self, port: int, files: TlsFiles
+    ) -> None:
         await works(at(port, ssl_ca_certs=files.ca))
 
     async def test_is_refused_from_an_authority_that_nobody_named(self, port: int) -> None:
         assert "certificate was refused" in await refusal(at(port))
 
-    async def test_is_refused_for_another_host(self, files: Files) -> None:
+    async def test_is_refused_for_another_host(self, files: TlsFiles) -> None:
         with served(files, certificate=str(files.stranger)) as port:
             said = await refusal(at(port, ssl_ca_certs=files.ca))
             assert LOOPBACK in said
@@ -133,7 +135,7 @@ class TestTheServersCertificate:
 
 @needs_tls
 class TestAClientCertificate:
-    async def test_is_shown_to_a_server_that_asks_for_one(self, files: Files) -> None:
+    async def test_is_shown_to_a_server_that_asks_for_one(self, files: TlsFiles) -> None:
         with served(files, tls_auth_clients="yes") as port:
             await works(at(port, ssl_ca_certs=files.ca, ssl_certfile=files.client))
             assert "refused the TLS connection" in await refusal(at(port, ssl_ca_certs=files.ca))
@@ -155,7 +157,7 @@ async def test_a_server_that_answers_without_tls_is_told_as_one() -> None:
 
 
 @needs_tls
-async def test_sentinels_and_their_primary_are_asked_over_tls(files: Files) -> None:
+async def test_sentinels_and_their_primary_are_asked_over_tls(files: TlsFiles) -> None:
     own, watching = free_port(), free_port()
     watch = {"sentinel monitor": f"{SERVICE} {LOOPBACK} {own} 1"}
     over_tls = {"tls-replication": "yes"}
@@ -170,7 +172,7 @@ async def test_sentinels_and_their_primary_are_asked_over_tls(files: Files) -> N
 
 
 @needs_tls
-async def test_a_cluster_is_asked_over_tls(files: Files) -> None:
+async def test_a_cluster_is_asked_over_tls(files: TlsFiles) -> None:
     ports = [free_port() for _ in range(3)]
     with ExitStack() as running:
         nodes = [running.enter_context(_node(files, port)) for port in ports]
@@ -185,7 +187,7 @@ async def test_a_cluster_is_asked_over_tls(files: Files) -> None:
         assert "certificate was refused" in await refusal(url)
 
 
-def _node(files: Files, port: int) -> EmbeddedServer:
+def _node(files: TlsFiles, port: int) -> EmbeddedServer:
     lines = files.options(port) | {
         "tls-cluster": "yes",
         "tls-replication": "yes",
@@ -207,7 +209,7 @@ class _Sentinel(EmbeddedServer):
 
 @needs_tls
 async def test_settings_name_what_a_url_would(
-    port: int, files: Files, monkeypatch: pytest.MonkeyPatch
+    port: int, files: TlsFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TOWPATH_URL", f"rediss://{LOOPBACK}:{port}?db=2")
     monkeypatch.setenv("TOWPATH_TLS__CA", str(files.ca))

@@ -158,9 +158,13 @@ class TestATokenIsNoTime:
         [lease, other] = await claim(engine, 2)
         hour_ahead = lease.token > (int(clock.stamp()) + 3_600_000) * 1000
         assert hour_ahead is (ahead == "an hour ahead")
-        for it in (lease, other):
-            assert it.claimed_at == (await engine.inspect.job(it.job)).claimed_at == clock.now
-            assert it.expires_at - it.claimed_at == LEASE
+        for claimed in (lease, other):
+            assert (
+                claimed.claimed_at
+                == (await engine.inspect.job(claimed.job)).claimed_at
+                == clock.now
+            )
+            assert claimed.expires_at - claimed.claimed_at == LEASE
 
     async def test_a_job_that_was_claimed_in_such_a_time_is_plain_again_after_it(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
@@ -180,7 +184,7 @@ class TestATokenIsNoTime:
         clock.advance(seconds(1))
         again = await engine.claim(REVIEWS, worker="anna", lease=LEASE, count=2, call=call)
         assert again == first
-        assert [it.claimed_at for it in again] == [at, at]
+        assert [lease.claimed_at for lease in again] == [at, at]
 
     async def test_what_is_learnt_of_a_job_s_time_is_true(
         self, engine: Engine, deployment: Deployment, clock: ManualClock, ahead: Ahead

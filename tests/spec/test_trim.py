@@ -1,4 +1,4 @@
-"""trim: remove what has been kept long enough, by age and by count."""
+"""trim: delete what has been kept long enough, by age and by count."""
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, buried, claim, claim_one, leased, submit_ids
@@ -8,7 +8,10 @@ from towpath.engine.model import Complete, job_ref
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
 
-FIXED = {"towpath:queues", *(f"{{reviews}}:{it}" for it in ("meta", "events", "wake", "history"))}
+FIXED = {
+    "towpath:queues",
+    *(f"{{reviews}}:{ending}" for ending in ("meta", "events", "wake", "history")),
+}
 
 
 async def done(engine: Engine, *ids: str) -> None:

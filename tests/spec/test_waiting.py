@@ -184,8 +184,8 @@ class TestSeveralBlockedClaims:
         self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
         claims = [
-            asyncio.create_task(it.claim(REVIEWS, worker="w", lease=LEASE, wait=minutes(1)))
-            for it in (engine, other_engine) * 5
+            asyncio.create_task(caller.claim(REVIEWS, worker="w", lease=LEASE, wait=minutes(1)))
+            for caller in (engine, other_engine) * 5
         ]
         await blocked(deployment, 2)
         ids = [f"{n}" for n in range(10)]

@@ -28,18 +28,18 @@ async def waiting(
     claims = [
         asyncio.create_task(
             engine.claim(
-                REVIEWS, worker=f"w{n}", lease=LEASE, selectors=it, max_held=max_held,
+                REVIEWS, worker=f"w{n}", lease=LEASE, selectors=selectors, max_held=max_held,
                 wait=minutes(1),
             )
         )
-        for n, it in enumerate(wanted)
+        for n, selectors in enumerate(wanted)
     ]  # fmt: skip
     await listening(deployment, reads)
     try:
         yield claims
     finally:
-        for it in claims:
-            it.cancel()
+        for task in claims:
+            task.cancel()
         await asyncio.wait(claims)
 
 
@@ -48,7 +48,7 @@ async def listening(deployment: Deployment, reads: int) -> None:
     await blocked(deployment, reads)
 
     async def called_back() -> bool:
-        return not any(":recall:" in it for it in deployment.key_names())
+        return not any(":recall:" in name for name in deployment.key_names())
 
     await eventually_async(called_back)
     await blocked(deployment, reads)

@@ -28,8 +28,8 @@ MANY = [f"many-{n}" for n in range(40)]
 
 def waiting_on(engine: Engine, queues: list[str]) -> list[Waiting]:
     return [
-        asyncio.create_task(engine.claim(it, worker="w", lease=LEASE, wait=minutes(1)))
-        for it in queues
+        asyncio.create_task(engine.claim(queue, worker="w", lease=LEASE, wait=minutes(1)))
+        for queue in queues
     ]
 
 
@@ -52,7 +52,7 @@ class TestWaitingOnManyQueues:
         claims = waiting_on(engine, MANY)
 
         async def all_wait() -> bool:
-            asked = [deployment.ask("HGET", f"{{{it}}}:meta", "asked_at") for it in MANY]
+            asked = [deployment.ask("HGET", f"{{{name}}}:meta", "asked_at") for name in MANY]
             return None not in asked and deployment.blocked() >= 16
 
         await eventually_async(all_wait)
@@ -80,7 +80,9 @@ class TestWaitingOnManyQueues:
         await ended(claims)
 
         async def none_left() -> bool:
-            return not [it for it in deployment.key_names() if it.startswith("towpath:recall")]
+            return not [
+                name for name in deployment.key_names() if name.startswith("towpath:recall")
+            ]
 
         await eventually_async(none_left)
 

@@ -20,8 +20,8 @@ RECORDS = ("orders", "reviews")
 
 def jobs_of(keys: Iterable[str]) -> list[JobRef]:
     """The jobs that have a record among *keys*."""
-    found = [it for key in keys if (it := _JOB_KEY.fullmatch(key))]
-    return [job_ref(it["queue"], it["id"]) for it in found]
+    found = [job_key for key in keys if (job_key := _JOB_KEY.fullmatch(key))]
+    return [job_ref(job_key["queue"], job_key["id"]) for job_key in found]
 
 
 async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
@@ -32,11 +32,12 @@ async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
             "counts": {queue: _fields(await engine.inspect.counts(queue)) for queue in queues},
             "options": {queue: _fields(await engine.queues.options(queue)) for queue in queues},
             "events": {
-                queue: [_fields(it) for it in await engine.events.list(queue)] for queue in queues
+                queue: [_fields(event) for event in await engine.events.list(queue)]
+                for queue in queues
             },
             "recurring": {
-                name: _fields(it)
-                for name, it in (await engine.schedules.recurring("nightly")).last.items()
+                name: _fields(firing)
+                for name, firing in (await engine.schedules.recurring("nightly")).last.items()
             },
         }
     )
@@ -45,17 +46,17 @@ async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
 async def of_database(ledger: Ledger) -> dict[str, Any]:
     """Without times: they are moved to where the test is."""
     records = [
-        _fields(await ledger.jobs.get(queue, it.id))
+        _fields(await ledger.jobs.get(queue, record.id))
         for queue in RECORDS
-        for it in (await ledger.jobs.list(queue, size=100)).records
+        for record in (await ledger.jobs.list(queue, size=100)).records
     ]
     return _plain(
         {
             "records": _timeless(records),
-            "keys": _timeless([_without_id(it) for it in await ledger.keys.list()]),
+            "keys": _timeless([_without_id(key) for key in await ledger.keys.list()]),
             "outbox": {
-                sink: (it.pending, it.refused)
-                for sink, it in (await ledger.outbox.counts()).items()
+                sink: (count.pending, count.refused)
+                for sink, count in (await ledger.outbox.counts()).items()
             },
         }
     )
@@ -67,9 +68,9 @@ def differences(told: Any, now: Any, place: str = "") -> list[str]:
         return [] if told == now else [f"{place}: {told!r} is {now!r}"]
     then, today = cast("dict[str, Any]", told), cast("dict[str, Any]", now)
     return [
-        it
+        difference
         for name, value in then.items()
-        for it in differences(value, today.get(name, "(missing)"), f"{place}/{name}")
+        for difference in differences(value, today.get(name, "(missing)"), f"{place}/{name}")
     ]
 
 
@@ -92,8 +93,8 @@ def _timeless(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _plain(value: Any) -> Any:
     """As it is after a trip through JSON; sets in order, and bytes in base64 where they must."""
 
-    def hook(it: Any) -> Any:
-        return dict(it)  # a read-only mapping
+    def hook(mapping: Any) -> Any:
+        return dict(mapping)  # a read-only mapping
 
     return msgspec.json.decode(msgspec.json.encode(_sorted(value), enc_hook=hook))
 
@@ -108,8 +109,8 @@ def _sorted(value: Any) -> Any:
         case datetime():
             return value.isoformat()
         case dict():
-            return {name: _sorted(it) for name, it in value.items()}  # pyright: ignore[reportUnknownVariableType] -- any
+            return {name: _sorted(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType] -- any
         case list() | tuple():
-            return [_sorted(it) for it in value]  # pyright: ignore[reportUnknownVariableType] -- any
+            return [_sorted(item) for item in value]  # pyright: ignore[reportUnknownVariableType] -- any
         case _:
             return value

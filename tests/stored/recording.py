@@ -44,7 +44,7 @@ async def write_keys(ledger: Ledger) -> None:
 
 async def write_records(app: Towpath) -> None:
     """*app* has the ledger; it is entered, so that records are brought to the store."""
-    await app.engine.queues.change_options(ORDERS, lambda it: it)
+    await app.engine.queues.change_options(ORDERS, lambda options: options)
     await _ended(app)
     await _about_one_subject(app)
     await _begun(app)

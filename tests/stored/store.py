@@ -41,7 +41,7 @@ def _commands(server: EmbeddedServer, key: bytes) -> Iterator[list[bytes]]:
     kind = server.ask("TYPE", key)
     command, *words = _READ[kind]
     value = server.ask(command, key, *words)
-    flat = [as_bytes(it) for it in items(value)] if kind not in (b"string", b"stream") else []
+    flat = [as_bytes(item) for item in items(value)] if kind not in (b"string", b"stream") else []
     match kind:
         case b"string":
             yield [b"SET", key, as_bytes(value)]

@@ -95,7 +95,7 @@ class TestTheSchema:
     async def test_the_command_says_so(self, url: str, tmp_path: Path) -> None:
         ran = run([COMMAND, "migrate", "--json", "--database", url], cwd=tmp_path)
         assert ran.code == 0, ran.err
-        before = {it["line"]: it["before"] for it in ran.objects}
+        before = {row["line"]: row["before"] for row in ran.objects}
         assert before["ledger"] == "0006"
 
     def test_records_of_every_state_are_there(self, facts: dict[str, Any]) -> None:
@@ -128,7 +128,7 @@ class TestRecords:
         bill = await app.ledger.jobs.get(ORDERS, "running")
         assert bill.result == b'["bill","running",2,"seven"]'
         assert (await app.ledger.jobs.get(ORDERS, "failed")).result == b'["failed",2]'
-        lane = [await app.ledger.jobs.get(ORDERS, f"lane-{it}") for it in "abc"]
+        lane = [await app.ledger.jobs.get(ORDERS, f"lane-{name}") for name in "abc"]
         ends = [record.started_at for record in lane if record.started_at is not None]
         assert sorted(ends) == ends
         [review] = (
@@ -206,9 +206,9 @@ class TestRecords:
         assert done.review is not None
         assert done.task is not None
         assert (done.review.verdict, done.task.title) == (Verdict.COMMENT, "Ü")
-        assert [it.path for it in done.review.comments] == ["a.py"]
+        assert [comment.path for comment in done.review.comments] == ["a.py"]
         waiting = (await reviews.list(state=ReviewState.PENDING)).reviews
-        assert [it.id for it in waiting] == ["api-waits"]
+        assert [record.id for record in waiting] == ["api-waits"]
 
 
 class TestTheStore:
@@ -236,7 +236,7 @@ class TestTheOutbox:
         events, audit = MemorySink("events"), MemorySink("audit")
 
         async def are_sent() -> bool:
-            return not any(it.pending for it in (await ledger.outbox.counts()).values())
+            return not any(count.pending for count in (await ledger.outbox.counts()).values())
 
         async with Courier(ledger, [events, audit], options=QUICK):
             await eventually_async(are_sent)
@@ -254,16 +254,16 @@ class TestTheServer:
     ) -> None:
         file, written_ms = KEPT / "ledger.sqlite.sql", facts["written_ms"]
         database.load_file(file, tmp_path / "ledger.db", written_ms=written_ms)
-        with serve(tmp_path, filled.url) as it:
-            api = it.api("shop", KEYS["admin"])
+        with serve(tmp_path, filled.url) as served:
+            api = served.api("shop", KEYS["admin"])
             job = api.look("ready-named")
             assert (job["state"], job["headers"]) == ("ready", {"handler": "bill"})
             [claimed] = api.claim()
             assert api.say("complete", claimed, result=1).json()["state"] == "done"
-            refused = it.api("shop", KEYS["revoked"]).get("/jobs/ready-named")
+            refused = served.api("shop", KEYS["revoked"]).get("/jobs/ready-named")
             assert refused.status_code == 401
             path = "/api/v1/reviews/api-done"
-            review = it.client(KEYS["admin"]).get(path).json()
+            review = served.client(KEYS["admin"]).get(path).json()
             assert review["review"]["summary"] == "a few remarks"
 
 

@@ -91,9 +91,9 @@ class Releases:
         if release == "old":
             env["PYTHONPATH"] = str(self._folder / "old")
         command = [sys.executable, str(self._program), self._url, str(self._folder), queue, *words]
-        it = Bounded[bytes](command, stdin=subprocess.PIPE, env=env, cwd=self._folder)
-        self.started.append(it)
-        return it
+        process = Bounded[bytes](command, stdin=subprocess.PIPE, env=env, cwd=self._folder)
+        self.started.append(process)
+        return process
 
     def open_door(self, name: str) -> None:
         (self._folder / name).touch()
@@ -105,9 +105,9 @@ class Releases:
         return [json.loads(line) for line in lines if line.endswith("\n")]
 
     def end(self) -> None:
-        for it in self.started:
-            it.kill()
-            it.communicate()
+        for process in self.started:
+            process.kill()
+            process.communicate()
 
 
 @pytest.fixture
@@ -119,9 +119,9 @@ async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
 
 @pytest.fixture
 def releases(server: EmbeddedServer, tmp_path: Path) -> Iterator[Releases]:
-    it = Releases(server.url, tmp_path)
-    yield it
-    it.end()
+    programs = Releases(server.url, tmp_path)
+    yield programs
+    programs.end()
 
 
 async def test_workers_of_both_share_the_work_of_a_queue(
@@ -133,7 +133,7 @@ async def test_workers_of_both_share_the_work_of_a_queue(
     doors = [new_job(json.dumps(["door", "door", str(n)]).encode()) for n in range(2 * SLOTS)]
     await engine.submit_many("shop", doors)
     eventually(lambda: len(releases.notes) == 2 * SLOTS)
-    assert Counter(it[0] for it in releases.notes) == {"old": SLOTS, "new": SLOTS}
+    assert Counter(note[0] for note in releases.notes) == {"old": SLOTS, "new": SLOTS}
     releases.open_door("door")
 
     jobs = [
@@ -145,7 +145,7 @@ async def test_workers_of_both_share_the_work_of_a_queue(
         for n in range(LENGTH)
         for lane in range(LANES)
     ]
-    given = "".join(json.dumps(it) + "\n" for it in jobs).encode()
+    given = "".join(json.dumps(job) + "\n" for job in jobs).encode()
     releases.run("old", "shop", "submit", given=given)
     releases.run("new", "shop", "submit", given=given)  # the same ids: the same jobs
 
@@ -157,12 +157,14 @@ async def test_workers_of_both_share_the_work_of_a_queue(
     await eventually_async(all_are_done)
     counts = await engine.inspect.counts("shop")
     assert (counts.totals["submitted"], counts.totals["died"], counts.leased) == (done, 0, 0)
-    ended = [it[2:] for it in releases.notes if it[1] == "ended" and it[2] != "door"]
+    ended = [note[2:] for note in releases.notes if note[1] == "ended" and note[2] != "door"]
     for lane in range(LANES):
-        assert [it[2] for it in ended if it[1] == str(lane)] == [str(n) for n in range(LENGTH)]
-    for it in workers:
-        it.send_signal(signal.SIGTERM)
-    assert [it.wait() for it in workers] == [0, 0]
+        assert [note[2] for note in ended if note[1] == str(lane)] == [
+            str(n) for n in range(LENGTH)
+        ]
+    for worker in workers:
+        worker.send_signal(signal.SIGTERM)
+    assert [worker.wait() for worker in workers] == [0, 0]
 
 
 @pytest.mark.parametrize(("gone", "left"), [("old", "new"), ("new", "old")])
@@ -172,12 +174,12 @@ async def test_what_one_gives_back_the_other_runs(
     """A rolling update, and the way back."""
     first = releases.start(gone, "shop")
     await engine.submit("shop", json.dumps(["door", "door"]).encode(), id="j-1")
-    eventually(lambda: [it[:2] for it in releases.notes] == [[gone, "begun"]])
+    eventually(lambda: [note[:2] for note in releases.notes] == [[gone, "begun"]])
     releases.start(left, "shop")
     first.send_signal(signal.SIGTERM)
     first.send_signal(signal.SIGTERM)
     assert first.wait() == 0
-    eventually(lambda: [left, "begun"] in [it[:2] for it in releases.notes])
+    eventually(lambda: [left, "begun"] in [note[:2] for note in releases.notes])
     releases.open_door("door")
     ref = job_ref("shop", "j-1")
 

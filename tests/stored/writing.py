@@ -59,7 +59,7 @@ async def _options(engine: Engine) -> None:
     own = QueueOptions(keep=days(30), max_attempts=3, retry=Fixed(seconds(10)))
     await engine.queues.configure(SHOP, own)
     await engine.queues.change_options(
-        SHOP, lambda it: msgspec.structs.replace(it, max_attempts=4, remember=days(2))
+        SHOP, lambda options: msgspec.structs.replace(options, max_attempts=4, remember=days(2))
     )
 
 

@@ -64,9 +64,9 @@ def _compare(name: str, keywords: list[ast.keyword]) -> Iterator[str]:
     if not isinstance(event, LogEvent):
         yield f"{name} is not in the catalogue"
         return
-    given = {it.arg for it in keywords if it.arg is not None}
+    given = {keyword.arg for keyword in keywords if keyword.arg is not None}
     if unknown := given - set(event.fields):
         yield f"has no {', '.join(sorted(unknown))}"
-    all_spelled = all(it.arg is not None for it in keywords)
+    all_spelled = all(keyword.arg is not None for keyword in keywords)
     if all_spelled and (lacking := set(event.fields) - given):
         yield f"lacks {', '.join(sorted(lacking))}"

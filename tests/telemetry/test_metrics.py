@@ -74,12 +74,15 @@ class TestTheCatalogue:
         metrics.of("reviews", "review")
         metrics.watch(lambda: READING)
         shown = {(name, kind, text) for name, kind, text in families(metrics)}
-        told = {(it.name.removesuffix("_total"), it.kind.value, it.sentence) for it in CATALOGUE}
+        told = {
+            (metric.name.removesuffix("_total"), metric.kind.value, metric.sentence)
+            for metric in CATALOGUE
+        }
         # the library adds when each counter was made, as a gauge
-        assert {it for it in shown if not it[0].endswith("_created")} == told
+        assert {sample for sample in shown if not sample[0].endswith("_created")} == told
 
     def test_has_an_attribute_for_each_metric_of_a_handler(self) -> None:
-        per_handler = [it for it in CATALOGUE if it.labels == ("queue", "handler")]
+        per_handler = [metric for metric in CATALOGUE if metric.labels == ("queue", "handler")]
         assert len(HandlerMetrics.__slots__) == len(per_handler)
 
 
@@ -91,7 +94,11 @@ class TestCounting:
 
     @pytest.mark.parametrize(
         "spec",
-        [it for it in CATALOGUE if it.kind is MetricKind.COUNTER and "handler" in it.labels],
+        [
+            metric
+            for metric in CATALOGUE
+            if metric.kind is MetricKind.COUNTER and "handler" in metric.labels
+        ],
         ids=lambda spec: spec.name,
     )
     def test_each_counter_is_the_one_of_its_name(self, metrics: Metrics, spec: MetricSpec) -> None:
@@ -155,7 +162,7 @@ class TestTimings:
         of.punctuality.observe(4)
         found = scraped(metrics)
         names = (measures.JOB_SECONDS, measures.WAIT_SECONDS, measures.PUNCTUALITY_SECONDS)
-        assert [found[f"{it.name}_sum", "h", "q"] for it in names] == [1, 2, 4]
+        assert [found[f"{metric.name}_sum", "h", "q"] for metric in names] == [1, 2, 4]
 
     def test_a_start_before_its_time_counts_as_none_at_all(self, metrics: Metrics) -> None:
         """Two clocks may differ by a little; a sum that shrinks would break rates."""

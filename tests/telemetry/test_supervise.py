@@ -22,7 +22,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def said(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    return [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
+    return [
+        cast("dict[str, Any]", record.msg) for record in caplog.records if record.name == "towpath"
+    ]
 
 
 async def fact(holds: Callable[[], object]) -> None:
@@ -64,10 +66,14 @@ class TestATaskThatEndsByItself:
         starts, run = ending(3, how)
         task = Background("relay", run).start()
         await fact(lambda: len(starts) == 4)
-        assert [it["error"] for it in said(caplog) if it["event"] == "task.failed"] == [name] * 3
+        assert [line["error"] for line in said(caplog) if line["event"] == "task.failed"] == [
+            name
+        ] * 3
         assert "secret" not in caplog.text
         await fact(lambda: not task.trouble)
-        assert [it["task"] for it in said(caplog) if it["event"] == "task.recovered"] == ["relay"]
+        assert [line["task"] for line in said(caplog) if line["event"] == "task.recovered"] == [
+            "relay"
+        ]
         await task.stop()
 
     async def test_pauses_longer_each_time(self, caplog: pytest.LogCaptureFixture) -> None:
@@ -75,7 +81,7 @@ class TestATaskThatEndsByItself:
         task = Background("relay", run).start()
         await fact(lambda: len(starts) == 6)
         await task.stop()
-        pauses = [it["pause"] for it in said(caplog)]
+        pauses = [line["pause"] for line in said(caplog)]
         assert pauses == sorted(set(pauses))
 
     async def test_is_named_until_it_has_proven_that_it_runs(
@@ -177,7 +183,7 @@ async def test_a_detached_task_says_what_ended_it(caplog: pytest.LogCaptureFixtu
 
     task = detached("nudge", work())
     await asyncio.wait((task,))
-    await fact(lambda: [it["task"] for it in said(caplog)] == ["nudge"])
+    await fact(lambda: [line["task"] for line in said(caplog)] == ["nudge"])
     assert "canary" not in caplog.text
 
 
@@ -192,7 +198,7 @@ async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFi
     caplog.set_level("INFO")
     target = Target("server", [Channel("channel", cast("Any", None))], probe, Log())
     target.gave_up("key", 0.0)
-    await fact(lambda: "server.back" in [it["event"] for it in said(caplog)])
+    await fact(lambda: "server.back" in [line["event"] for line in said(caplog)])
     await target.take(steady() + 1)
-    assert "task.failed" in [it["event"] for it in said(caplog)]
+    assert "task.failed" in [line["event"] for line in said(caplog)]
     await target.close()

@@ -16,7 +16,7 @@ from towpath.telemetry import traces
 def told() -> dict[str, Any]:
     """What a process with an SDK saw. One of its own: a provider is set once and for ever."""
     ran = subprocess.run(
-        [sys.executable, "-W", "error", "-m", "tests.telemetry.traced"],
+        [sys.executable, "-W", "error", "-m", "tests.telemetry.traced_program"],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -28,9 +28,9 @@ def told() -> dict[str, Any]:
 
 def span(told: dict[str, Any], name: str, attempt: int | None = None) -> dict[str, Any]:
     [found] = [
-        it
-        for it in told["spans"]
-        if it["name"] == name and it["attributes"].get("towpath.attempt") == attempt
+        one
+        for one in told["spans"]
+        if one["name"] == name and one["attributes"].get("towpath.attempt") == attempt
     ]
     return found
 
@@ -90,7 +90,7 @@ class TestTheConsumer:
         alone = span(told, "process reviews", attempt)
         assert (alone["parent"], alone["links"]) == ("", [])
         others = (span(told, "submit reviews"), span(told, "loop"))
-        assert alone["trace"] not in [it["trace"] for it in others]
+        assert alone["trace"] not in [other["trace"] for other in others]
 
 
 class TestLogLines:

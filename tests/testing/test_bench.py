@@ -18,7 +18,7 @@ from towpath.testing import Bench, NotDrained, running
 
 
 def states(ran: list[Any]) -> list[State]:
-    return [it.state for it in ran]
+    return [attempt.state for attempt in ran]
 
 
 class TestADrain:
@@ -34,7 +34,7 @@ class TestADrain:
         """Whatever the queue: the bill comes of the order."""
         await place.submit(Order("kite", 2))
         ran = await bench.drain()
-        assert [(it.job.queue, it.state) for it in ran] == [
+        assert [(attempt.job.queue, attempt.state) for attempt in ran] == [
             ("orders", State.DONE),
             ("bills", State.DONE),
         ]
@@ -50,7 +50,7 @@ class TestADrain:
         high = await bill.submit(2, priority=100)
         middle = await bill.submit(3)
         ran = await bench.drain(concurrency=1)
-        assert [it.job for it in ran] == [high.ref, middle.ref, low.ref]
+        assert [attempt.job for attempt in ran] == [high.ref, middle.ref, low.ref]
 
     async def test_runs_what_was_submitted_without_an_event_loop(self, bench: Bench) -> None:
         job = await asyncio.to_thread(bill.blocking.submit, 30)
@@ -79,16 +79,16 @@ class TestADrain:
         assert seen == [before]
 
     async def test_has_the_middleware_of_the_worker(self, towpath_bench: NewBench) -> None:
-        class Seeing(Middleware):
+        class RecordingMiddleware(Middleware):
             seen: list[str] = []  # noqa: RUF012 -- for this test only
 
             async def before(self, ctx: Context) -> None:
                 self.seen.append(ctx.handler)
 
-        async with towpath_bench(shop.app, middleware=[Seeing()]) as bench:
+        async with towpath_bench(shop.app, middleware=[RecordingMiddleware()]) as bench:
             await bill.submit(1)
             await bench.drain()
-        assert Seeing.seen == ["bill"]
+        assert RecordingMiddleware.seen == ["bill"]
 
     async def test_needs_a_handler(self, towpath_bench: NewBench) -> None:
         async with towpath_bench(Towpath(shop.PRODUCTION)) as bench:
@@ -142,7 +142,7 @@ class TestTheClock:
         bench.advance(days=2)
         assert states(await bench.drain()) == [State.DONE, State.DONE]
         bench.advance(minutes=59)
-        assert [it.result for it in await bench.jobs(nightly)] == [
+        assert [job.result for job in await bench.jobs(nightly)] == [
             "2026-01-02T03:00:00.000Z",
             "2026-01-03T03:00:00.000Z",
         ], "the first is no longer kept"
@@ -222,8 +222,8 @@ class TestLooking:
         await remind.submit_many(["ben"])
         assert bench.submitted(bill) == [5]
         assert bench.submitted(remind) == ["anna", "ben"]
-        assert [it.payload for it in await bench.jobs(bill)] == [5]
-        assert [it.payload for it in await bench.jobs(remind)] == ["anna", "ben"]
+        assert [job.payload for job in await bench.jobs(bill)] == [5]
+        assert [job.payload for job in await bench.jobs(remind)] == ["anna", "ben"]
 
     async def test_remembers_submits_whatever_became_of_the_jobs(self, bench: Bench) -> None:
         await bill.submit(5)
@@ -244,7 +244,7 @@ class TestLooking:
         await place.submit(Order("boat"), delay=hours(1))
         await place.submit(Order("rope"))
         found = {
-            it.payload.item + str(it.payload.count): it.state for it in await bench.jobs(place)
+            job.payload.item + str(job.payload.count): job.state for job in await bench.jobs(place)
         }
         assert found == {
             "kite1": State.DONE,
@@ -252,12 +252,12 @@ class TestLooking:
             "boat1": State.DELAYED,
             "rope1": State.READY,
         }
-        assert {it.result for it in await bench.jobs(place)} == {"1 kite", None}
+        assert {job.result for job in await bench.jobs(place)} == {"1 kite", None}
 
     async def test_shows_as_many_as_there_are(self, bench: Bench) -> None:
         """More than a page, in the order they were submitted."""
         await bill.submit_many(range(250))
-        assert [it.payload for it in await bench.jobs(bill)] == list(range(250))
+        assert [job.payload for job in await bench.jobs(bill)] == list(range(250))
 
     async def test_of_a_queue_that_nobody_used_shows_nothing(self, bench: Bench) -> None:
         assert await bench.jobs(hold) == []
@@ -298,7 +298,7 @@ class TestTheApp:
                 assert await app.engine.inspect.state(there.ref) is State.GONE
             assert await there.state() is State.READY
             again = await asyncio.to_thread(count.blocking.submit, 4)
-            assert [await app.engine.inspect.state(it.ref) for it in (there_blocking, again)] == [
+            assert [await app.engine.inspect.state(job.ref) for job in (there_blocking, again)] == [
                 State.READY,
                 State.READY,
             ]

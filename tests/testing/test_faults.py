@@ -19,7 +19,7 @@ from towpath.testing import Bench, NeverHappened, WorkerEnded, faults, running
 SHOP = "tests.testing.shop:app"
 
 
-class Held:
+class HeldJob:
     """A job in the hands of a worker process, which can't finish it until it may."""
 
     def __init__(self, folder: Path) -> None:
@@ -37,8 +37,8 @@ class Held:
 
 
 @pytest.fixture
-def held(tmp_path: Path) -> Held:
-    return Held(tmp_path)
+def held(tmp_path: Path) -> HeldJob:
+    return HeldJob(tmp_path)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ class TestAWorkerProcess:
         assert await job.result(within=seconds(20)) == 3
 
     async def test_that_is_killed_leaves_its_job_to_others(
-        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+        self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
         """Once its lease is over, and not a moment before."""
         job = await hold.submit(held.gate)
@@ -80,7 +80,7 @@ class TestAWorkerProcess:
         assert seen.attempts == 2
 
     async def test_that_was_frozen_past_its_lease_changes_nothing(
-        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+        self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
         """It comes back, finishes, and is refused: the job is another's by then."""
         job = await hold.submit(held.gate)
@@ -98,7 +98,7 @@ class TestAWorkerProcess:
         assert seen.job.token is not None
         assert seen.job.token > first
 
-    async def test_keeps_its_job_in_real_time(self, bench: Bench, held: Held) -> None:
+    async def test_keeps_its_job_in_real_time(self, bench: Bench, held: HeldJob) -> None:
         """Its heartbeats renew what it holds, also while the manual clock stands still."""
         async with bench.worker_process(SHOP, lease=seconds(1)) as worker:
             job = await hold.submit(held.gate)
@@ -117,7 +117,7 @@ class TestAWorkerProcess:
             assert await job.result(within=seconds(20))
 
     async def test_that_is_stopped_finishes_what_it_holds(
-        self, bench: Bench, worker: faults.WorkerProcess, held: Held
+        self, bench: Bench, worker: faults.WorkerProcess, held: HeldJob
     ) -> None:
         job = await hold.submit(held.gate)
         await worker.wait_for(held.has_begun)
@@ -174,9 +174,12 @@ class TestCutReplies:
                 job = await bill.submit(2)
                 assert proxy.cuts == 1
                 assert not job.existed
-                assert [it.payload for it in await bench.jobs(bill)] == [1, 2]
+                assert [seen.payload for seen in await bench.jobs(bill)] == [1, 2]
                 proxy.cut_next(2)
-                assert [it.state for it in await bench.drain()] == [State.DONE, State.DONE]
+                assert [attempt.state for attempt in await bench.drain()] == [
+                    State.DONE,
+                    State.DONE,
+                ]
                 assert proxy.cuts == 3
 
     async def test_that_are_cut_again_and_again_cost_no_job(
@@ -190,9 +193,9 @@ class TestCutReplies:
                 ran = await bench.drain(concurrency=2)
                 proxy.cut_no_more()
                 assert proxy.cuts >= 10
-                assert [it.state for it in ran] == [State.DONE] * 20
+                assert [attempt.state for attempt in ran] == [State.DONE] * 20
                 assert bench.submitted(bill) == list(range(20))
-                assert {it.attempts for it in await bench.jobs(bill)} == {1}
+                assert {job.attempts for job in await bench.jobs(bill)} == {1}
 
     async def test_are_cut_for_code_that_blocks_too(
         self, towpath_server: EmbeddedServer, towpath_url: str
@@ -223,7 +226,7 @@ class TestAServerThatIsDown:
             waiting = asyncio.create_task(bill.submit(2))
             await asyncio.sleep(0)
         during = await waiting
-        assert {it.job for it in await bench.drain()} == {before.ref, during.ref}
+        assert {attempt.job for attempt in await bench.drain()} == {before.ref, during.ref}
 
     async def test_leaves_nothing_for_the_next_one(
         self, towpath_bench: NewBench, towpath_server: EmbeddedServer

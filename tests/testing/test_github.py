@@ -58,9 +58,9 @@ async def client(github: GitHubDouble) -> AsyncIterator[ForgeClient]:
 @pytest.fixture
 def quiet() -> Iterator[GitHubDouble]:
     """One whose webhooks the test sends by itself."""
-    with GitHubDouble(live=False) as it:
-        it.listen("http://127.0.0.1:9/nobody", secret=SECRET)
-        yield it
+    with GitHubDouble(live=False) as double:
+        double.listen("http://127.0.0.1:9/nobody", secret=SECRET)
+        yield double
 
 
 def filled(github: GitHubDouble) -> None:
@@ -114,7 +114,9 @@ class TestAnswers:
         body = json.dumps(content).replace("SHA", sha).encode() if content else b""
         place, _, query = path.partition("?")
         headers = {"authorization": f"Bearer {TOKEN}", "content-type": "application/json"}
-        named = {name: [value] for name, _, value in (it.partition("=") for it in query.split("&"))}
+        named = {
+            name: [value] for name, _, value in (pair.partition("=") for pair in query.split("&"))
+        }
         asked = Asked(method, HERE + place, named if query else {}, headers, body)
         reply = github.answered(asked)
         github.stop()
@@ -179,7 +181,7 @@ class TestALongListOfIssues:
         people.close(3)
         path = f"{HERE}/issues?state=open&per_page=3"
         pages = [page async for page in client.pages(path)]
-        assert [it["number"] for page in pages for it in page.entries] == [7, 6, 5, 4, 2, 1]
+        assert [entry["number"] for page in pages for entry in page.entries] == [7, 6, 5, 4, 2, 1]
         used = github.used
         assert await client.page(path, etag=pages[0].etag) is None
         assert github.used == used
@@ -202,7 +204,7 @@ class TestState:
         assert (again.status, client.said(again)) == (422, "Reference already exists")
         assert people.repository.branches == ["main", "issue-1"]
         await client.post(f"{HERE}/issues/1/comments", {"body": "Taken."})
-        assert [it.body for it in people[1].comments] == ["Taken."]
+        assert [comment.body for comment in people[1].comments] == ["Taken."]
 
     async def test_goes_with_a_repository_that_was_renamed(
         self, github: GitHubDouble, client: ForgeClient
@@ -317,10 +319,12 @@ class TestWebhooks:
         people.push(2)
         people.merge(2)
         people.delete(1)
-        found = {(it.event, it.payload["action"]) for it in quiet.deliveries}
+        found = {(delivery.event, delivery.payload["action"]) for delivery in quiet.deliveries}
         assert len(found) == 12
-        for it in quiet.deliveries:
-            assert description.misfits_of_webhook(it.event, it.payload) == [], it.payload["action"]
+        for delivery in quiet.deliveries:
+            assert description.misfits_of_webhook(delivery.event, delivery.payload) == [], (
+                delivery.payload["action"]
+            )
 
     def test_wait_for_the_test_to_send_them(self, quiet: GitHubDouble) -> None:
         quiet.at(REPOSITORY).open("Repair the lock")
@@ -335,7 +339,7 @@ class TestTheGuide:
     def test_shows_what_works(self) -> None:
         guide = (ROOT / "docs" / "how-to" / "test-your-handlers.md").read_text()
         [block] = [
-            it for it in guide.split("```python\n") if it.startswith("from towpath.testing.g")
+            part for part in guide.split("```python\n") if part.startswith("from towpath.testing.g")
         ]
         exec(block.partition("```")[0], {})  # noqa: S102 -- a page of ours
 
@@ -348,6 +352,6 @@ class TestTheProgram:
             said = json.loads(process.stdout.readline())
             headers = {"Authorization": f"Bearer {said['token']}"}
             answer = httpx.get(f"{said['address']}{HERE}/issues", headers=headers)
-            assert [it["number"] for it in answer.json()] == [3, 2, 1]
+            assert [issue["number"] for issue in answer.json()] == [3, 2, 1]
             process.terminate()
             assert process.wait(60) == 0

@@ -137,7 +137,7 @@ class TestAUsersOwnTests:
 
 class TestTheGuide:
     def test_shows_tests_that_pass(self, tmp_path: Path) -> None:
-        [block] = [it for it in BLOCK.findall(GUIDE.read_text()) if "def test_" in it]
+        [block] = [text for text in BLOCK.findall(GUIDE.read_text()) if "def test_" in text]
         (tmp_path / "test_shop.py").write_text(block)
         said = pytest_in(tmp_path)
         assert f"{block.count('def test_')} passed" in said, said

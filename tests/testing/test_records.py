@@ -18,7 +18,7 @@ async def test_records_go_to_a_database_of_the_bench_and_run(tmp_path: Path) -> 
     async with running(app) as bench:
         now = await send.submit(21, id="a")
         later = await send.submit(4, id="b", delay=hours(1))
-        assert [it.job for it in await bench.drain()] == [now.ref]
+        assert [attempt.job for attempt in await bench.drain()] == [now.ref]
         assert (await app.ledger.jobs.get("invoices", "a")).result == b"42"
         bench.advance(hours=1)
         await bench.drain()

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
-from tests.worker.running import Lines
+from tests.worker.running import LogLines
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 
@@ -19,9 +19,9 @@ async def app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
 
 
 @pytest.fixture(autouse=True)
-def lines() -> Iterator[Lines]:
+def lines() -> Iterator[LogLines]:
     """Every line is really written: one with other fields than the catalogue's is an error."""
-    handler, logger = Lines(), logging.getLogger("towpath")
+    handler, logger = LogLines(), logging.getLogger("towpath")
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)

@@ -109,7 +109,7 @@ BESIDE = {"copy": _copy, "other": _other}
 
 
 @app.handler("faces", processes=1)
-def speak(how: str) -> Any:
+def end_as_told(how: str) -> Any:
     """Whatever a handler can do wrong, in a process."""
     return ENDS[how]()
 
@@ -122,7 +122,7 @@ class Unpicklable(Exception):
         self.one, self.two = one, two
 
 
-class Speechless(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise ValueError("no words")
 
@@ -152,7 +152,7 @@ ENDS: dict[str, Any] = {
     ),
     "grouped discard": lambda: _raise(ExceptionGroup("one", [Discard("nobody wants it")])),
     "unpicklable": lambda: _raise(Unpicklable(lambda: 1, sys.stdout)),
-    "speechless": lambda: _raise(Speechless()),
+    "speechless": lambda: _raise(UnprintableError()),
     "enormous": lambda: _raise(ValueError("x" * 5_000_000)),
     "surrogate": lambda: _raise(ValueError("file \udcff is gone")),
     "exit": lambda: sys.exit(3),
@@ -169,7 +169,7 @@ ENDS: dict[str, Any] = {
 }
 
 
-class Mute(Exception):
+class ExitingError(Exception):
     """Its words can't be had."""
 
     def __str__(self) -> str:
@@ -180,7 +180,7 @@ class Mute(Exception):
 def raise_badly(how: str) -> None:
     """What a worker must survive."""
     if how == "mute":
-        raise Mute
+        raise ExitingError
     verdict = Retry("x") if how == "after" else Discard("x")
     setattr(verdict, how, 5)
     raise verdict

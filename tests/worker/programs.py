@@ -1,4 +1,4 @@
-"""Worker programs that are signalled, killed and frozen, and what their diaries say."""
+"""Worker programs that are signalled, killed and frozen, and what their journals say."""
 
 import random
 import signal
@@ -17,8 +17,8 @@ LEASE, GRACE = seconds(2), seconds(20)
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A line of a diary: what happened, under which token, to which job, in which process."""
+class WorkerEntry:
+    """A line of a journal: what happened, under which token, to which job, in which process."""
 
     word: str
     token: int
@@ -26,26 +26,26 @@ class Entry:
     pid: int
 
 
-class Programs:
-    """Worker programs that write into one folder, a diary each."""
+class WorkerPrograms:
+    """Worker programs that write into one folder, a journal each."""
 
     def __init__(
         self, url: str, folder: Path, *, lease: Duration, grace: Duration, concurrency: int
     ) -> None:
-        millis = [str(it // milliseconds(1)) for it in (lease, grace)]
+        millis = [str(duration // milliseconds(1)) for duration in (lease, grace)]
         self._url, self._words = url, [*millis, str(concurrency)]
-        self._folder = folder / "diaries"
+        self._folder = folder / "journals"
         self._folder.mkdir()
         self.all: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> subprocess.Popen[bytes]:
-        diary = self._folder / f"{len(self.all)}"
+        journal = self._folder / f"{len(self.all)}"
         command = [
             sys.executable,
             "-m",
             "tests.worker.worker_program",
             self._url,
-            str(diary),
+            str(journal),
             *self._words,
         ]
         self.all.append(Program(command, cwd=ROOT))
@@ -53,20 +53,20 @@ class Programs:
 
     def kill_one(self, chance: random.Random) -> None:
         """SIGKILL, and another program in its place."""
-        alive = [it for it in self.all if it.poll() is None]
+        alive = [program for program in self.all if program.poll() is None]
         self.kill(chance.choice(alive).pid)
 
     def kill(self, pid: int) -> None:
         """The same to this one."""
-        [program] = [it for it in self.all if it.pid == pid]
+        [program] = [program for program in self.all if program.pid == pid]
         end(program)
         self.start()
 
-    def entries(self, word: str) -> list[Entry]:
-        """Every such line of all diaries."""
-        return [it for it in self._read() if it.word == word]
+    def entries(self, word: str) -> list[WorkerEntry]:
+        """Every such line of all journals."""
+        return [entry for entry in self._read() if entry.word == word]
 
-    def began(self, count: int, *, within: float = 20) -> list[Entry]:
+    def began(self, count: int, *, within: float = 20) -> list[WorkerEntry]:
         """The handlers' first lines, once there are so many."""
         eventually(lambda: len(self.entries("began")) >= count, within=within)
         return self.entries("began")
@@ -75,7 +75,7 @@ class Programs:
         """The process that has begun this job, once one has."""
 
         def began() -> list[int]:
-            return [it.pid for it in self.entries("began") if it.id == id]
+            return [entry.pid for entry in self.entries("began") if entry.id == id]
 
         eventually(began)
         return began()[-1]
@@ -85,11 +85,11 @@ class Programs:
             program.send_signal(signal.SIGCONT)
             end(program)
 
-    def _read(self) -> Iterator[Entry]:
+    def _read(self) -> Iterator[WorkerEntry]:
         for path in sorted(self._folder.iterdir()):
             for line in path.read_text().splitlines():
                 word, token, id, pid = line.split()
-                yield Entry(word, int(token), id, int(pid))
+                yield WorkerEntry(word, int(token), id, int(pid))
 
 
 def is_gone(pid: int | str) -> bool:
@@ -110,8 +110,8 @@ def programs(
     lease: Duration = LEASE,
     grace: Duration = GRACE,
     concurrency: int = 10,
-) -> Generator[Programs]:
-    started = Programs(url, folder, lease=lease, grace=grace, concurrency=concurrency)
+) -> Generator[WorkerPrograms]:
+    started = WorkerPrograms(url, folder, lease=lease, grace=grace, concurrency=concurrency)
     try:
         yield started
     finally:

@@ -54,8 +54,10 @@ async def looked_at(ticket: Job[Any], fact: Callable[[JobInfo], object]) -> JobI
 async def slots(worker: Worker) -> dict[str, int]:
     """What the worker tells whoever scrapes it: how many are busy, free and lost."""
     families = await asyncio.to_thread(lambda: list(worker.metrics.collect()))
-    samples = [it for family in families for it in family.samples if it.name == "towpath_slots"]
-    return {it.labels["state"]: int(it.value) for it in samples}
+    samples = [
+        sample for family in families for sample in family.samples if sample.name == "towpath_slots"
+    ]
+    return {sample.labels["state"]: int(sample.value) for sample in samples}
 
 
 async def until_slots(worker: Worker, **wanted: int) -> None:
@@ -71,7 +73,7 @@ def engine_of(ticket: Job[Any]) -> Engine:
     return ticket._connection.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
-class Lines(logging.Handler):
+class LogLines(logging.Handler):
     """Every line that workers write, as its fields."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, looked_at, working
+from tests.worker.running import SOON, LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.engine.retry import Fixed
@@ -17,14 +17,14 @@ from towpath.worker.handler import HandlerOptions
 from towpath.worker.middleware import Middleware
 
 
-class Mute(Exception):
+class UnprintableError(Exception):
     def __str__(self) -> str:
         raise SystemExit("nothing to say")
 
     __repr__ = __str__
 
 
-class Shifty(str):
+class UnencodableText(str):
     """Text that can't be written."""
 
     __slots__ = ()
@@ -39,7 +39,7 @@ class Shifty(str):
         raise RuntimeError("no")
 
 
-class Moody(Fixed, frozen=True):
+class FailingRetry(Fixed, frozen=True):
     def delay(self, attempt: int, chance: float) -> Any:
         raise RuntimeError("no policy today")
 
@@ -58,16 +58,16 @@ BAD: dict[str, Callable[[], BaseException]] = {
     "a number for a reason": lambda: changed(Discard("x"), reason=7),
     "bytes for a reason": lambda: changed(Discard("x"), reason=b"x"),
     "no reason": lambda: changed(Discard("x"), reason=None),
-    "a reason that can't be read": lambda: changed(Retry("x"), reason=Mute()),
-    "a reason that can't be written": lambda: changed(Discard("x"), reason=Shifty("x")),
+    "a reason that can't be read": lambda: changed(Retry("x"), reason=UnprintableError()),
+    "a reason that can't be written": lambda: changed(Discard("x"), reason=UnencodableText("x")),
     "half a character": lambda: Discard("\ud800"),
     "a long reason": lambda: Discard("x" * 5_000_000),
     "a snooze until a word": lambda: changed(Snooze(seconds(1)), until="soon"),
     "a snooze without a zone": lambda: changed(Snooze(seconds(1)), until=datetime(2030, 1, 1)),  # noqa: DTZ001
-    "a message that can't be read": Mute,
-    "a message that can't be written": lambda: ValueError(Shifty("x")),
+    "a message that can't be read": UnprintableError,
+    "a message that can't be written": lambda: ValueError(UnencodableText("x")),
     "half a character in a message": lambda: ValueError("\udfff"),
-    "a group": lambda: BaseExceptionGroup("g", [SystemExit(1), Mute()]),
+    "a group": lambda: BaseExceptionGroup("g", [SystemExit(1), UnprintableError()]),
     "SystemExit": lambda: SystemExit(3),
     "KeyboardInterrupt": KeyboardInterrupt,
     "GeneratorExit": GeneratorExit,
@@ -78,7 +78,9 @@ BAD: dict[str, Callable[[], BaseException]] = {
 
 class TestAWorkerGoesOn:
     @pytest.mark.parametrize("place", ["loop", "thread"])
-    async def test_whatever_a_handler_raises(self, app: Towpath, lines: Lines, place: str) -> None:
+    async def test_whatever_a_handler_raises(
+        self, app: Towpath, lines: LogLines, place: str
+    ) -> None:
         """Every one of them ends an attempt of its own, and the last job is done."""
 
         def sell(kind: str) -> str:
@@ -96,7 +98,7 @@ class TestAWorkerGoesOn:
             tickets = {kind: await handler.submit(kind) for kind in BAD}
             assert await (await handler.submit("fine")).result(within=SOON) == "fine"
             for kind, ticket in tickets.items():
-                job = await looked_at(ticket, lambda it: it.state in ("delayed", "dead"))
+                job = await looked_at(ticket, lambda info: info.state in ("delayed", "dead"))
                 assert job.reason, kind
         assert lines.of("worker.stopped")[0]["code"] == 0
 
@@ -107,18 +109,18 @@ class TestAWorkerGoesOn:
         async with working(app):
             for kind in ("after", "reason", "mute"):
                 ticket = await handler.submit(kind)
-                job = await looked_at(ticket, lambda it: it.state == "dead")
+                job = await looked_at(ticket, lambda info: info.state == "dead")
                 assert job.reason, kind
 
     async def test_whatever_a_policy_raises(self, app: Towpath) -> None:
-        @app.handler("shop", retry=Moody())
+        @app.handler("shop", retry=FailingRetry())
         async def sell(n: int) -> int:
             return 1 // n
 
         async with working(app):
             bad = await sell.submit(0)
             assert await (await sell.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state == "delayed")
+            job = await looked_at(bad, lambda info: info.state == "delayed")
         assert "ZeroDivisionError" in (job.reason or "")
 
     @pytest.mark.parametrize("when", ["before", "after", "error"])
@@ -135,7 +137,7 @@ class TestAWorkerGoesOn:
 
             def bad(self, ctx: Context, at: str) -> None:
                 if ctx.id.startswith("bad") and at == when:
-                    raise Mute
+                    raise UnprintableError
 
         @app.handler("shop", max_attempts=1)
         async def sell(n: int) -> int:
@@ -144,5 +146,5 @@ class TestAWorkerGoesOn:
         async with working(app, middleware=[Bad()]):
             bad = await sell.submit(0 if when == "error" else 1, id="bad")
             assert await (await sell.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state == "dead")
+            job = await looked_at(bad, lambda info: info.state == "dead")
         assert job.reason

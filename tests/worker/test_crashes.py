@@ -10,7 +10,7 @@ import msgspec
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
 from tests.waiting import eventually_async
 from tests.worker import worker_program
-from tests.worker.programs import Entry, Programs, programs
+from tests.worker.programs import WorkerEntry, WorkerPrograms, programs
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
@@ -45,7 +45,7 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
         began, done = workers.entries("began"), workers.entries("job.completed")
     assert found.ids(State.DONE) == {held.id, *(job.id for job in jobs)}
     assert found.counts.totals["completed"] == JOBS + 1
-    assert {id: n for id, n in Counter(it.id for it in done).items() if n > 1} == {}
+    assert {id: n for id, n in Counter(entry.id for entry in done).items() if n > 1} == {}
     assert disorder(found, began, lanes) == []
     assert found.counts.totals["reaped"] > 0
 
@@ -68,7 +68,7 @@ def new_jobs(chance: random.Random) -> tuple[list[NewJob], Lanes]:
     return jobs, lanes
 
 
-async def kill_at_random(engine: Engine, workers: Programs, chance: random.Random) -> None:
+async def kill_at_random(engine: Engine, workers: WorkerPrograms, chance: random.Random) -> None:
     """One whenever some more jobs are done."""
     for number in range(KILLS):
         due = JOBS * 0.8 * (number + chance.random()) / KILLS
@@ -80,14 +80,14 @@ async def kill_at_random(engine: Engine, workers: Programs, chance: random.Rando
         workers.kill_one(chance)
 
 
-def disorder(found: QueueContents, began: list[Entry], lanes: Lanes) -> list[str]:
+def disorder(found: QueueContents, began: list[WorkerEntry], lanes: Lanes) -> list[str]:
     """Jobs that began before the one ahead of them in their lane had ended.
 
     Tokens grow with every delivery of the queue, so they tell what came first.
     """
     last = {str(id): job.token or 0 for id, job in found.jobs.items()}
     first = dict(last)
-    for it in began:
-        first[it.id] = min(first[it.id], it.token)
+    for entry in began:
+        first[entry.id] = min(first[entry.id], entry.token)
     pairs = (pair for ids in lanes.values() for pair in itertools.pairwise(ids))
     return [f"{after} before {ahead}" for ahead, after in pairs if first[after] <= last[ahead]]

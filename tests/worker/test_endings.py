@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
 from tests.worker.programs import is_gone
-from tests.worker.running import SOON, Lines, ended, looked_at, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.clock import hours, seconds
@@ -24,21 +24,21 @@ from towpath.engine.states import State
 from towpath.worker.context import Discard, Retry, Snooze
 from towpath.worker.handler import HandlerOptions, Place
 
-Speaker = AppHandler[str, Any, Any]
+EndingHandler = AppHandler[str, Any, Any]
 
 
-async def speak(how: str) -> Any:
+async def end_as_told(how: str) -> Any:
     return pool.ENDS[how]()
 
 
-def speak_in_thread(how: str) -> Any:
+def end_as_told_in_thread(how: str) -> Any:
     return pool.ENDS[how]()
 
 
 PLACES: dict[Place, Callable[..., Any]] = {
-    Place.LOOP: speak,
-    Place.THREAD: speak_in_thread,
-    Place.PROCESS: pool.speak.function,
+    Place.LOOP: end_as_told,
+    Place.THREAD: end_as_told_in_thread,
+    Place.PROCESS: pool.end_as_told.function,
 }
 
 
@@ -47,14 +47,14 @@ def place(request: pytest.FixtureRequest) -> Place:
     return request.param
 
 
-def speaker(app: Towpath, place: Place, **options: Any) -> Speaker:
+def ending_handler(app: Towpath, place: Place, **options: Any) -> EndingHandler:
     """A handler in that place that does what its job says."""
     options = {"processes": int(place is Place.PROCESS), "retry": Never()} | options
     wanted = HandlerOptions(**options)
     return app.add("faces", PLACES[place], wanted)
 
 
-async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[str, JobInfo]:
+async def outcomes(app: Towpath, handler: EndingHandler, hows: Iterable[str]) -> dict[str, JobInfo]:
     """What becomes of such jobs; a worker that went on afterwards did another."""
     async with working(app, concurrency=1):
         jobs = {how: await handler.submit(how) for how in hows}
@@ -62,7 +62,7 @@ async def outcomes(app: Towpath, handler: Speaker, hows: Iterable[str]) -> dict[
         return {how: await looked_at(job, _was_tried) for how, job in jobs.items()}
 
 
-async def outcome(app: Towpath, handler: Speaker, how: str) -> JobInfo:
+async def outcome(app: Towpath, handler: EndingHandler, how: str) -> JobInfo:
     """The same for one."""
     return (await outcomes(app, handler, [how]))[how]
 
@@ -72,33 +72,37 @@ def _was_tried(job: JobInfo) -> bool:
 
 
 class TestWhatAHandlerMaySay:
-    async def test_retry_after_a_time(self, app: Towpath, place: Place, lines: Lines) -> None:
+    async def test_retry_after_a_time(self, app: Towpath, place: Place, lines: LogLines) -> None:
         """The handler's own word goes before any policy; the attempt counts."""
-        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "retry")
+        job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "retry")
         assert (job.state, job.attempts, job.reason) == (State.DELAYED, 1, "out of paper")
         assert _delay(job) == pytest.approx(3600, abs=20)
         assert lines.of("job.failed")[0]["error"] == "Retry"
 
     async def test_retry_by_the_policy(self, app: Towpath, place: Place) -> None:
-        job = await outcome(app, speaker(app, place, retry=Fixed(hours(2))), "retry by policy")
+        job = await outcome(
+            app, ending_handler(app, place, retry=Fixed(hours(2))), "retry by policy"
+        )
         assert (job.state, job.attempts) == (State.DELAYED, 1)
         assert _delay(job) == pytest.approx(7200, abs=20)
 
-    async def test_discard(self, app: Towpath, place: Place, lines: Lines) -> None:
-        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "discard")
+    async def test_discard(self, app: Towpath, place: Place, lines: LogLines) -> None:
+        job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "discard")
         assert (job.state, job.attempts, job.reason) == (State.DEAD, 1, "nobody wants it")
         assert lines.of("job.discarded")[0]["reason"] == "nobody wants it"
 
-    async def test_snooze_until_an_instant(self, app: Towpath, place: Place, lines: Lines) -> None:
+    async def test_snooze_until_an_instant(
+        self, app: Towpath, place: Place, lines: LogLines
+    ) -> None:
         """The attempt does not count."""
-        job = await outcome(app, speaker(app, place), "snooze until")
+        job = await outcome(app, ending_handler(app, place), "snooze until")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert job.due_at is not None
         assert abs(job.due_at - pool.LATER) < seconds(2)
         assert lines.of("job.snoozed")[0]["until"].startswith(("2099-12-31T23:59:59", "2100-01-01"))
 
     async def test_snooze_for_a_while(self, app: Towpath, place: Place) -> None:
-        job = await outcome(app, speaker(app, place), "snooze for")
+        job = await outcome(app, ending_handler(app, place), "snooze for")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert _delay(job) == pytest.approx(600, abs=20)
 
@@ -106,7 +110,7 @@ class TestWhatAHandlerMaySay:
 REASONS = {
     "fail": "ValueError: broken",
     "unpicklable": "Unpicklable: can't be sent anywhere",
-    "speechless": "Speechless: (its message can't be read)",
+    "speechless": "UnprintableError: (its message can't be read)",
     "surrogate": "ValueError: file \\udcff is gone",
     "exit": "SystemExit: 3",
     "interrupt": "KeyboardInterrupt",
@@ -116,27 +120,29 @@ REASONS = {
 
 class TestWhatAHandlerMayDoWrong:
     async def test_an_exception_is_the_reason(self, app: Towpath, place: Place) -> None:
-        jobs = await outcomes(app, speaker(app, place), REASONS)
-        assert {(it.state, it.attempts) for it in jobs.values()} == {(State.DEAD, 1)}
+        jobs = await outcomes(app, ending_handler(app, place), REASONS)
+        assert {(job.state, job.attempts) for job in jobs.values()} == {(State.DEAD, 1)}
         begins = {how: (jobs[how].reason or "")[: len(words)] for how, words in REASONS.items()}
         assert begins == REASONS
-        assert all("(pool.py:" in (it.reason or "") for it in jobs.values())
+        assert all("(pool.py:" in (job.reason or "") for job in jobs.values())
 
     async def test_an_enormous_message_is_cut(self, app: Towpath, place: Place) -> None:
-        job = await outcome(app, speaker(app, place), "enormous")
+        job = await outcome(app, ending_handler(app, place), "enormous")
         assert (job.reason or "").startswith("ValueError: xxx")
         assert len(job.reason or "") < 1200
 
     async def test_what_python_uses_itself_is_a_failure(self, app: Towpath, place: Place) -> None:
         """A cancellation too: nobody cancelled the job, so it must not look as if."""
         names = {"stop": "StopIteration", "close": "GeneratorExit", "cancel": "CancelledError"}
-        jobs = await outcomes(app, speaker(app, place), names)
-        assert {it.state for it in jobs.values()} == {State.DEAD}
+        jobs = await outcomes(app, ending_handler(app, place), names)
+        assert {job.state for job in jobs.values()} == {State.DEAD}
         assert [how for how, name in names.items() if name not in (jobs[how].reason or "")] == []
 
-    async def test_a_result_that_is_too_big(self, app: Towpath, place: Place, lines: Lines) -> None:
+    async def test_a_result_that_is_too_big(
+        self, app: Towpath, place: Place, lines: LogLines
+    ) -> None:
         """No other attempt can help."""
-        job = await outcome(app, speaker(app, place, retry=Fixed(seconds(1))), "big")
+        job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "big")
         assert (job.state, job.attempts) == (State.DEAD, 1)
         assert (job.reason or "").startswith("ResultTooLarge: the handler returned 2000002 bytes")
         assert lines.of("result.invalid")
@@ -155,16 +161,18 @@ class TestWhatAHandlerMayDoWrong:
             dead = await ended(await sell.submit())
         assert dead.reason == "ResultTooLarge: 502 bytes, at most 100 are kept"
 
-    async def test_a_result_that_is_no_json(self, app: Towpath, place: Place, lines: Lines) -> None:
-        handler = speaker(app, place, retry=Fixed(seconds(1)))
+    async def test_a_result_that_is_no_json(
+        self, app: Towpath, place: Place, lines: LogLines
+    ) -> None:
+        handler = ending_handler(app, place, retry=Fixed(seconds(1)))
         jobs = await outcomes(app, handler, ["object", "surrogate result"])
         for job in jobs.values():
             assert (job.state, job.attempts) == (State.DEAD, 1)
-            assert (job.reason or "").startswith("ResultInvalid: result of speak")
+            assert (job.reason or "").startswith("ResultInvalid: result of end_as_told")
         assert len(lines.of("result.invalid")) == 2
 
-    async def test_a_process_that_is_killed(self, app: Towpath, lines: Lines) -> None:
-        job = await outcome(app, speaker(app, Place.PROCESS), "kill")
+    async def test_a_process_that_is_killed(self, app: Towpath, lines: LogLines) -> None:
+        job = await outcome(app, ending_handler(app, Place.PROCESS), "kill")
         assert job.reason == "ProcessDied: the handler's process ended with signal 9"
         assert lines.of("process.died")[0]["code"] == -9
 
@@ -184,13 +192,13 @@ class TestWhatAProcessLeavesBehind:
 
 class TestGroupsOfExceptions:
     async def test_a_verdict_alone_in_one_counts(self, app: Towpath, place: Place) -> None:
-        job = await outcome(app, speaker(app, place), "grouped discard")
+        job = await outcome(app, ending_handler(app, place), "grouped discard")
         assert (job.state, job.reason) == (State.DEAD, "nobody wants it")
 
     async def test_the_first_is_named_and_the_others_are_counted(
         self, app: Towpath, place: Place
     ) -> None:
-        job = await outcome(app, speaker(app, place), "group")
+        job = await outcome(app, ending_handler(app, place), "group")
         reason = job.reason or ""
         assert reason.startswith("ValueError: broken (pool.py:")
         assert reason.endswith(", and 2 more")
@@ -200,8 +208,8 @@ class TestTheTraceback:
     async def test_is_in_the_line_of_a_failure(
         self, app: Towpath, place: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
-        await outcome(app, speaker(app, place), "fail")
-        [line] = [it for it in caplog.records if "job.dead" in it.getMessage()]
+        await outcome(app, ending_handler(app, place), "fail")
+        [line] = [record for record in caplog.records if "job.dead" in record.getMessage()]
         assert line.exc_info is not None
         words = "".join(traceback.format_exception(line.exc_info[1]))
         assert "in _raise" in words
@@ -216,12 +224,12 @@ class TestTheTraceback:
         async with working(app):
             await app.engine.submit("shop", b'"secret"')
             await meanwhile(lambda: "payload.invalid" in caplog.text)
-        assert not [it for it in caplog.records if it.exc_info]
+        assert not [record for record in caplog.records if record.exc_info]
 
     async def test_the_reason_names_the_last_line_outside_the_standard_library(
         self, app: Towpath
     ) -> None:
-        job = await outcome(app, speaker(app, Place.LOOP), "fail in json")
+        job = await outcome(app, ending_handler(app, Place.LOOP), "fail in json")
         assert (job.reason or "").startswith("JSONDecodeError")
         assert "(pool.py:" in (job.reason or "")
 
@@ -237,9 +245,9 @@ class TestVerdictsMadeCarelessly:
 
         async with working(app):
             jobs = [await sell.submit("discard"), await sell.submit("retry")]
-            dead = [await ended(it) for it in jobs]
-        assert {it.state for it in dead} == {State.DEAD}
-        assert all(it.reason for it in dead)
+            dead = [await ended(job) for job in jobs]
+        assert {job.state for job in dead} == {State.DEAD}
+        assert all(job.reason for job in dead)
 
     async def test_one_without_its_parts_is_a_failure(self, app: Towpath) -> None:
         class Bare(Snooze):
@@ -253,7 +261,7 @@ class TestVerdictsMadeCarelessly:
             dead = await ended(await sell.submit())
         assert "AttributeError" in (dead.reason or "")
 
-    async def test_a_derived_one_counts_as_what_it_is(self, app: Towpath, lines: Lines) -> None:
+    async def test_a_derived_one_counts_as_what_it_is(self, app: Towpath, lines: LogLines) -> None:
         class Unwanted(Discard): ...
 
         @app.handler("shop")

@@ -10,7 +10,7 @@ import pytest
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, ended, slots, spoil, until_slots, working
+from tests.worker.running import SOON, LogLines, ended, slots, spoil, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -54,7 +54,7 @@ def own_parent() -> int:
 
 class TestGaining:
     async def test_serves_a_handler_that_is_added_while_it_runs(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         doubling(app, "first")
         async with working(app) as worker:
@@ -68,19 +68,21 @@ class TestGaining:
             )
 
     async def test_begins_without_a_handler_if_they_come_later(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         async with working(app, handlers_later=True):
             assert (await lines.next("worker.started"))["queues"] == []
             assert await (await doubling(app, "shop").submit(4)).result(within=SOON) == 8
 
-    async def test_hears_of_one_that_another_thread_adds(self, app: Towpath, lines: Lines) -> None:
+    async def test_hears_of_one_that_another_thread_adds(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             double = await asyncio.to_thread(doubling, app, "shop")
             assert await (await double.submit(4)).result(within=SOON) == 8
 
-    async def test_declares_what_the_handler_asks_for(self, app: Towpath, lines: Lines) -> None:
+    async def test_declares_what_the_handler_asks_for(self, app: Towpath, lines: LogLines) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             double = doubling(app, "shop", keep=hours(7), max_attempts=9)
@@ -88,7 +90,7 @@ class TestGaining:
             options = await app.engine.queues.options("shop")
             assert (options.keep, options.max_attempts) == (hours(7), 9)
 
-    async def test_keeps_to_the_handlers_concurrency(self, app: Towpath, lines: Lines) -> None:
+    async def test_keeps_to_the_handlers_concurrency(self, app: Towpath, lines: LogLines) -> None:
         async with working(app, handlers_later=True) as worker:
             await lines.next("worker.started")
             go = asyncio.Event()
@@ -105,7 +107,7 @@ class TestGaining:
                 assert not isinstance(job, TowpathError)
                 await ended(job)
 
-    async def test_fires_its_recurring_work(self, app: Towpath, lines: Lines) -> None:
+    async def test_fires_its_recurring_work(self, app: Towpath, lines: LogLines) -> None:
         fired = asyncio.Event()
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
@@ -116,7 +118,7 @@ class TestGaining:
 
             await asyncio.wait_for(fired.wait(), SOON.total_seconds())
 
-    async def test_runs_it_in_threads_and_processes(self, app: Towpath, lines: Lines) -> None:
+    async def test_runs_it_in_threads_and_processes(self, app: Towpath, lines: LogLines) -> None:
         async with working(app, handlers_later=True):
             await lines.next("worker.started")
             threaded = app.add("threads", own_thread, HandlerOptions())
@@ -124,7 +126,7 @@ class TestGaining:
             assert await (await threaded.submit()).result(within=SOON) != threading.get_ident()
             assert await (await processed.submit()).result(within=SOON) != os.getpid()
 
-    async def test_adds_no_second_one_where_it_can_not(self, app: Towpath, lines: Lines) -> None:
+    async def test_adds_no_second_one_where_it_can_not(self, app: Towpath, lines: LogLines) -> None:
         """What is refused changes nothing for those that run."""
         double = doubling(app, "shop")
         async with working(app):
@@ -134,7 +136,7 @@ class TestGaining:
             assert await (await double.submit(4)).result(within=SOON) == 8
 
     async def test_of_a_broken_queue_troubles_no_other(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """It is served as soon as it is mended."""
         double = doubling(app, "shop")
@@ -147,7 +149,7 @@ class TestGaining:
             server.ask("DEL", "{bad}:meta")
             assert await (await bad.submit(5)).result(within=SOON) == 10
 
-    async def test_waits_for_a_server_that_is_away(self, proxy: Proxy, lines: Lines) -> None:
+    async def test_waits_for_a_server_that_is_away(self, proxy: Proxy, lines: LogLines) -> None:
         app = Towpath(proxy.url, limits=Limits(answer=seconds(0.5), give_up=seconds(1)))
         async with app, working(app, handlers_later=True):
             await lines.next("worker.started")
@@ -163,7 +165,7 @@ class TestGaining:
 
 
 class TestLosing:
-    async def test_claims_nothing_more(self, app: Towpath, lines: Lines) -> None:
+    async def test_claims_nothing_more(self, app: Towpath, lines: LogLines) -> None:
         gone, stays = doubling(app, "gone"), doubling(app, "stays")
         async with working(app) as worker:
             await (await gone.submit(1)).result(within=SOON)
@@ -175,7 +177,7 @@ class TestLosing:
             assert await job.state() is State.READY
             assert lines.of("queue.removed")[0]["queue"] == "gone"
 
-    async def test_lets_what_runs_end(self, app: Towpath, lines: Lines) -> None:
+    async def test_lets_what_runs_end(self, app: Towpath, lines: LogLines) -> None:
         go = asyncio.Event()
 
         @app.handler("shop")
@@ -193,7 +195,9 @@ class TestLosing:
             await until_slots(worker, busy=0)
             assert await late.state() is State.READY
 
-    async def test_serves_it_again_when_it_is_added_again(self, app: Towpath, lines: Lines) -> None:
+    async def test_serves_it_again_when_it_is_added_again(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         """Also at once, and while a job of the one before still runs."""
         go = asyncio.Event()
 
@@ -211,7 +215,9 @@ class TestLosing:
             go.set()
             assert await before.result(within=SOON) == 1
 
-    async def test_keeps_the_other_handler_of_the_queue(self, app: Towpath, lines: Lines) -> None:
+    async def test_keeps_the_other_handler_of_the_queue(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         one, other = doubling(app, "shop", name="one"), doubling(app, "shop", name="other")
         async with working(app):
             await lines.next("worker.started")
@@ -221,7 +227,7 @@ class TestLosing:
             assert lost.state is State.DEAD
             assert "handler 'one'; this worker has: other" in str(lost.reason)
 
-    async def test_gives_its_slots_to_others(self, app: Towpath, lines: Lines) -> None:
+    async def test_gives_its_slots_to_others(self, app: Towpath, lines: LogLines) -> None:
         go = asyncio.Event()
 
         @app.handler("busy")
@@ -240,7 +246,7 @@ class TestLosing:
                 await job.result(within=SOON)
             assert (await app.engine.inspect.counts("busy")).ready == 6
 
-    async def test_is_gone_from_the_metrics(self, app: Towpath, lines: Lines) -> None:
+    async def test_is_gone_from_the_metrics(self, app: Towpath, lines: LogLines) -> None:
         gone, stays = doubling(app, "gone"), doubling(app, "stays")
         async with working(app) as worker:
             for handler in (gone, stays):
@@ -253,7 +259,7 @@ class TestLosing:
 
             await eventually_async(shown)
 
-    async def test_fires_its_recurring_work_no_more(self, app: Towpath, lines: Lines) -> None:
+    async def test_fires_its_recurring_work_no_more(self, app: Towpath, lines: LogLines) -> None:
         @app.recurring(Every(milliseconds(1000)))
         async def tick() -> None: ...
 
@@ -269,7 +275,7 @@ class TestLosing:
             assert (await app.engine.schedules.recurring("recurring")).last == seen
 
     async def test_gives_back_what_a_claim_on_its_way_brings(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         """Told at any moment: each job ran, or waits as if nobody had had it."""
         ran: list[int] = []
@@ -298,7 +304,7 @@ class TestLosing:
             waiting = await app.engine.claim("shop", worker="w", lease=seconds(30), count=240)
             assert [job.attempt for job in waiting] == [1] * counts.ready
 
-    async def test_ends_the_processes_of_the_handler(self, app: Towpath, lines: Lines) -> None:
+    async def test_ends_the_processes_of_the_handler(self, app: Towpath, lines: LogLines) -> None:
         """Another function under the same name does not get the old one's process."""
         options = HandlerOptions(processes=1, name="sell")
         first = app.add("shop", own_process.function, options)
@@ -316,7 +322,7 @@ class TestLosing:
 
 
 class TestAWorkerRestrictedToQueues:
-    async def test_follows_the_handlers_of_those_only(self, app: Towpath, lines: Lines) -> None:
+    async def test_follows_the_handlers_of_those_only(self, app: Towpath, lines: LogLines) -> None:
         first = doubling(app, "first")
         async with working(app, queues={"first": 5}) as worker:
             await lines.next("worker.started")
@@ -330,7 +336,7 @@ class TestAWorkerRestrictedToQueues:
 
 
 class TestWhileItStops:
-    async def test_gains_nothing(self, app: Towpath, lines: Lines) -> None:
+    async def test_gains_nothing(self, app: Towpath, lines: LogLines) -> None:
         go = asyncio.Event()
 
         @app.handler("shop")
@@ -349,7 +355,7 @@ class TestWhileItStops:
         assert await running == 0
         assert await job.state() is State.READY
 
-    async def test_drains_what_its_jobs_add(self, app: Towpath, lines: Lines) -> None:
+    async def test_drains_what_its_jobs_add(self, app: Towpath, lines: LogLines) -> None:
         done: list[int] = []
 
         @app.handler("first")
@@ -389,5 +395,5 @@ class TestManyTimes:
 async def _queues_shown(worker: Worker) -> set[str]:
     await slots(worker)
     families = await asyncio.to_thread(lambda: list(worker.metrics.registry.collect()))
-    samples = [it for family in families for it in family.samples]
-    return {it.labels["queue"] for it in samples if "queue" in it.labels}
+    samples = [sample for family in families for sample in family.samples]
+    return {sample.labels["queue"] for sample in samples if "queue" in sample.labels}

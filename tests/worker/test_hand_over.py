@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.worker.running import SOON, Lines, ended, looked_at, until_slots, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedServer
@@ -31,7 +31,7 @@ def in_a_process(ctx: Context) -> None:
     raise HandOver(minutes(10))
 
 
-class Desk:
+class HandOverHandler:
     """A handler of queue `shop` that hands every attempt over, and what it gave away."""
 
     def __init__(self, app: Towpath, lease: Duration, **options: Any) -> None:
@@ -48,10 +48,10 @@ class Desk:
 
 
 class TestHandingOver:
-    async def test_frees_the_slot_and_settles_nothing(self, app: Towpath, lines: Lines) -> None:
-        desk = Desk(app, minutes(10))
+    async def test_frees_the_slot_and_settles_nothing(self, app: Towpath, lines: LogLines) -> None:
+        hand_over = HandOverHandler(app, minutes(10))
         async with working(app, concurrency=1) as worker:
-            jobs = await desk.handler.submit_many([None] * 5)
+            jobs = await hand_over.handler.submit_many([None] * 5)
             await meanwhile(lambda: len(lines.of("job.handed_over")) == 5)
             await until_slots(worker, busy=0, free=1)
             counts = await app.engine.inspect.counts("shop")
@@ -67,19 +67,21 @@ class TestHandingOver:
                 assert not isinstance(job, TowpathError)
                 assert await _leased_for(job) > seconds(500)
 
-    async def test_lets_whoever_has_the_token_complete_it(self, app: Towpath, lines: Lines) -> None:
-        desk = Desk(app, minutes(10))
+    async def test_lets_whoever_has_the_token_complete_it(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        hand_over = HandOverHandler(app, minutes(10))
         async with working(app):
-            job = await desk.handler.submit()
+            job = await hand_over.handler.submit()
             await lines.next("job.handed_over")
-            await app.engine.complete(desk.leases[0], b'"sold"')
+            await app.engine.complete(hand_over.leases[0], b'"sold"')
             assert await job.result(within=SOON) == "sold"
             with pytest.raises(JobDone):
-                await app.engine.fail(desk.leases[0], "too late")
+                await app.engine.fail(hand_over.leases[0], "too late")
 
     @pytest.mark.parametrize("verb", ["complete", "fail"])
     async def test_may_be_over_before_the_worker_has_said_so(
-        self, app: Towpath, lines: Lines, verb: str
+        self, app: Towpath, lines: LogLines, verb: str
     ) -> None:
         """Whoever has the token was faster: that is no stale attempt."""
 
@@ -98,36 +100,42 @@ class TestHandingOver:
             assert lines.of("job.stale_refused") == []
             assert await job.state() is (State.DONE if verb == "complete" else State.DELAYED)
 
-    async def test_lets_it_be_failed_by_the_queues_policy(self, app: Towpath, lines: Lines) -> None:
-        desk = Desk(app, minutes(10), retry=Fixed(milliseconds(1)), max_attempts=2)
+    async def test_lets_it_be_failed_by_the_queues_policy(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        hand_over = HandOverHandler(app, minutes(10), retry=Fixed(milliseconds(1)), max_attempts=2)
         async with working(app):
-            job = await desk.handler.submit()
+            job = await hand_over.handler.submit()
             for number in (1, 2):
                 await meanwhile(lambda number=number: len(lines.of("job.handed_over")) == number)
-                await app.engine.fail(desk.leases[-1], "out of paper")
+                await app.engine.fail(hand_over.leases[-1], "out of paper")
             found = await ended(job)
-        assert (found.state, found.reason, desk.attempts) == (State.DEAD, "out of paper", [1, 2])
+        assert (found.state, found.reason, hand_over.attempts) == (
+            State.DEAD,
+            "out of paper",
+            [1, 2],
+        )
 
-    async def test_lets_it_be_renewed(self, app: Towpath, lines: Lines) -> None:
-        desk = Desk(app, minutes(1))
+    async def test_lets_it_be_renewed(self, app: Towpath, lines: LogLines) -> None:
+        hand_over = HandOverHandler(app, minutes(1))
         async with working(app):
-            job = await desk.handler.submit()
+            job = await hand_over.handler.submit()
             await lines.next("job.handed_over")
-            await app.engine.renew(desk.leases[0], minutes(30))
+            await app.engine.renew(hand_over.leases[0], minutes(30))
             assert await _leased_for(job) > minutes(29)
 
-    async def test_ends_with_its_lease_as_an_attempt(self, app: Towpath, lines: Lines) -> None:
+    async def test_ends_with_its_lease_as_an_attempt(self, app: Towpath, lines: LogLines) -> None:
         """The heartbeat renews it no more; who comes late is refused."""
-        desk = Desk(app, seconds(1))
+        hand_over = HandOverHandler(app, seconds(1))
         async with working(app, lease=seconds(1)):
-            await desk.handler.submit()
-            await meanwhile(lambda: desk.attempts[:2] == [1, 2], within=30)
+            await hand_over.handler.submit()
+            await meanwhile(lambda: hand_over.attempts[:2] == [1, 2], within=30)
             with pytest.raises(LeaseLost):
-                await app.engine.complete(desk.leases[0])
-            app.remove(desk.handler)
+                await app.engine.complete(hand_over.leases[0])
+            app.remove(hand_over.handler)
 
     async def test_is_never_cut_short_by_a_renewal_on_its_way(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         """Handlers that end while the heartbeat renews."""
 
@@ -144,7 +152,7 @@ class TestHandingOver:
             assert not isinstance(job, TowpathError)
             assert await _leased_for(job) > minutes(8)
 
-    async def test_from_a_thread(self, app: Towpath, lines: Lines) -> None:
+    async def test_from_a_thread(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         def sell() -> None:
             raise HandOver(minutes(10))
@@ -154,17 +162,17 @@ class TestHandingOver:
             await lines.next("job.handed_over")
             assert await job.state() is State.LEASED
 
-    async def test_from_a_process(self, app: Towpath, lines: Lines) -> None:
+    async def test_from_a_process(self, app: Towpath, lines: LogLines) -> None:
         handler = app.add("shop", in_a_process.function, HandlerOptions(processes=1))
         async with working(app):
             job = await handler.submit()
             await lines.next("job.handed_over")
-            note = (await looked_at(job, lambda it: it.progress)).progress
+            note = (await looked_at(job, lambda info: info.progress)).progress
             assert note is not None
             await app.engine.complete(lease_by_token(job.ref, int(note), worker="elsewhere"))
             assert await job.state() is State.DONE
 
-    async def test_for_no_time_is_a_failure(self, app: Towpath, lines: Lines) -> None:
+    async def test_for_no_time_is_a_failure(self, app: Towpath, lines: LogLines) -> None:
         with pytest.raises(InvalidOption):
             HandOver(seconds(0))
 
@@ -178,20 +186,24 @@ class TestHandingOver:
 
 
 class TestAWorkerThatStops:
-    async def test_does_not_release_what_was_handed_over(self, app: Towpath, lines: Lines) -> None:
-        desk = Desk(app, minutes(10))
+    async def test_does_not_release_what_was_handed_over(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        hand_over = HandOverHandler(app, minutes(10))
         worker = Worker(app)
         running = asyncio.create_task(worker.run())
-        job = await desk.handler.submit()
+        job = await hand_over.handler.submit()
         await lines.next("job.handed_over")
         worker.stop()
         worker.stop()
         assert await running == 0
         assert await job.state() is State.LEASED
         assert lines.of("worker.stopped")[0]["released"] == 0
-        await app.engine.complete(desk.leases[0])
+        await app.engine.complete(hand_over.leases[0])
 
-    async def test_hands_over_what_ends_while_it_drains(self, app: Towpath, lines: Lines) -> None:
+    async def test_hands_over_what_ends_while_it_drains(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         go = asyncio.Event()
 
         @app.handler("shop")
@@ -217,15 +229,15 @@ class TestARecordedHandler:
             yield app
 
     async def test_leaves_its_row_running_for_who_has_the_token(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
-        desk = Desk(app, minutes(10), record=True)
+        hand_over = HandOverHandler(app, minutes(10), record=True)
         async with working(app):
-            job = await desk.handler.submit(id="a")
+            job = await hand_over.handler.submit(id="a")
             await lines.next("job.handed_over")
             assert (await app.ledger.jobs.get("shop", "a")).state is RecordState.RUNNING
-            sold = Complete(desk.leases[0], b'"sold"')
-            ending = Ending(desk.leases[0], sold, cancelled=False)
+            sold = Complete(hand_over.leases[0], b'"sold"')
+            ending = Ending(hand_over.leases[0], sold, cancelled=False)
             assert await app.ledger.jobs.end(ending) is RecordState.COMPLETED
             await app.engine.settle([sold])
             assert await job.result(within=SOON) == "sold"
@@ -234,7 +246,7 @@ class TestARecordedHandler:
 
 async def _leased_for(job: Any) -> Duration:
     """How long its lease lasts from its beginning, as the store has it."""
-    found = await looked_at(job, lambda it: it.expires_at)
+    found = await looked_at(job, lambda info: info.expires_at)
     assert found.expires_at is not None
     assert found.claimed_at is not None
     return found.expires_at - found.claimed_at

@@ -13,7 +13,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
-from tests.worker.running import SOON, Lines, ended, looked_at, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, minutes, seconds, steady
 from towpath.engine.model import HIGH
@@ -44,7 +44,7 @@ class TestWhereAHandlerRuns:
         async with working(app):
             tickets = await where.submit_many([1, 2])
             await asyncio.to_thread(meeting.wait)
-            threads = {await it.result(within=SOON) for it in tickets}
+            threads = {await ticket.result(within=SOON) for ticket in tickets}
         assert len(threads) == 2
         assert threading.get_ident() not in threads
 
@@ -54,7 +54,7 @@ class TestWhereAHandlerRuns:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
         async with working(app):
             tickets = await own_pid.submit_many(range(5))
-            pids = {await it.result(within=SOON) for it in tickets}
+            pids = {await ticket.result(within=SOON) for ticket in tickets}
         assert len(pids) == 1
         assert os.getpid() not in pids
 
@@ -155,7 +155,9 @@ class TestTheContext:
         go, gate = asyncio.Event(), threading.Event()
         async with working(app):
             for handler in (slow, slow_thread):
-                await looked_at(await handler.submit(), lambda it: it.progress == b'{"percent":10}')
+                await looked_at(
+                    await handler.submit(), lambda info: info.progress == b'{"percent":10}'
+                )
             go.set()
             gate.set()
 
@@ -172,9 +174,9 @@ class TestTheContext:
 
         noting_process = app.add("notes", pool.note_twice.function, HandlerOptions(processes=1))
         async with working(app):
-            jobs = [await it.submit() for it in (noting, noting_thread, noting_process)]  # pyright: ignore
-            done = [await ended(it) for it in jobs]
-        assert [it.progress for it in done] == [b'{"percent":100}'] * 3
+            jobs = [await handler.submit() for handler in (noting, noting_thread, noting_process)]  # pyright: ignore
+            done = [await ended(job) for job in jobs]
+        assert [job.progress for job in done] == [b'{"percent":100}'] * 3
 
     async def test_refuses_a_note_that_is_no_json(self, app: Towpath) -> None:
         @app.handler("shop", max_attempts=1)
@@ -207,7 +209,7 @@ class TestSeveralHandlersOfAQueue:
         assert (await app.engine.inspect.job(second.ref)).headers == {"handler": "again"}
 
     async def test_a_job_for_none_of_them_is_dead_with_a_reason(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("mail", name="again")
         async def resend(to: str) -> None: ...
@@ -215,9 +217,9 @@ class TestSeveralHandlersOfAQueue:
         async with working(app):
             named = await app.engine.submit("mail", b'"x"', headers={"handler": "shred"})
             plain = await app.engine.submit("mail", b'"x"')
-            dead = [await app.engine.events.ended(it.job, within=SOON) for it in (named, plain)]
+            dead = [await app.engine.events.ended(job.job, within=SOON) for job in (named, plain)]
             await (await resend.submit("ada")).result(within=SOON)
-        assert [it.reason for it in dead] == [
+        assert [job.reason for job in dead] == [
             "HandlerNotFound: the job asks for handler 'shred'; this worker has: again",
             "HandlerNotFound: the job asks for a handler without a name; this worker has: again",
         ]
@@ -270,13 +272,13 @@ class TestSubmitting:
         for submit in (double.submit_many, in_a_thread(double.blocking.submit_many)):
             with pytest.raises(SubmitsRefused, match="2 of 4 jobs") as refusal:
                 await submit([1, 2, 3, 1], id="same")
-            assert {at: it.id for at, it in refusal.value.taken.items()} == {0: "same", 3: "same"}
-            assert {at: type(it) for at, it in refusal.value.refused.items()} == {
+            assert {at: job.id for at, job in refusal.value.taken.items()} == {0: "same", 3: "same"}
+            assert {at: type(error) for at, error in refusal.value.refused.items()} == {
                 1: JobDiffers,
                 2: JobDiffers,
             }
         kept = await double.submit_many([2, 3], id="same", on_conflict="keep")
-        assert [it.existed for it in kept] == [True, True]
+        assert [job.existed for job in kept] == [True, True]
 
     async def test_many_are_answered_in_order(self, app: Towpath) -> None:
         @app.handler("sums")
@@ -285,7 +287,7 @@ class TestSubmitting:
 
         async with working(app):
             tickets = await double.submit_many(range(300), priority=HIGH)
-            results = [await it.result(within=SOON) for it in tickets]
+            results = [await ticket.result(within=SOON) for ticket in tickets]
         assert results == [2 * n for n in range(300)]
 
     async def test_without_an_event_loop(self, app: Towpath) -> None:
@@ -296,7 +298,7 @@ class TestSubmitting:
         def script() -> list[int]:
             one = double.blocking.submit(4)
             more = double.blocking.submit_many([5, 6])
-            return [it.result(within=SOON) for it in [one, *more]]
+            return [job.result(within=SOON) for job in [one, *more]]
 
         async with working(app):
             assert await asyncio.to_thread(script) == [8, 10, 12]

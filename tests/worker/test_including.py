@@ -28,7 +28,7 @@ class TestHandlersOfAModule:
         app.include(mails)
         app.include(mails)  # without effect
         assert list(app.handlers) == [send, clean_up]
-        assert [it.name for it in app.recurrences] == ["clean_up"]
+        assert [recurrence.name for recurrence in app.recurrences] == ["clean_up"]
         async with working(app):
             assert await (await send.submit("anna")).result(within=SOON) == "to anna"
 

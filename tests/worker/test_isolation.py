@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, spoil, working
+from tests.worker.running import SOON, LogLines, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
@@ -45,23 +45,23 @@ def running_shards() -> Iterator[EmbeddedCluster]:
 
 
 @pytest.fixture
-async def shards(running_shards: EmbeddedCluster) -> AsyncIterator["Shards"]:
+async def shards(running_shards: EmbeddedCluster) -> AsyncIterator["FreezableShards"]:
     for master in running_shards.masters:
         master.ask("FLUSHALL")
-    shards = Shards(running_shards)
+    shards = FreezableShards(running_shards)
     yield shards
     shards.thaw()
 
 
-class Shards:
+class FreezableShards:
     """A cluster one of whose masters can be frozen: that of queue `bad` and `others`."""
 
     def __init__(self, cluster: EmbeddedCluster) -> None:
         self.url = cluster.url
         places = {name: _master(cluster, name) for name in (f"q{i}" for i in range(50))}
         self._home = places["q0"]
-        self.bad, *self.others = [it for it, home in places.items() if home is self._home]
-        self.good = next(it for it, home in places.items() if home is not self._home)
+        self.bad, *self.others = [name for name, home in places.items() if home is self._home]
+        self.good = next(name for name, home in places.items() if home is not self._home)
         self._frozen = False
 
     def freeze(self) -> None:
@@ -82,7 +82,7 @@ def _master(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
 
 class TestSlots:
     async def test_of_broken_queues_are_for_the_others(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Two queues that no claim can be answered for had all the slots between them."""
         ran: list[int] = []
@@ -104,7 +104,7 @@ class TestSlots:
             await asyncio.gather(*(good.submit(n) for n in range(20)))
             await meanwhile(lambda: len(ran) == 20)
 
-    async def test_of_a_frozen_shard_are_for_the_others(self, shards: Shards) -> None:
+    async def test_of_a_frozen_shard_are_for_the_others(self, shards: FreezableShards) -> None:
         """The one slot is asked for, for a queue whose server does not answer."""
         ran: list[int] = []
         app, go = Towpath(shards.url), asyncio.Event()
@@ -130,23 +130,23 @@ class TestSlots:
             await meanwhile(lambda: -2 in ran)
 
     async def test_are_never_exceeded_by_what_a_late_answer_brings(
-        self, server: EmbeddedServer, lines: Lines
+        self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """A claim that was done and not heard of comes back with jobs, and its slots are gone:
         those jobs go back to their queue, and none has lost an attempt.
         """
         async with Proxy(server.address, Faults()) as proxy, Towpath(server.url) as direct:
             app, go = Towpath(proxy.url, limits=QUICK), asyncio.Event()
-            room, attempts = Room(), list[int]()
+            counter, attempts = ConcurrencyCounter(), list[int]()
 
             @app.handler("good")
             async def good(_: int) -> None:
-                async with room:
+                async with counter:
                     await go.wait()
 
             @app.handler("bad")
             async def bad(_: int, ctx: Context) -> None:
-                async with room:
+                async with counter:
                     attempts.append(ctx.attempt)
                     await first.wait()
 
@@ -154,7 +154,7 @@ class TestSlots:
             async with app, working(app, concurrency=4, lease=seconds(60)):
                 # Not by the app, whose calls are given up so soon. Then none of its is under way.
                 await direct.engine.submit("bad", b"0")
-                await meanwhile(lambda: room.inside == 1 and blocked_clients(server) == 2)
+                await meanwhile(lambda: counter.inside == 1 and blocked_clients(server) == 2)
                 proxy.faults.hole = Hole.REPLIES
                 await direct.engine.submit_many("bad", [new_job(b"1") for _ in range(4)])
                 first.set()
@@ -163,19 +163,19 @@ class TestSlots:
                     await lines.next("queue.failing")
                     proxy.faults.hole = Hole.NOTHING
                     await direct.engine.submit_many("good", [new_job(b"0") for _ in range(4)])
-                    await meanwhile(lambda: room.inside == 4)
+                    await meanwhile(lambda: counter.inside == 4)
                 await eventually_async(_leased(direct, "bad", 0))
                 assert attempts == [1]
                 go.set()
                 await meanwhile(lambda: len(attempts) == 5)
             released = (await direct.engine.inspect.counts("bad")).totals["released"]
-        assert room.most == 4
+        assert counter.most == 4
         assert attempts == [1] * 5
         assert released == 2
 
 
 class TestCallsForWork:
-    async def test_are_passed_on_beside_a_frozen_shard(self, shards: Shards) -> None:
+    async def test_are_passed_on_beside_a_frozen_shard(self, shards: FreezableShards) -> None:
         """However many wait for the frozen one to take theirs."""
         limits = Limits(answer=seconds(30), give_up=seconds(60))
         async with Towpath(shards.url, limits=limits) as app:
@@ -192,7 +192,7 @@ class TestCallsForWork:
 
 class TestLeases:
     async def test_are_renewed_beside_broken_queues(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Whichever is renewed first: that five cannot be is nothing to the sixth."""
         bad = [f"bad{n}" for n in range(5)]
@@ -206,7 +206,9 @@ class TestLeases:
         assert len(lines.of("heartbeat.failed")) > 5
         assert not lines.of("job.lost")
 
-    async def test_are_renewed_beside_a_frozen_shard(self, shards: Shards, lines: Lines) -> None:
+    async def test_are_renewed_beside_a_frozen_shard(
+        self, shards: FreezableShards, lines: LogLines
+    ) -> None:
         async with Towpath(shards.url) as app, Towpath(shards.url) as other:
             await _held_on_to(app, shards.good, [shards.bad, *shards.others[:2]])
             async with working(app, lease=seconds(3)):
@@ -218,7 +220,7 @@ class TestLeases:
                 shards.thaw()
 
     async def test_of_an_attempt_out_of_time_are_settled_beside_a_frozen_shard(
-        self, shards: Shards, lines: Lines
+        self, shards: FreezableShards, lines: LogLines
     ) -> None:
         """What does not end is failed by the heartbeat: each by itself."""
         leave = asyncio.Event()
@@ -245,7 +247,7 @@ class TestLeases:
 
 class TestTheStart:
     async def test_waits_for_no_broken_queue(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """It is served as soon as it can be, with the options that its handler asks for."""
         ran: list[str] = []
@@ -254,7 +256,7 @@ class TestTheStart:
             ran.append(n)
             return n
 
-        good, bad = (app.add(it, run, HandlerOptions()) for it in ("good", "bad"))
+        good, bad = (app.add(queue, run, HandlerOptions()) for queue in ("good", "bad"))
         spoil(server, "{bad}:meta")
         async with working(app):
             await (await good.submit("good")).result(within=SOON)
@@ -263,14 +265,16 @@ class TestTheStart:
         assert ran == ["good", "bad"]
         assert {"configure"} == {line["duty"] for line in lines.of("duty.failed")}
 
-    async def test_waits_for_no_frozen_shard(self, shards: Shards) -> None:
+    async def test_waits_for_no_frozen_shard(self, shards: FreezableShards) -> None:
         ran: list[int] = []
 
         async def run(n: int) -> None:
             ran.append(n)
 
         async with Towpath(shards.url) as app:
-            good, bad = (app.add(it, run, HandlerOptions()) for it in (shards.good, shards.bad))
+            good, bad = (
+                app.add(queue, run, HandlerOptions()) for queue in (shards.good, shards.bad)
+            )
             await bad.submit(2)
             shards.freeze()
             async with working(app):
@@ -290,7 +294,7 @@ class TestTheStart:
 
 async def _held_on_to(app: Towpath, *queues: str | list[str]) -> None:
     """A job in each queue whose handler does not end by itself."""
-    names = [name for it in queues for name in ([it] if isinstance(it, str) else it)]
+    names = [name for group in queues for name in ([group] if isinstance(group, str) else group)]
     for name in names:
         await app.add(name, _hold_on, HandlerOptions()).submit()
 
@@ -322,7 +326,7 @@ async def _renewed_for(app: Towpath, queue: str, span: Duration) -> None:
     await eventually_async(so)
 
 
-class Room:
+class ConcurrencyCounter:
     """How many are inside, and how many there were at most."""
 
     def __init__(self) -> None:

@@ -150,7 +150,7 @@ class TestManyJobs:
         jobs = await double.submit_many(
             [1, double.new(2, priority=LOW, id="two"), double.new(3)], priority=HIGH
         )
-        assert [(await it.info()).priority for it in jobs] == [HIGH, LOW, HIGH]
+        assert [(await job.info()).priority for job in jobs] == [HIGH, LOW, HIGH]
         assert jobs[1].id == "two"
         assert await double.submit_many([]) == []
 
@@ -180,7 +180,7 @@ class TestManyJobs:
             else:
                 await double.submit_many(range(4))
         except* QueueFull as group:
-            seen += [it for it in group.exceptions if isinstance(it, QueueFull)]
+            seen += [error for error in group.exceptions if isinstance(error, QueueFull)]
         assert len(seen) == 2
         with pytest.raises(SubmitsRefused, match="1 of 1 jobs were refused") as refusal:
             await double.submit_many([5])
@@ -196,15 +196,15 @@ class TestSubmitMiddleware:
         return Towpath(server.url, submit_middleware=middleware)
 
     async def test_sees_and_changes_every_submit(self, server: Any) -> None:
-        diary: list[str] = []
+        journal: list[str] = []
 
         async def tenant(submission: Submission, call_next: CallNext) -> None:
-            diary.append(f"{submission.handler.name} {len(submission.jobs)}")
+            journal.append(f"{submission.handler.name} {len(submission.jobs)}")
             for job in submission.jobs:
                 job.options["headers"] = {"tenant": "anna"}
                 job.payload += 1
             jobs: list[Job[Any]] = await call_next()
-            diary.append(",".join(it.id for it in jobs))
+            journal.append(",".join(submitted.id for submitted in jobs))
 
         app = self.app_with(server, tenant)
 
@@ -216,20 +216,20 @@ class TestSubmitMiddleware:
             one = await double.submit(1, id="a")
             many = await double.submit_many([2, double.new(3)])
             last = await in_a_thread(lambda: double.blocking.submit(4, id="b"))
-            results = [await it.result(within=SOON) for it in (one, *many)]
+            results = [await job.result(within=SOON) for job in (one, *many)]
             results.append(await in_a_thread(lambda: last.result(within=SOON)))
         assert results == ["2 anna", "3 anna", "4 anna", "5 anna"]
-        assert diary[:3] == ["double 1", "a", "double 2"]
-        assert diary[-2:] == ["double 1", "b"]
+        assert journal[:3] == ["double 1", "a", "double 2"]
+        assert journal[-2:] == ["double 1", "b"]
 
     async def test_runs_from_the_outside_in(self, server: Any) -> None:
-        diary: list[str] = []
+        journal: list[str] = []
 
         def noting(name: str) -> Any:
             async def note(submission: Submission, call_next: CallNext) -> None:
-                diary.append(f"{name} in")
+                journal.append(f"{name} in")
                 await call_next()
-                diary.append(f"{name} out")
+                journal.append(f"{name} out")
 
             return note
 
@@ -240,7 +240,7 @@ class TestSubmitMiddleware:
 
         async with app:
             await count.submit()
-        assert diary == ["a in", "b in", "b out", "a out"]
+        assert journal == ["a in", "b in", "b out", "a out"]
 
     async def test_that_breaks_its_rules_is_refused(self, server: Any) -> None:
         async def never(submission: Submission, call_next: CallNext) -> None: ...

@@ -8,7 +8,7 @@ import pytest
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, working
+from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -22,7 +22,7 @@ from towpath.worker.worker import Worker
 
 
 class TestDraining:
-    async def test_runs_everything_that_could_run_now(self, app: Towpath, lines: Lines) -> None:
+    async def test_runs_everything_that_could_run_now(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(n: int) -> int:
             return n
@@ -75,7 +75,7 @@ class TestDraining:
             await asyncio.wait_for(again.drain(), 10)
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 600
 
-    async def test_stops_when_it_is_told_to(self, app: Towpath, lines: Lines) -> None:
+    async def test_stops_when_it_is_told_to(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
@@ -91,7 +91,7 @@ class TestDraining:
 
 
 class TestStopping:
-    async def test_lets_running_jobs_finish(self, app: Towpath, lines: Lines) -> None:
+    async def test_lets_running_jobs_finish(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell() -> str:
             await go.wait()
@@ -133,7 +133,7 @@ class TestStopping:
         assert counts.totals["completed"] == len(begun)
         assert counts.ready == 2000 - len(begun)
 
-    async def test_gives_back_what_does_not_end(self, app: Towpath, lines: Lines) -> None:
+    async def test_gives_back_what_does_not_end(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def stubborn() -> None:
             while not go.is_set():
@@ -155,7 +155,7 @@ class TestStopping:
         assert lines.of("job.released")
 
     async def test_a_thread_that_ends_when_asked_to_counts(
-        self, app: Towpath, gate: threading.Event, lines: Lines
+        self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         """It has a moment for that: what it returns is not thrown away."""
 
@@ -172,7 +172,7 @@ class TestStopping:
         assert not lines.of("job.released")
 
     async def test_a_thread_that_breaks_off_when_asked_to_has_not_failed(
-        self, app: Towpath, gate: threading.Event, lines: Lines
+        self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         @app.handler("shop")
         def sell(_: int, ctx: Context) -> str:
@@ -252,7 +252,7 @@ class TestRunningAgain:
             assert await job.result(within=SOON) != threading.main_thread().name
 
     async def test_what_fails_beside_it_ends_it_in_good_order(
-        self, server: EmbeddedServer, lines: Lines
+        self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         class Broken(Towpath):
             async def keep_firing(self, queues: object, log: object) -> None:
@@ -301,7 +301,10 @@ class TestTheApp:
                 return app.engine
 
         async with app:
-            assert len({id(it) for it in await asyncio.gather(*(enter() for _ in range(5)))}) == 1
+            assert (
+                len({id(engine) for engine in await asyncio.gather(*(enter() for _ in range(5)))})
+                == 1
+            )
 
     async def test_may_be_entered_again_after_a_server_refused_it(
         self, server: EmbeddedServer
@@ -318,7 +321,7 @@ class TestTheApp:
 class TestTheServersClock:
     async def test_may_be_set_back_while_jobs_run(self, server: EmbeddedServer) -> None:
         """Tokens grow on and tell no time then; leases are renewed all the same."""
-        clock = Fallible()
+        clock = SettableClock()
         app = Towpath(server.url, clock=clock)
 
         @app.handler("shop")
@@ -345,7 +348,7 @@ class TestTheServersClock:
         assert len(seen) == 1
 
 
-class Fallible(ManualClock):
+class SettableClock(ManualClock):
     """A clock that somebody sets."""
 
     def set_back(self, duration: Duration) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.worker import shared
+from tests.worker import lifespan_app
 from tests.worker.running import SOON, ended, working
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
@@ -19,9 +19,9 @@ from towpath.worker.worker import Worker
 
 
 @pytest.fixture
-def diary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SHARED_DIARY", str(tmp_path / "diary"))
-    return tmp_path / "diary"
+def journal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SHARED_JOURNAL", str(tmp_path / "journal"))
+    return tmp_path / "journal"
 
 
 class TestALifespan:
@@ -53,28 +53,28 @@ class TestALifespan:
                     await job.result(within=SOON)
         assert (said[0], sorted(said[1:-1]), said[-1]) == ("start", ["anna", "ben", "carla"], "end")
 
-    async def test_is_once_per_process_too(self, server: EmbeddedServer, diary: Path) -> None:
-        with shared.living.pointed_at(server.url):
-            async with shared.living as app:
-                jobs = await shared.predict.submit_many(range(3))
-                mail = await shared.send.submit()
+    async def test_is_once_per_process_too(self, server: EmbeddedServer, journal: Path) -> None:
+        with lifespan_app.living.pointed_at(server.url):
+            async with lifespan_app.living as app:
+                jobs = await lifespan_app.predict.submit_many(range(3))
+                mail = await lifespan_app.send.submit()
                 async with working(app):
-                    results = [await it.result(within=SOON) for it in jobs]
+                    results = [await job.result(within=SOON) for job in jobs]
                     assert await mail.result(within=SOON) == os.getpid()
         [child] = {pid for pid, _ in results}
         assert child != os.getpid()
         assert sorted(used for _, used in results) == [1, 2, 3]
-        said = await asyncio.to_thread(lambda: diary.read_text().splitlines())
+        said = await asyncio.to_thread(lambda: journal.read_text().splitlines())
         assert sorted(said) == sorted(
             f"{pid} {words}" for pid in (child, os.getpid()) for words in ("start", "end")
         )
 
     async def test_that_fails_in_a_process_fails_the_attempt(
-        self, server: EmbeddedServer, diary: Path, monkeypatch: pytest.MonkeyPatch
+        self, server: EmbeddedServer, journal: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        with shared.living.pointed_at(server.url):
-            async with shared.living as app:
-                job = await shared.predict.submit(1, max_attempts=1)
+        with lifespan_app.living.pointed_at(server.url):
+            async with lifespan_app.living as app:
+                job = await lifespan_app.predict.submit(1, max_attempts=1)
                 monkeypatch.setenv("SHARED_WORKS_IN", str(os.getpid()))
                 async with working(app):
                     dead = await ended(job)
@@ -144,9 +144,9 @@ class TestALifespan:
         async def no_generator() -> None: ...
 
         wrong: list[Any] = [no_generator, 5, object()]
-        for it in wrong:
+        for lifespan in wrong:
             with pytest.raises(LifespanFailed, match="one `yield`"):
-                Towpath("redis://nowhere", lifespan=it)
+                Towpath("redis://nowhere", lifespan=lifespan)
 
     async def test_that_there_is_not_has_no_state(self, app: Towpath) -> None:
         @app.handler("mails", max_attempts=1)

@@ -37,6 +37,6 @@ async def test_a_worker_tells_what_it_runs_and_that_it_ends(
             [(name, _, doing)] = found
             assert (name, doing.host, doing.pid) == ("anna", socket.gethostname(), os.getpid())
             assert (list(doing.queues), doing.slots, doing.running) == (["shop"], 3, 1)
-            assert [it.job for it in doing.jobs] == [job.ref]
+            assert [running.job for running in doing.jobs] == [job.ref]
             go_on.set()
         assert await app.engine.workers.list() == []

@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.meanwhile import meanwhile
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, ended, looked_at, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.engine.retry import Never
@@ -19,11 +19,11 @@ from towpath.worker.handler import HandlerOptions
 from towpath.worker.middleware import Middleware
 
 
-class Noting(Middleware):
+class RecordingMiddleware(Middleware):
     """Writes down when it is called, and raises where it is told to."""
 
-    def __init__(self, name: str, diary: list[str], **raises: Exception) -> None:
-        self.name, self.diary, self.raises = name, diary, raises
+    def __init__(self, name: str, journal: list[str], **raises: Exception) -> None:
+        self.name, self.journal, self.raises = name, journal, raises
 
     async def before(self, ctx: Context) -> None:
         self._called("before", ctx.id)
@@ -35,92 +35,98 @@ class Noting(Middleware):
         self._called("error", type(error).__name__)
 
     def _called(self, when: str, what: object) -> None:
-        self.diary.append(f"{self.name} {when} {what}")
+        self.journal.append(f"{self.name} {when} {what}")
         if when in self.raises:
             raise self.raises[when]
 
 
 @pytest.fixture
-def diary() -> list[str]:
+def journal() -> list[str]:
     return []
 
 
 class TestItsOrder:
     async def test_is_as_given_before_and_reversed_after(
-        self, app: Towpath, diary: list[str]
+        self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop")
         async def sell() -> str:
-            diary.append("sell")
+            journal.append("sell")
             return "sold"
 
-        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+        async with working(
+            app, middleware=[RecordingMiddleware("a", journal), RecordingMiddleware("b", journal)]
+        ):
             assert await (await sell.submit(id="1")).result(within=SOON) == "sold"
-        assert diary == ["a before 1", "b before 1", "sell", "b after sold", "a after sold"]
+        assert journal == ["a before 1", "b before 1", "sell", "b after sold", "a after sold"]
 
-    async def test_is_reversed_for_an_error_too(self, app: Towpath, diary: list[str]) -> None:
+    async def test_is_reversed_for_an_error_too(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell() -> None:
             raise LookupError("gone")
 
-        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+        async with working(
+            app, middleware=[RecordingMiddleware("a", journal), RecordingMiddleware("b", journal)]
+        ):
             dead = await ended(await sell.submit(id="1"))
-        assert diary[2:] == ["b error LookupError", "a error LookupError"]
+        assert journal[2:] == ["b error LookupError", "a error LookupError"]
         assert (dead.reason or "").startswith("LookupError: gone")
 
-    async def test_a_verdict_is_told_as_an_error(self, app: Towpath, diary: list[str]) -> None:
+    async def test_a_verdict_is_told_as_an_error(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop")
         async def sell() -> None:
             raise Discard("unwanted")
 
-        async with working(app, middleware=[Noting("a", diary)]):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             assert (await ended(await sell.submit(id="1"))).reason == "unwanted"
-        assert diary == ["a before 1", "a error Discard"]
+        assert journal == ["a before 1", "a error Discard"]
 
 
 class TestEverywhere:
     async def test_it_runs_in_the_workers_loop_and_sees_values(
-        self, app: Towpath, diary: list[str]
+        self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop")
         def sell(n: int) -> list[int]:
             return [n, threading.get_ident()][:1]
 
         pids = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
-        async with working(app, middleware=[Noting("a", diary)]):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             assert await (await sell.submit(7, id="1")).result(within=SOON) == [7]
             pid = await (await pids.submit(1, id="2")).result(within=SOON)
-        assert diary == ["a before 1", "a after [7]", "a before 2", f"a after {pid}"]
+        assert journal == ["a before 1", "a after [7]", "a before 2", f"a after {pid}"]
 
 
 class TestAnAttemptThatIsEnded:
     """Whatever ends it: what `before` opened, `error` can close."""
 
-    async def test_by_its_time_limit(self, app: Towpath, diary: list[str]) -> None:
+    async def test_by_its_time_limit(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop", time_limit=milliseconds(300), retry=Never())
         async def sell() -> None:
             await asyncio.Event().wait()
 
-        async with working(app, middleware=[Noting("a", diary), Noting("b", diary)]):
+        async with working(
+            app, middleware=[RecordingMiddleware("a", journal), RecordingMiddleware("b", journal)]
+        ):
             dead = await ended(await sell.submit(id="1"))
-        assert diary[2:] == ["b error AttemptStopped", "a error AttemptStopped"]
+        assert journal[2:] == ["b error AttemptStopped", "a error AttemptStopped"]
         assert (dead.reason or "").startswith("TimeLimit")
 
-    async def test_by_somebody_who_cancels_it(self, app: Towpath, diary: list[str]) -> None:
+    async def test_by_somebody_who_cancels_it(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
 
-        async with working(app, middleware=[Noting("a", diary)], lease=seconds(1)):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)], lease=seconds(1)):
             job = await sell.submit(id="1")
-            await meanwhile(lambda: bool(diary))
+            await meanwhile(lambda: bool(journal))
             await job.cancel()
             assert (await ended(job)).state is State.CANCELLED
-        assert diary == ["a before 1", "a error AttemptStopped"]
+        assert journal == ["a before 1", "a error AttemptStopped"]
 
     @pytest.mark.parametrize("place", ["loop", "thread"])
     async def test_by_the_workers_end(
-        self, app: Towpath, diary: list[str], gate: threading.Event, place: str
+        self, app: Towpath, journal: list[str], gate: threading.Event, place: str
     ) -> None:
         async def wait() -> None:
             await asyncio.Event().wait()
@@ -129,26 +135,26 @@ class TestAnAttemptThatIsEnded:
             gate.wait(20)
 
         sell: Any = app.handler("shop")(wait if place == "loop" else block)
-        async with working(app, middleware=[Noting("a", diary)]):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             job = await sell.submit(id="1")
-            await meanwhile(lambda: bool(diary))
-        assert diary == ["a before 1", "a error AttemptStopped"]
+            await meanwhile(lambda: bool(journal))
+        assert journal == ["a before 1", "a error AttemptStopped"]
         assert await job.state() is State.READY
 
-    async def test_by_its_own_exit(self, app: Towpath, diary: list[str]) -> None:
+    async def test_by_its_own_exit(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop", retry=Never())
         async def sell() -> None:
             sys.exit(3)
 
-        async with working(app, middleware=[Noting("a", diary)]):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)]):
             dead = await ended(await sell.submit(id="1"))
-        assert diary == ["a before 1", "a error RuntimeError"]
+        assert journal == ["a before 1", "a error RuntimeError"]
         assert (dead.reason or "").startswith("SystemExit: 3")
 
-    async def test_does_not_wait_for_one_that_hangs(self, app: Towpath, diary: list[str]) -> None:
+    async def test_does_not_wait_for_one_that_hangs(self, app: Towpath, journal: list[str]) -> None:
         """Nor does what it raises change how the attempt ended."""
 
-        class Hanging(Noting):
+        class Hanging(RecordingMiddleware):
             async def error(self, ctx: Context, error: Exception) -> None:
                 await super().error(ctx, error)
                 await asyncio.Event().wait()
@@ -157,58 +163,69 @@ class TestAnAttemptThatIsEnded:
         async def sell() -> None:
             await asyncio.Event().wait()
 
-        async with working(app, middleware=[Hanging("a", diary)]):
+        async with working(app, middleware=[Hanging("a", journal)]):
             dead = await ended(await sell.submit(id="1"))
-            await meanwhile(lambda: len(diary) > 1)
-        assert diary == ["a before 1", "a error AttemptStopped"]
+            await meanwhile(lambda: len(journal) > 1)
+        assert journal == ["a before 1", "a error AttemptStopped"]
         assert (dead.reason or "").startswith("TimeLimit")
 
 
 class TestWhatItRaises:
     async def test_before_keeps_the_handler_from_running(
-        self, app: Towpath, diary: list[str], lines: Lines
+        self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell() -> None:
-            diary.append("sell")
+            journal.append("sell")
 
-        broken = Noting("b", diary, before=ValueError("no"))
-        async with working(app, middleware=[Noting("a", diary), broken, Noting("c", diary)]):
+        broken = RecordingMiddleware("b", journal, before=ValueError("no"))
+        async with working(
+            app,
+            middleware=[
+                RecordingMiddleware("a", journal),
+                broken,
+                RecordingMiddleware("c", journal),
+            ],
+        ):
             dead = await ended(await sell.submit(id="1"))
-        assert diary == ["a before 1", "b before 1", "a error ValueError"]
+        assert journal == ["a before 1", "b before 1", "a error ValueError"]
         assert (dead.reason or "").startswith("ValueError: no")
-        assert lines.of("middleware.failed")[0]["middleware"] == "Noting"
+        assert lines.of("middleware.failed")[0]["middleware"] == "RecordingMiddleware"
 
     async def test_after_fails_the_attempt(
-        self, app: Towpath, diary: list[str], lines: Lines
+        self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell() -> None: ...
 
-        broken = Noting("b", diary, after=ValueError("no"))
-        async with working(app, middleware=[Noting("a", diary), broken]):
+        broken = RecordingMiddleware("b", journal, after=ValueError("no"))
+        async with working(app, middleware=[RecordingMiddleware("a", journal), broken]):
             dead = await ended(await sell.submit(id="1"))
-        assert diary[-1] == "a error ValueError"
+        assert journal[-1] == "a error ValueError"
         assert dead.state is State.DEAD
         assert lines.of("middleware.failed")
 
-    async def test_on_an_error_is_what_the_others_see(self, app: Towpath, diary: list[str]) -> None:
+    async def test_on_an_error_is_what_the_others_see(
+        self, app: Towpath, journal: list[str]
+    ) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell() -> None:
             raise LookupError
 
-        broken = Noting("b", diary, error=ValueError("worse"))
-        async with working(app, middleware=[Noting("a", diary), broken]):
+        broken = RecordingMiddleware("b", journal, error=ValueError("worse"))
+        async with working(app, middleware=[RecordingMiddleware("a", journal), broken]):
             dead = await ended(await sell.submit(id="1"))
-        assert diary[2:] == ["b error LookupError", "a error ValueError"]
+        assert journal[2:] == ["b error LookupError", "a error ValueError"]
         assert (dead.reason or "").startswith("ValueError: worse")
 
-    async def test_may_be_a_verdict(self, app: Towpath, diary: list[str], lines: Lines) -> None:
+    async def test_may_be_a_verdict(
+        self, app: Towpath, journal: list[str], lines: LogLines
+    ) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
-        busy = Noting("a", diary, before=Snooze(hours(1)))
+        busy = RecordingMiddleware("a", journal, before=Snooze(hours(1)))
         async with working(app, middleware=[busy]):
-            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert job.attempts == 0
         assert not lines.of("middleware.failed")

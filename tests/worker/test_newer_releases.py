@@ -2,7 +2,7 @@
 
 from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, looked_at, spoil, working
+from tests.worker.running import SOON, LogLines, looked_at, spoil, working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -29,7 +29,7 @@ class TestWhatANewerReleaseWrote:
         server.ask("SET", key, record.replace(b'"fixed"', b'"moody"'))
         async with working(app):
             assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state is State.DELAYED)
+            job = await looked_at(bad, lambda info: info.state is State.DELAYED)
         assert job.retry is None
         assert "ZeroDivisionError" in (job.reason or "")
 
@@ -47,11 +47,11 @@ class TestWhatANewerReleaseWrote:
         server.ask("SET", key, record.replace(b'{"x":"1"}', b'{"x":[1]}'))
         async with working(app):
             assert await (await good.submit(1)).result(within=SOON) == 1
-            job = await looked_at(bad, lambda it: it.state is State.DEAD)
+            job = await looked_at(bad, lambda info: info.state is State.DEAD)
         assert "can't read" in (job.reason or "")
 
     async def test_as_recurring_work_stops_no_other(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         ran: list[str] = []
 
@@ -71,7 +71,7 @@ class TestWhatANewerReleaseWrote:
         assert "spoilt" in lines.of("duty.failed")[0]["reason"]
 
     async def test_in_the_directory_of_queues_stops_no_sweep(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         await app.engine.submit("idle", b"", delay=milliseconds(1))
         foreign = (("a{b", b"{}"), (b"\xff", b"?"), ("newer", b'{"retry": {"type": "moody"}}'))

@@ -12,7 +12,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, computed_field
 
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, ended, working
+from tests.worker.running import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import new_job
@@ -116,7 +116,7 @@ class TestPayloads:
     async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
         @app.handler("points")
         async def mirror(points: list[Point]) -> list[Point]:
-            return [Point(it.y, it.x) for it in points]
+            return [Point(point.y, point.x) for point in points]
 
         async with working(app):
             mirrored = await (await mirror.submit([Point(1, 2), Point(3)])).result(within=SOON)
@@ -182,8 +182,8 @@ class TestPayloads:
             return n
 
         @app.handler("counts", name="orders")
-        def order(it: Order = Order(item="tea"), *, ctx: Context) -> str:  # noqa: B008 -- the default is the point
-            return f"{it.item} {ctx.attempt}"
+        def order(wanted: Order = Order(item="tea"), *, ctx: Context) -> str:  # noqa: B008 -- the default is the point
+            return f"{wanted.item} {ctx.attempt}"
 
         @app.handler("counts", name="blobs")
         async def blob(data: bytes = b"abc") -> bytes:
@@ -210,7 +210,7 @@ class TestPayloads:
 
 class TestPayloadsThatDoNotFit:
     def test_types_that_nothing_can_read_are_refused_at_declaration(self) -> None:
-        async def take(it: Unreadable) -> None: ...
+        async def take(payload: Unreadable) -> None: ...
 
         with pytest.raises(HandlerInvalid, match="payload of take can't be written as JSON"):
             Towpath("redis://nowhere").add("shop", take, HandlerOptions())
@@ -264,9 +264,9 @@ class TestPayloadsThatDoNotFit:
     ) -> None:
         """Masked, excluded: the handler would get another value, or none."""
 
-        async def take(it: BaseModel) -> None: ...
+        async def take(payload: BaseModel) -> None: ...
 
-        take.__annotations__["it"] = type(model)
+        take.__annotations__["payload"] = type(model)
         handler, keys = app.add("models", take, HandlerOptions()), server.ask("DBSIZE")
         with pytest.raises(PayloadInvalid, match=where) as refused:
             await handler.submit(model)
@@ -274,7 +274,7 @@ class TestPayloadsThatDoNotFit:
         assert server.ask("DBSIZE") == keys
 
     async def test_a_result_that_would_not_arrive_as_it_is_is_dead(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("logins")
         async def login() -> Login:
@@ -287,7 +287,7 @@ class TestPayloadsThatDoNotFit:
         assert lines.of("result.invalid")
 
     async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         """Whoever submitted them: another language, or an older release."""
 
@@ -297,16 +297,16 @@ class TestPayloadsThatDoNotFit:
 
         wrong = [b"", b"{", b'{"item": 1}', b"\xff", b"null", b"[" * 5000]
         async with working(app):
-            jobs = await app.engine.submit_many("orders", [new_job(it) for it in wrong])
+            jobs = await app.engine.submit_many("orders", [new_job(payload) for payload in wrong])
             fine = await sell.submit(Order(item="tea"))
             assert await fine.result(within=SOON) == 1
-            dead = [await app.engine.events.ended(it.job, within=SOON) for it in jobs]  # pyright: ignore
-        assert {it.state for it in dead} == {State.DEAD}
-        assert {it.attempts for it in dead} == {1}
-        assert all("payload of sell" in (it.reason or "") for it in dead)
+            dead = [await app.engine.events.ended(job.job, within=SOON) for job in jobs]  # pyright: ignore
+        assert {job.state for job in dead} == {State.DEAD}
+        assert {job.attempts for job in dead} == {1}
+        assert all("payload of sell" in (job.reason or "") for job in dead)
         assert len(lines.of("payload.invalid")) == len(wrong)
 
-    async def test_are_dead_in_a_process_too(self, app: Towpath, lines: Lines) -> None:
+    async def test_are_dead_in_a_process_too(self, app: Towpath, lines: LogLines) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
             wrong = await app.engine.submit("orders", b"{}")

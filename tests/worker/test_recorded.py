@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.waiting import eventually_async
-from tests.worker.running import SOON, Lines, working
+from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -92,7 +92,7 @@ class TestAHandlerWithARecord:
 
         async with working(app):
             tickets = await double.submit_many(range(200))
-            results = [await it.result(within=SOON) for it in tickets]
+            results = [await ticket.result(within=SOON) for ticket in tickets]
         assert results == [2 * n for n in range(200)]
         assert (await app.ledger.jobs.counts("shop"))[RecordState.COMPLETED] == 200
 
@@ -136,7 +136,7 @@ class TestAHandlerWithARecord:
         def script() -> list[int]:
             jobs = [double.blocking.submit(1), *double.blocking.submit_many([2, double.new(3)])]
             assert double.blocking.job(jobs[0].id).info().payload == b"1"
-            return [it.result(within=SOON) for it in jobs]
+            return [job.result(within=SOON) for job in jobs]
 
         async with working(app):
             assert await asyncio.to_thread(script) == [2, 4, 6]
@@ -282,7 +282,7 @@ class TestWhenSomethingIsAmiss:
                 await ticket.result(within=SOON)
 
     async def test_a_database_that_is_locked_costs_time_but_no_attempt(
-        self, app: Towpath, url: str, lines: Lines
+        self, app: Towpath, url: str, lines: LogLines
     ) -> None:
         """Somebody else writes for longer than a worker waits: the end is told later."""
         import sqlite3  # noqa: PLC0415 -- only here
@@ -326,12 +326,12 @@ class TestWhenSomethingIsAmiss:
 
         ticket = await double.submit(1, id="a")
         mended = text("UPDATE towpath_jobs SET payload = CAST('21' AS BLOB)")
-        await app.ledger.write(lambda it: it.execute(mended))
+        await app.ledger.write(lambda connection: connection.execute(mended))
         async with working(app):
             assert await ticket.result(within=SOON) == 42
 
 
-async def _said(lines: Lines, event: str) -> bool:
+async def _said(lines: LogLines, event: str) -> bool:
     return bool(lines.of(event))
 
 
@@ -382,7 +382,7 @@ class TestBytesForAQueueOfNamedHandlers:
 
 
 class TestASupersededRecord:
-    async def test_is_skipped_and_said_so(self, app: Towpath, lines: Lines) -> None:
+    async def test_is_skipped_and_said_so(self, app: Towpath, lines: LogLines) -> None:
         ran: list[int] = []
 
         @app.handler("shop", record=True)
@@ -395,5 +395,5 @@ class TestASupersededRecord:
             await new.result(within=SOON)
             skipped = await lines.next("job.skipped")
         assert skipped["job"] == "old"
-        assert [it["job"] for it in lines.of("job.completed")] == ["new"]
+        assert [line["job"] for line in lines.of("job.completed")] == ["new"]
         assert ran == [2]

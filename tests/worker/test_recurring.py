@@ -36,8 +36,8 @@ async def firing(engine: Engine, clock: ManualClock, *work: Recurrence) -> Async
     """A worker that fires *work* meanwhile; it has seen all of it when this is entered."""
     task = asyncio.create_task(keep_firing(engine, Recurrences(work), clock=clock))
     try:
-        for it in work:
-            await reached(engine, it.name)
+        for recurrence in work:
+            await reached(engine, recurrence.name)
         yield
         if task.done():
             await task
@@ -62,12 +62,14 @@ async def jobs_of(engine: Engine) -> list[Lease]:
 
 
 async def fired_for(engine: Engine) -> list[datetime]:
-    return [datetime.fromisoformat(it.headers["scheduled"]) for it in await jobs_of(engine)]
+    return [datetime.fromisoformat(job.headers["scheduled"]) for job in await jobs_of(engine)]
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
-    found = [cast("dict[str, Any]", it.msg) for it in caplog.records if it.name == "towpath"]
-    return [it for it in found if it["event"] == event]
+    found = [
+        cast("dict[str, Any]", record.msg) for record in caplog.records if record.name == "towpath"
+    ]
+    return [line for line in found if line["event"] == event]
 
 
 class TestRecurringWork:
@@ -143,7 +145,7 @@ class TestRecurringWork:
         clock.advance(hours(1))
         for queue in (QUEUE, "mails"):
             leases = await engine.claim(queue, worker="anna", lease=days(1), wait=seconds(9))
-            assert [it.id for it in leases] == ["hourly@2026-01-01T01:00:00.000Z"]
+            assert [lease.id for lease in leases] == ["hourly@2026-01-01T01:00:00.000Z"]
         task.cancel()
         await asyncio.wait([task])
 
@@ -197,8 +199,8 @@ class TestManyWorkers:
                 await stack.enter_async_context(Engine(server.url, clock=clock)) for _ in range(5)
             ]
             caplog.set_level(logging.INFO, "towpath")
-            for it in engines:
-                await stack.enter_async_context(firing(it, clock, *works))
+            for engine in engines:
+                await stack.enter_async_context(firing(engine, clock, *works))
             for n in range(1, 21):
                 clock.advance(hours(1))
                 for work in works:
@@ -224,7 +226,7 @@ class TestManyWorkers:
 def calls(server: EmbeddedServer) -> int:
     stats = server.ask("INFO", "commandstats")
     assert isinstance(stats, bytes)
-    [line] = [it for it in stats.split(b"\r\n") if it.startswith(b"cmdstat_evalsha:")]
+    [line] = [line for line in stats.split(b"\r\n") if line.startswith(b"cmdstat_evalsha:")]
     return int(line.partition(b"calls=")[2].partition(b",")[0])
 
 
@@ -336,7 +338,7 @@ class TestBadInput:
 
     def test_of_a_name_that_is_taken(self) -> None:
         works = Recurrences([hourly(), hourly(queue="mails")])
-        with pytest.raises(InvalidOption, match="other recurring work of queue reports"):
+        with pytest.raises(InvalidOption, match="another schedule of queue reports"):
             works.add(hourly(when=Every(minutes(5))))
         assert len(works) == 2
         assert list(works.by_queue(["mails", "others"])) == ["mails"]

@@ -57,7 +57,7 @@ class TestARecurringHandler:
             "headers": {"handler": "pulse"}, "retry": Fixed(), "max_attempts": 2,
         }  # fmt: skip
         assert (second.name, second.when) == ("cleanup", Cron("0 3 * * *"))
-        assert [it.named for it in (pulse, other)] == ["pulse", "cleanup"]
+        assert [recurrence.named for recurrence in (pulse, other)] == ["pulse", "cleanup"]
 
     @pytest.mark.parametrize(
         ("given", "error"),
@@ -111,7 +111,7 @@ class TestAHandlerThatRecurs:
         with pytest.raises(PayloadInvalid):
             app.recur(report, Every(hours(1)), wrong)
         app.recur(report, Every(hours(1)), {})
-        with pytest.raises(InvalidOption, match="other recurring work"):
+        with pytest.raises(InvalidOption, match="another schedule"):
             app.recur(report, Every(hours(2)), {})
 
 

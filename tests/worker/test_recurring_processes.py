@@ -19,9 +19,18 @@ QUEUE, NAME = "reports", "tick"
 
 
 @contextmanager
-def process(url: str, diary: Path, *, offset: int) -> Generator[subprocess.Popen[bytes]]:
+def process(url: str, journal: Path, *, offset: int) -> Generator[subprocess.Popen[bytes]]:
     """A process that fires, its own clock wrong by *offset* seconds."""
-    command = [sys.executable, "-m", "tests.worker.firing", url, QUEUE, NAME, str(offset), diary]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.worker.firing_program",
+        url,
+        QUEUE,
+        NAME,
+        str(offset),
+        journal,
+    ]
     with Program[bytes](command, cwd=ROOT, stdin=subprocess.PIPE) as child:
         try:
             yield child
@@ -29,9 +38,9 @@ def process(url: str, diary: Path, *, offset: int) -> Generator[subprocess.Popen
             child.kill()
 
 
-def fired(*diaries: Path) -> list[str]:
+def fired(*journals: Path) -> list[str]:
     """The ids of all jobs that processes say they fired, in order of their instants."""
-    return sorted(id for it in diaries if it.exists() for id in it.read_text().split())
+    return sorted(id for path in journals if path.exists() for id in path.read_text().split())
 
 
 def instant_of(id: str) -> datetime:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from tests.worker.running import SOON, Lines, ended, looked_at, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import ZERO, hours, milliseconds
 from towpath.engine.model import JobInfo
@@ -34,7 +34,9 @@ class TestAttempts:
         assert seen == [1, 2, 3, 4, 5]
 
     @pytest.mark.parametrize("name", [None, "named"])
-    async def test_as_the_handler_says(self, app: Towpath, name: str | None, lines: Lines) -> None:
+    async def test_as_the_handler_says(
+        self, app: Towpath, name: str | None, lines: LogLines
+    ) -> None:
         @app.handler("shop", name=name, retry=AT_ONCE, max_attempts=2)
         async def sell() -> None:
             raise ValueError
@@ -42,7 +44,7 @@ class TestAttempts:
         async with working(app):
             dead = await ended(await sell.submit())
         assert (dead.state, dead.attempts) == (State.DEAD, 2)
-        assert [len(lines.of(it)) for it in ("job.failed", "job.dead")] == [1, 1]
+        assert [len(lines.of(event)) for event in ("job.failed", "job.dead")] == [1, 1]
 
     async def test_as_the_submit_says_before_the_handler(self, app: Towpath) -> None:
         @app.handler("shop", retry=AT_ONCE, max_attempts=2)
@@ -82,7 +84,7 @@ class TestAttempts:
             three = await sell.submit(retry=listed, max_attempts=3)
             [many] = await sell.submit_many([None], retry=listed)
             assert not isinstance(many, TowpathError)
-            assert [(await ended(it)).attempts for it in (nine, three, many)] == [9, 3, 9]
+            assert [(await ended(job)).attempts for job in (nine, three, many)] == [9, 3, 9]
 
     async def test_as_the_handler_says_beside_its_listed_waits(self, app: Towpath) -> None:
         @app.handler("shop", retry=Listed((milliseconds(1),) * 8), max_attempts=3)
@@ -147,7 +149,7 @@ class TestTheWaitBetween:
             raise ValueError
 
         async with working(app):
-            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert wait(job) == pytest.approx(3600, abs=10)
 
     async def test_as_the_submit_says_before_the_handler(self, app: Towpath) -> None:
@@ -157,7 +159,7 @@ class TestTheWaitBetween:
 
         async with working(app):
             job = await sell.submit(retry=Fixed(hours(3)))
-            delayed = await looked_at(job, lambda it: it.state is State.DELAYED)
+            delayed = await looked_at(job, lambda info: info.state is State.DELAYED)
         assert wait(delayed) == pytest.approx(3 * 3600, abs=10)
 
     async def test_as_the_queue_says_if_nobody_else_does(self, app: Towpath) -> None:
@@ -167,7 +169,7 @@ class TestTheWaitBetween:
 
         await app.engine.queues.configure("shop", QueueOptions(retry=Fixed(hours(5))))
         async with working(app):
-            job = await looked_at(await sell.submit(), lambda it: it.state is State.DELAYED)
+            job = await looked_at(await sell.submit(), lambda info: info.state is State.DELAYED)
         assert wait(job) == pytest.approx(5 * 3600, abs=10)
 
     async def test_never_means_never(self, app: Towpath) -> None:
@@ -192,7 +194,7 @@ class TestTheWaitBetween:
 
 
 class TestTheOptionsOfAQueue:
-    async def test_are_what_its_handlers_ask_for(self, app: Towpath, lines: Lines) -> None:
+    async def test_are_what_its_handlers_ask_for(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop", retry=AT_ONCE, max_attempts=7, keep=hours(2))
         async def sell() -> None: ...
 
@@ -219,7 +221,7 @@ class TestTheOptionsOfAQueue:
         async with working(app):
             await (await sell.submit()).result(within=SOON)
         await app.engine.queues.change_options(
-            "shop", lambda it: replace(it, max_attempts=9, keep=ZERO)
+            "shop", lambda options: replace(options, max_attempts=9, keep=ZERO)
         )
         ran.clear()
         async with working(app):

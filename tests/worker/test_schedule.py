@@ -258,11 +258,11 @@ def test_everybody_comes_to_the_same_next_instant(
 
 
 def test_instants_are_in_utc() -> None:
-    assert {it.tzinfo for it in first(Cron("0 3 * * *", "Asia/Tokyo"), 2, after=instant(0))} == {
-        UTC
-    }
+    assert {
+        firing.tzinfo for firing in first(Cron("0 3 * * *", "Asia/Tokyo"), 2, after=instant(0))
+    } == {UTC}
     tokyo = datetime(2026, 1, 1, tzinfo=ZoneInfo("Asia/Tokyo"))
-    assert {it.tzinfo for it in first(Every(hours(1), tokyo), 2, after=instant(0))} == {UTC}
+    assert {firing.tzinfo for firing in first(Every(hours(1), tokyo), 2, after=instant(0))} == {UTC}
 
 
 @pytest.mark.parametrize(

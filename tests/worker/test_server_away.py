@@ -11,7 +11,7 @@ import pytest
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of, is_drained
 from tests.waiting import eventually, eventually_async
-from tests.worker.running import SOON, Lines, looked_at, working
+from tests.worker.running import SOON, LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import seconds, steady
@@ -58,7 +58,7 @@ class TestRepliesThatAreCut:
 class TestAServerThatIsAway:
     @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
     async def test_and_back_within_the_lease_costs_nothing(
-        self, proxy: Proxy, lines: Lines, hole: Hole
+        self, proxy: Proxy, lines: LogLines, hole: Hole
     ) -> None:
         """Handlers run on; their ends are handed in afterwards, under the name of the first try."""
         app = Towpath(proxy.url, limits=QUICK)
@@ -88,7 +88,7 @@ class TestAServerThatIsAway:
         assert not {"job.lost", "job.stale_refused"} & lines.events()
 
     async def test_for_longer_than_the_lease_changes_no_outcome(
-        self, proxy: Proxy, server: EmbeddedServer, lines: Lines
+        self, proxy: Proxy, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Another worker had the jobs meanwhile: this one's ends are refused, none counts twice."""
         app, other = Towpath(proxy.url, limits=QUICK), Towpath(server.url)
@@ -109,9 +109,9 @@ class TestAServerThatIsAway:
                 proxy.faults.hole = Hole.REQUESTS
                 async with working(other):
                     tokens = [
-                        await it.result(within=SOON)
-                        for it in tickets
-                        if not isinstance(it, Exception)
+                        await ticket.result(within=SOON)
+                        for ticket in tickets
+                        if not isinstance(ticket, Exception)
                     ]
                 go.set()
                 proxy.faults.hole = Hole.NOTHING
@@ -122,7 +122,7 @@ class TestAServerThatIsAway:
         assert not set(tokens) & set(begun)
         assert counts.totals["completed"] == 5
 
-    async def test_at_the_end_gives_its_own_exit_code(self, proxy: Proxy, lines: Lines) -> None:
+    async def test_at_the_end_gives_its_own_exit_code(self, proxy: Proxy, lines: LogLines) -> None:
         """What it held comes back by itself when the lease is over."""
         app = Towpath(proxy.url, limits=QUICK)
 
@@ -166,7 +166,9 @@ class TestAServerThatIsAway:
 class TestAServerThatIsFrozen:
     """SIGSTOP: connections stay open and nothing answers. What is said meanwhile has to be true."""
 
-    async def test_is_no_loop_that_is_blocked(self, frozen: EmbeddedServer, lines: Lines) -> None:
+    async def test_is_no_loop_that_is_blocked(
+        self, frozen: EmbeddedServer, lines: LogLines
+    ) -> None:
         """The heartbeat waits for the server, longer than a loop may be silent; the loop runs."""
         app = Towpath(frozen.url)
 
@@ -182,7 +184,7 @@ class TestAServerThatIsFrozen:
         assert "loop.blocked" not in lines.events()
 
     async def test_hides_no_loop_that_is_blocked(
-        self, frozen: EmbeddedServer, lines: Lines
+        self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         """It is told while the heartbeat still waits for the server."""
         app, go = Towpath(frozen.url), asyncio.Event()
@@ -206,7 +208,7 @@ class TestAServerThatIsFrozen:
         assert [line["blocked"] < 3 for line in lines.of("loop.blocked")] == [True]
 
     async def test_makes_a_lease_as_silent_as_it_is_old(
-        self, frozen: EmbeddedServer, lines: Lines
+        self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         """What a worker had nothing to renew before is no silence."""
         app = Towpath(frozen.url)
@@ -229,7 +231,7 @@ class TestAServerThatIsFrozen:
         assert age / 2 < line["silent"] < age
 
     async def test_was_away_since_the_first_call_without_an_answer(
-        self, frozen: EmbeddedServer, lines: Lines
+        self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         """That is long before the call is given up, and the server said to be away."""
         app = Towpath(frozen.url, limits=Limits(answer=seconds(0.5), give_up=seconds(2)))

@@ -23,10 +23,10 @@ def taken_in_turn(slots: Slots, shares: list[Share], rounds: int) -> list[int]:
     """How many slots each gets if all ask again and again, and every job ends at once."""
     got = [0] * len(shares)
     for _ in range(rounds):
-        for i, it in enumerate(shares):
-            count = slots.take(it, 1)
+        for i, taker in enumerate(shares):
+            count = slots.take(taker, 1)
             got[i] += count
-            slots.give_back(it, count)
+            slots.give_back(taker, count)
     return got
 
 

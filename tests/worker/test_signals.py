@@ -21,7 +21,7 @@ from towpath.engine.states import State
 
 
 @pytest.fixture
-async def front(server: EmbeddedServer) -> AsyncIterator[Towpath]:
+async def submitting_app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
     """The app of the worker programs, in the hands of one who submits."""
     worker_program.app.url = server.url
     async with worker_program.app:
@@ -38,7 +38,7 @@ def exit_code(program: subprocess.Popen[bytes]) -> int:
 
 
 async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     first = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(2)]
     with programs(server.url, tmp_path, concurrency=2) as workers:
@@ -50,15 +50,15 @@ async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
         (tmp_path / "go").touch()
         assert exit_code(program) == 0
         assert len(workers.entries("began")) == 2
-    found = await contents_of(front.engine, worker_program.QUEUE)
-    assert found.ids(State.DONE) == {it.id for it in first}
+    found = await contents_of(submitting_app.engine, worker_program.QUEUE)
+    assert found.ids(State.DONE) == {entry.id for entry in first}
     assert found.ids(State.READY) == {later.id}
     assert found.counts.totals["released"] == 0
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
 async def test_a_second_signal_gives_everything_back_at_once(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path, second: signal.Signals
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path, second: signal.Signals
 ) -> None:
     """An async handler, one in a thread and one in a process: none of them ever returns."""
     never = str(tmp_path / "never")
@@ -70,19 +70,19 @@ async def test_a_second_signal_gives_everything_back_at_once(
     ]
     with programs(server.url, tmp_path, grace=LONG, concurrency=100) as workers:
         program = workers.start()
-        children = {it.pid for it in workers.began(len(held))} - {program.pid}
+        children = {entry.pid for entry in workers.began(len(held))} - {program.pid}
         program.send_signal(signal.SIGTERM)
         eventually(lambda: workers.entries("worker.stopping"))
         program.send_signal(second)
         assert exit_code(program) == 0
         assert len(children) == 1
         assert all(is_gone(pid) for pid in children)
-    jobs = [await front.engine.inspect.job(it.ref) for it in held]
-    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * len(held)
+    jobs = [await submitting_app.engine.inspect.job(job.ref) for job in held]
+    assert [(job.state, job.attempts) for job in jobs] == [(State.READY, 0)] * len(held)
 
 
 async def test_what_is_not_done_within_the_grace_time_is_given_back(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     held = await worker_program.wait_for.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path, grace=seconds(0.5)) as workers:
@@ -91,12 +91,12 @@ async def test_what_is_not_done_within_the_grace_time_is_given_back(
         program.send_signal(signal.SIGTERM)
         assert exit_code(program) == 0
     assert await held.state() is State.READY
-    assert (await front.engine.inspect.job(held.ref)).attempts == 0
+    assert (await submitting_app.engine.inspect.job(held.ref)).attempts == 0
 
 
 @pytest.mark.parametrize("signals", [1, 2])
 async def test_a_worker_whose_loop_is_blocked_ends_as_well(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path, signals: int
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path, signals: int
 ) -> None:
     """After the grace time, or at the second signal; all it holds is given back."""
     grace = LONG if signals == 2 else seconds(0.5)
@@ -111,20 +111,22 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
             # The loop says nothing now: one that was heard is one that is not pending any more.
             eventually(lambda: not _pending(program.pid))
         assert exit_code(program) == 75
-        assert {it.id for it in workers.entries("job.released")} == {it.id for it in held}
+        assert {entry.id for entry in workers.entries("job.released")} == {job.id for job in held}
         assert len(workers.entries("worker.stopped")) == 1
-    jobs = [await front.engine.inspect.job(it.ref) for it in held]
-    assert [(it.state, it.attempts) for it in jobs] == [(State.READY, 0)] * 2
+    jobs = [await submitting_app.engine.inspect.job(job.ref) for job in held]
+    assert [(job.state, job.attempts) for job in jobs] == [(State.READY, 0)] * 2
 
 
 def _pending(pid: int) -> bool:
     """Whether a signal to the process has not been taken yet."""
     status = Path(f"/proc/{pid}/status").read_text()
-    return any(int(it.split()[1], 16) for it in status.splitlines() if it.startswith("ShdPnd"))
+    return any(
+        int(line.split()[1], 16) for line in status.splitlines() if line.startswith("ShdPnd")
+    )
 
 
 async def test_an_idle_worker_ends_at_once(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     with programs(server.url, tmp_path, grace=LONG) as workers:
         program = workers.start()
@@ -134,27 +136,27 @@ async def test_an_idle_worker_ends_at_once(
 
 
 async def test_the_jobs_of_a_killed_worker_run_again_within_its_lease(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     jobs = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(5)]
     with programs(server.url, tmp_path) as workers:
         first, _ = workers.start(), workers.start()
         workers.began(5)
-        ours = [it for it in workers.entries("began") if it.pid == first.pid]
+        ours = [entry for entry in workers.entries("began") if entry.pid == first.pid]
         first.kill()
         killed = steady()
         workers.began(5 + len(ours))
         took = steady() - killed
         (tmp_path / "go").touch()
-        tokens = [await it.result(within=SOON) for it in jobs]
+        tokens = [await job.result(within=SOON) for job in jobs]
         entries = workers.entries("began")
     assert took < LEASE.total_seconds() + 1
     assert len(entries) == 5 + len(ours)
-    assert set(tokens) <= {it.token for it in entries}
+    assert set(tokens) <= {entry.token for entry in entries}
 
 
 async def test_a_worker_frozen_past_its_lease_settles_nothing(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     """It finds its jobs with another; what it finished meanwhile is refused, and said so."""
     job = await worker_program.wait_in_thread.submit(str(tmp_path / "go"))
@@ -169,15 +171,17 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
         frozen.send_signal(signal.SIGCONT)
         eventually(lambda: workers.entries("job.stale_refused"))
         done = workers.entries("job.completed")
-    assert [it.id for it in done] == [job.id]
+    assert [entry.id for entry in done] == [job.id]
     assert token == new.token > old.token
-    assert (await front.engine.inspect.counts(worker_program.QUEUE)).totals["completed"] == 1
+    assert (await submitting_app.engine.inspect.counts(worker_program.QUEUE)).totals[
+        "completed"
+    ] == 1
 
 
 @pytest.mark.parametrize("handler", [worker_program.leave, worker_program.leave_in_thread])
 async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
     server: EmbeddedServer,
-    front: Towpath,
+    submitting_app: Towpath,
     tmp_path: Path,
     handler: AppHandler[int, None, Any],
 ) -> None:
@@ -194,7 +198,7 @@ async def test_a_job_that_ends_its_worker_is_dead_after_its_attempts(
 
 
 async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     """The worker goes on; the reason says how the process ended."""
     job = await worker_program.leave_in_process.submit(7)
@@ -202,7 +206,7 @@ async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
         program = workers.start()
         dead = await ended(job)
         await (await worker_program.sell.submit()).result(within=SOON)
-        pids = {it.pid for it in workers.entries("began") if it.id == job.id}
+        pids = {entry.pid for entry in workers.entries("began") if entry.id == job.id}
         assert program.poll() is None
     assert (dead.state, dead.attempts) == (State.DEAD, 2)
     assert dead.reason == "ProcessDied: the handler's process ended with exit code 7"
@@ -210,14 +214,14 @@ async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
 
 
 async def test_processes_end_with_their_worker(
-    server: EmbeddedServer, front: Towpath, tmp_path: Path
+    server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     """Killed without a word: what they did must not go on beside the next attempt."""
     for _ in range(2):
         await worker_program.wait_in_process.submit(str(tmp_path / "never"))
     with programs(server.url, tmp_path) as workers:
         program = workers.start()
-        children = {it.pid for it in workers.began(2)}
+        children = {entry.pid for entry in workers.began(2)}
         program.kill()
         program.wait()
         eventually(lambda: all(is_gone(pid) for pid in children))

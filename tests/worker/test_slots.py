@@ -9,7 +9,7 @@ import pytest
 
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, slots, until_slots, working
+from tests.worker.running import SOON, LogLines, slots, until_slots, working
 from towpath.app.app import Towpath
 from towpath.clock import ManualClock, seconds
 from towpath.embedded import EmbeddedServer
@@ -21,54 +21,54 @@ from towpath.worker.handler import HandlerOptions
 from towpath.worker.worker import Worker
 
 
-class Room:
+class GatedCounter:
     """Counts who is inside at once."""
 
     def __init__(self) -> None:
         self.inside = self.most = self.came = 0
-        self.door = asyncio.Event()
+        self.gate = asyncio.Event()
 
-    async def visit(self) -> None:
+    async def enter(self) -> None:
         self.inside += 1
         self.came += 1
         self.most = max(self.most, self.inside)
-        await self.door.wait()
+        await self.gate.wait()
         self.inside -= 1
 
 
 class TestConcurrency:
     async def test_as_many_run_at_once_as_there_are_slots_and_no_more(self, app: Towpath) -> None:
         """Nothing is claimed for later either: another worker can have it at once."""
-        room = Room()
+        counter = GatedCounter()
 
         @app.handler("shop")
         async def sell(_: int) -> None:
-            await room.visit()
+            await counter.enter()
 
         await sell.submit_many(range(30))
         async with working(app, concurrency=7) as worker:
-            await meanwhile(lambda: room.inside == 7)
+            await meanwhile(lambda: counter.inside == 7)
             assert (await app.engine.inspect.counts("shop")).leased == 7
             assert await slots(worker) == {"busy": 7, "free": 0, "lost": 0}
-            room.door.set()
-            await meanwhile(lambda: room.came == 30)
-        assert room.most == 7
+            counter.gate.set()
+            await meanwhile(lambda: counter.came == 30)
+        assert counter.most == 7
 
     async def test_jobs_that_one_answer_does_not_carry_fill_the_slots_too(
         self, app: Towpath
     ) -> None:
         """An answer is short because its jobs are large: that does not mean there are no more."""
-        room = Room()
+        counter = GatedCounter()
 
         @app.handler("shop")
         async def sell(_: bytes) -> None:
-            await room.visit()
+            await counter.enter()
 
         await app.engine.queues.configure("shop", QueueOptions(max_payload=8 * 1024 * 1024))
         await sell.submit_many([bytes(5 * 1024 * 1024)] * 3)
         async with working(app, concurrency=6):
-            await meanwhile(lambda: room.inside == 3)
-            room.door.set()
+            await meanwhile(lambda: counter.inside == 3)
+            counter.gate.set()
 
     async def test_a_slot_that_is_free_is_filled_while_others_run(self, app: Towpath) -> None:
         """One slow job among quick ones: the rest of the slots never waits for it."""
@@ -90,11 +90,11 @@ class TestConcurrency:
     @pytest.mark.parametrize("other", [None, "other"])
     async def test_a_handler_may_have_fewer(self, app: Towpath, other: str | None) -> None:
         """Alone in its queue it is not even given more; beside another it keeps to its number."""
-        room = Room()
+        counter = GatedCounter()
 
         @app.handler("shop", concurrency=2)
         async def sell(_: int) -> None:
-            await room.visit()
+            await counter.enter()
 
         if other:
 
@@ -103,15 +103,15 @@ class TestConcurrency:
 
         await sell.submit_many(range(10))
         async with working(app, concurrency=20):
-            await meanwhile(lambda: room.inside == 2)
+            await meanwhile(lambda: counter.inside == 2)
             if not other:
                 assert (await app.engine.inspect.counts("shop")).leased == 2
-            room.door.set()
-            await meanwhile(lambda: room.came == 10)
-        assert room.most == 2
+            counter.gate.set()
+            await meanwhile(lambda: counter.came == 10)
+        assert counter.most == 2
 
     async def test_waiting_behind_others_of_the_handler_takes_none_of_its_time(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop", concurrency=1, time_limit=seconds(1))
         def sell(_: int) -> None:
@@ -130,7 +130,7 @@ class TestConcurrency:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=2))
         tickets = await own_pid.submit_many(range(50))
         async with working(app, concurrency=20):
-            pids = {await it.result(within=SOON) for it in tickets}
+            pids = {await ticket.result(within=SOON) for ticket in tickets}
         assert 1 <= len(pids) <= 2
 
     async def test_threads_are_as_many_as_slots(self, app: Towpath, gate: threading.Event) -> None:
@@ -143,7 +143,7 @@ class TestConcurrency:
         async with working(app, concurrency=3) as worker:
             await until_slots(worker, busy=3)
             gate.set()
-            used = {await it.result(within=SOON) for it in tickets}
+            used = {await ticket.result(within=SOON) for ticket in tickets}
         assert len(used) <= 3
 
 
@@ -197,11 +197,11 @@ class TestWeights:
 
     async def test_a_busy_queue_starves_no_other(self, app: Towpath) -> None:
         """Jobs that never end fill all slots but those that another queue is owed."""
-        room = Room()
+        counter = GatedCounter()
 
         @app.handler("busy", weight=10)
         async def busy(_: int) -> None:
-            await room.visit()
+            await counter.enter()
 
         @app.handler("calm")
         async def calm(_: int) -> str:
@@ -209,12 +209,12 @@ class TestWeights:
 
         await busy.submit_many(range(100))
         async with working(app, concurrency=4):
-            await meanwhile(lambda: room.inside == 4)
+            await meanwhile(lambda: counter.inside == 4)
             job = await calm.submit(1)
-            room.door.set()
+            counter.gate.set()
             assert await job.result(within=SOON) == "here"
             done = (await app.engine.inspect.counts("busy")).totals["completed"]
-        assert done < 100 or room.came <= 100
+        assert done < 100 or counter.came <= 100
 
     async def test_a_queue_that_was_empty_has_saved_up_nothing(self, app: Towpath) -> None:
         order: list[str] = []
@@ -248,7 +248,7 @@ class TestWhatAJobCosts:
         assert _scripts_run(server) < 1000 / 25
 
     async def test_an_idle_worker_asks_only_when_its_patience_ends(
-        self, app: Towpath, server: EmbeddedServer, lines: Lines
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         @app.handler("shop")
         async def sell(_: int) -> None: ...

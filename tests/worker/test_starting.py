@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.faults.slots import slot_of
-from tests.worker.running import SOON, Lines, working
+from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
@@ -23,7 +23,7 @@ HASTY = Limits(answer=milliseconds(300), give_up=seconds(1))
 
 class TestAServerThatIsAway:
     async def test_is_waited_for_by_an_app_and_its_worker(
-        self, stopped_server: EmbeddedServer, lines: Lines
+        self, stopped_server: EmbeddedServer, lines: LogLines
     ) -> None:
         app = Towpath(stopped_server.url)
 
@@ -92,7 +92,7 @@ async def _submitted(app: Towpath, queue: str) -> JobRef:
 
 class TestAQueueThatIsBroken:
     async def test_keeps_no_worker_from_serving_the_others(
-        self, server: EmbeddedServer, lines: Lines
+        self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Its key has another type: somebody else's program wrote it."""
         server.ask("SET", "{broken}:meta", "not a hash")
@@ -118,7 +118,7 @@ class TestAQueueThatIsBroken:
             await Worker(app).run()
 
     async def test_has_options_of_a_newer_release(
-        self, server: EmbeddedServer, lines: Lines
+        self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Neither its own workers' list of queues nor the other queues mind."""
         newer = '{"retry": {"type": "from_the_future"}}'
@@ -135,7 +135,7 @@ class TestAQueueThatIsBroken:
 
 
 class TestAServerWhoseMemoryIsFull:
-    async def test_gets_its_first_worker(self, lines: Lines) -> None:
+    async def test_gets_its_first_worker(self, lines: LogLines) -> None:
         """It goes on with the options that are stored: how else would it drain?"""
         with EmbeddedServer() as server:
             app = Towpath(server.url)

@@ -11,7 +11,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
-from tests.worker.running import SOON, Lines, ended, looked_at, working
+from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import hours, milliseconds, seconds
@@ -26,7 +26,7 @@ LEASE = seconds(1)
 
 
 class TestCancellingAJobThatRuns:
-    async def test_an_async_handler_is_cancelled(self, app: Towpath, lines: Lines) -> None:
+    async def test_an_async_handler_is_cancelled(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> None:
             try:
@@ -44,7 +44,7 @@ class TestCancellingAJobThatRuns:
         assert seen == [True]
 
     async def test_one_that_does_not_let_itself_be_cancelled_completes(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         """A completion that comes first wins."""
 
@@ -63,7 +63,7 @@ class TestCancellingAJobThatRuns:
             assert await job.result(within=SOON) == "sold all the same"
 
     async def test_a_handler_in_a_thread_sees_it_and_may_end(
-        self, app: Towpath, gate: threading.Event, lines: Lines
+        self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         class Stopped(Exception): ...
 
@@ -116,7 +116,9 @@ class TestCancellingAJobThatRuns:
 class TestALostLease:
     """Taken away by hand: the engine gives the job back under the lease's own token."""
 
-    async def test_ends_the_attempt_and_changes_nothing(self, app: Towpath, lines: Lines) -> None:
+    async def test_ends_the_attempt_and_changes_nothing(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> int:
             tokens.append(ctx.token)
@@ -135,7 +137,7 @@ class TestALostLease:
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 1
 
     async def test_what_a_thread_does_under_it_is_refused(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop")
         def sell(_: int, ctx: Context) -> int:
@@ -157,7 +159,7 @@ class TestALostLease:
         assert app.metrics.of("shop", "sell").stale_refused._value.get() == 1  # noqa: SLF001 # pyright: ignore
 
     async def test_kills_the_process_that_works_under_it(
-        self, app: Towpath, lines: Lines, tmp_path: Path
+        self, app: Towpath, lines: LogLines, tmp_path: Path
     ) -> None:
         loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
@@ -172,7 +174,7 @@ class TestALostLease:
 
 
 class TestARenewedLease:
-    async def test_lasts_as_long_as_the_handler(self, app: Towpath, lines: Lines) -> None:
+    async def test_lasts_as_long_as_the_handler(self, app: Towpath, lines: LogLines) -> None:
         """The job's own lease time decides, also where it is shorter than the worker's."""
 
         @app.handler("shop")
@@ -183,10 +185,12 @@ class TestARenewedLease:
         go = asyncio.Event()
         async with working(app, lease=seconds(30)):
             job = await sell.submit(lease=milliseconds(900))
-            first = await looked_at(job, lambda it: it.state is State.LEASED)
+            first = await looked_at(job, lambda info: info.state is State.LEASED)
             assert first.expires_at is not None
             end = first.expires_at
-            await looked_at(job, lambda it: it.expires_at and it.expires_at > end + seconds(1))
+            await looked_at(
+                job, lambda info: info.expires_at and info.expires_at > end + seconds(1)
+            )
             go.set()
             assert await job.result(within=SOON) == "sold"
         assert (await app.engine.inspect.counts("shop")).totals["reaped"] == 0

@@ -18,7 +18,7 @@ from prometheus_client import generate_latest
 from tests.telemetry.streams import ROOT
 from tests.waiting import eventually_async
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, ended, working
+from tests.worker.running import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
@@ -75,7 +75,7 @@ class TestMetrics:
         assert value(text, "towpath_jobs_completed_total", 'handler="sell"') == 1
         assert value(text, "towpath_queues_readable", "") == 0
 
-    async def test_count_redeliveries(self, app: Towpath, lines: Lines) -> None:
+    async def test_count_redeliveries(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
@@ -88,7 +88,7 @@ class TestMetrics:
 
 
 class TestLines:
-    async def test_tell_a_workers_life_in_order(self, app: Towpath, lines: Lines) -> None:
+    async def test_tell_a_workers_life_in_order(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(n: int) -> None: ...
 
@@ -111,7 +111,7 @@ class TestLines:
         stopped = lines.of("worker.stopped")[0]
         assert (stopped["jobs"], stopped["released"], stopped["code"]) == (1, 0, 0)
 
-    async def test_tell_how_long_a_job_waited_and_ran(self, app: Towpath, lines: Lines) -> None:
+    async def test_tell_how_long_a_job_waited_and_ran(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> None:
             ctx.progress("x")
@@ -124,7 +124,7 @@ class TestLines:
         assert 0 <= line["waited"] < 5
         assert 0 < line["ran"] < 5
 
-    async def test_hold_no_payload(self, app: Towpath, lines: Lines) -> None:
+    async def test_hold_no_payload(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell(secret: int) -> None: ...
 
@@ -154,10 +154,10 @@ class TestLines:
                     await job.result(within=SOON)
             logging.getLogger("mine").warning("closed")
         found = [json.loads(line) for line in stream.getvalue().splitlines()]
-        mine = {it["event"]: it for it in found if it.get("logger") == "mine"}
+        mine = {line["event"]: line for line in found if line.get("logger") == "mine"}
         said = ("sold 1", "sold 2", "counted 3")
-        assert [mine[it]["job"] for it in said] == [job.id for job in jobs]
-        assert [mine[it]["handler"] for it in said] == ["sell", "sell", "count"]
+        assert [mine[words]["job"] for words in said] == [job.id for job in jobs]
+        assert [mine[words]["handler"] for words in said] == ["sell", "sell", "count"]
         assert (mine["counted 3"]["queue"], mine["counted 3"]["attempt"]) == ("till", 1)
         assert "job" not in mine["closed"]
 
@@ -168,9 +168,9 @@ class TestLines:
                 job = await log_lines.submit()
                 await job.result(within=SOON)
         found = [json.loads(line) for line in stream.getvalue().splitlines()]
-        mine = [it for it in found if it.get("logger") == "mine"]
-        assert [it["event"].partition("\n")[0] for it in mine] == ["sold 7", "failed"]
-        assert [(it["job"], it["handler"]) for it in mine] == [(job.id, "log_lines")] * 2
+        mine = [line for line in found if line.get("logger") == "mine"]
+        assert [line["event"].partition("\n")[0] for line in mine] == ["sold 7", "failed"]
+        assert [(line["job"], line["handler"]) for line in mine] == [(job.id, "log_lines")] * 2
         assert "ValueError: invalid literal" in mine[1]["event"]
 
 
@@ -190,7 +190,7 @@ class TestSpans:
         spans = told(server.url)
         request = named(spans, "request")
         process = named(spans, "process shop", inside=named(spans, "inside 1"))
-        submit = next(it for it in spans if it["id"] == process["parent"])
+        submit = next(span for span in spans if span["id"] == process["parent"])
         assert (submit["name"], submit["parent"]) == ("submit shop", request["id"])
         assert process["links"] == [submit["id"]]
         assert process["trace"] == request["trace"]
@@ -200,7 +200,7 @@ class TestSpans:
         failed = named(spans, "process shop", inside=named(spans, "inside 2"))
         assert failed["status"][0] == "ERROR"
         assert failed["attributes"]["error.type"] == "ValueError"
-        assert "canary" not in str([it for it in spans if it["name"].startswith("process")])
+        assert "canary" not in str([span for span in spans if span["name"].startswith("process")])
 
         snoozed = named(spans, "process shop", inside=named(spans, "inside 3"))
         assert snoozed["status"][0] != "ERROR", "it was put off, not failed"
@@ -230,7 +230,7 @@ def named(
 ) -> dict[str, Any]:
     """The span of that name; with *inside*, the one around it."""
     around = None if inside is None else inside["parent"]
-    [found] = [it for it in spans if it["name"] == name and around in (None, it["id"])]
+    [found] = [span for span in spans if span["name"] == name and around in (None, span["id"])]
     return found
 
 

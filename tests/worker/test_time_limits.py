@@ -8,7 +8,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually
 from tests.worker import pool
 from tests.worker.programs import is_gone
-from tests.worker.running import SOON, Lines, ended, until_slots, working
+from tests.worker.running import SOON, LogLines, ended, until_slots, working
 from towpath.app.app import Towpath
 from towpath.app.blocking import Blocking
 from towpath.clock import milliseconds, seconds
@@ -24,7 +24,7 @@ REASON = "TimeLimit: the handler took longer than 0:00:00.300000"
 
 
 class TestAnAsyncHandler:
-    async def test_is_cancelled_and_its_slot_is_free(self, app: Towpath, lines: Lines) -> None:
+    async def test_is_cancelled_and_its_slot_is_free(self, app: Towpath, lines: LogLines) -> None:
         cancelled: list[bool] = []
 
         @app.handler("shop", time_limit=SHORT, retry=Never())
@@ -48,7 +48,7 @@ class TestAnAsyncHandler:
         assert not lines.of("slot.lost")
 
     async def test_that_does_not_end_loses_its_slot_until_it_does(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         """The job does not wait for that: it fails when the patience is over."""
         go = asyncio.Event()
@@ -75,7 +75,7 @@ class TestAnAsyncHandler:
         assert (await app.engine.inspect.counts("shop")).totals["failed"] == 1
 
     async def test_that_blocks_the_loop_is_failed_by_the_heartbeat(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         """Its job goes to others while it still blocks; the leases beside it stay."""
 
@@ -103,7 +103,7 @@ class TestAnAsyncHandler:
         assert {"loop.blocked"} == {"loop.blocked", "job.lost"} & lines.events()
 
     async def test_goes_on_when_the_loop_does(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         """No slot is lost to a handler that ends as soon as it can be told."""
         cancelled: list[bool] = []
@@ -148,11 +148,11 @@ class TestAnAsyncHandler:
         async with working(app, concurrency=10):
             await _open_when_dead(app, gate)
             found = [await ended(job) for job in jobs]
-        assert [it.state for it in found] == [State.DEAD, *[State.DONE] * 3]
+        assert [job.state for job in found] == [State.DEAD, *[State.DONE] * 3]
         assert sorted(ran) == [0, 1, 2, 3]
 
     async def test_is_spoken_of_while_it_still_blocks(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         """Whoever reads the log at that time has to learn which job it is."""
         told: list[str] = []
@@ -189,7 +189,7 @@ def _open_when_dead(
 
 class TestAHandlerInAThread:
     async def test_is_left_behind_and_its_slot_is_lost(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop", time_limit=SHORT, retry=Never())
         def sell(_: int, ctx: Context) -> None:
@@ -206,7 +206,7 @@ class TestAHandlerInAThread:
         assert [line["ended"] for line in lines.of("job.timed_out")] == ["abandoned"]
 
     async def test_the_worker_ends_when_all_slots_are_lost(
-        self, app: Towpath, lines: Lines, gate: threading.Event
+        self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         """With an exit code that has it started again."""
 
@@ -217,14 +217,14 @@ class TestAHandlerInAThread:
         jobs = await sell.submit_many([1, 2])
         code = await Worker(app, concurrency=2).run()
         assert code == ExitCode.SLOTS_LOST == 1
-        assert [(await ended(it)).reason for it in jobs] == [REASON] * 2
+        assert [(await ended(job)).reason for job in jobs] == [REASON] * 2
         assert lines.of("slots.exhausted")[0]["concurrency"] == 2
         assert lines.of("worker.stopped")[0]["code"] == 1
 
 
 class TestAHandlerInAProcess:
     async def test_is_killed_and_its_slot_is_free(
-        self, app: Towpath, lines: Lines, tmp_path: Path
+        self, app: Towpath, lines: LogLines, tmp_path: Path
     ) -> None:
         options = HandlerOptions(processes=1, time_limit=seconds(5), retry=Never())
         loop = app.add("loops", pool.never_end.function, options)

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.worker.running import Lines, looked_at, working
+from tests.worker.running import LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -29,7 +29,7 @@ async def test_a_snooze_lasts_as_long_as_it_says(app: Towpath, server: EmbeddedS
     set_ahead(server, hours(1))
     async with working(app):
         ticket = await sell.submit()
-        job = await looked_at(ticket, lambda it: it.state is State.DELAYED)
+        job = await looked_at(ticket, lambda info: info.state is State.DELAYED)
     assert job.due_at is not None
     assert job.due_at - datetime.now(UTC) > seconds(20)
 
@@ -47,17 +47,17 @@ async def test_a_renewed_lease_lasts_as_long_as_the_first(
     set_ahead(server, by)
     async with working(app, lease=seconds(6)):
         ticket = await sell.submit()
-        first = await looked_at(ticket, lambda it: it.state is State.LEASED)
+        first = await looked_at(ticket, lambda info: info.state is State.LEASED)
         assert first.expires_at is not None
         until = first.expires_at
-        job = await looked_at(ticket, lambda it: it.expires_at and it.expires_at != until)
+        job = await looked_at(ticket, lambda info: info.expires_at and info.expires_at != until)
         assert job.expires_at is not None
         assert job.expires_at > until
         assert job.token == first.token
 
 
 async def test_what_is_logged_is_the_time_that_was_waited(
-    app: Towpath, server: EmbeddedServer, lines: Lines
+    app: Towpath, server: EmbeddedServer, lines: LogLines
 ) -> None:
     told: list[Duration] = []
 

@@ -65,7 +65,7 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
     paths = [f"--pythonpath={sys.executable}", str(GOOD), str(wrong)]
     done = subprocess.run([*command, *paths], cwd=ROOT, capture_output=True, check=False)
     found: list[dict[str, Any]] = msgspec.json.decode(done.stdout)["generalDiagnostics"]
-    return [(Path(it["file"]).name, it["range"]["start"]["line"]) for it in found]
+    return [(Path(error["file"]).name, error["range"]["start"]["line"]) for error in found]
 
 
 def test_what_a_user_writes_has_the_types_it_says(errors: list[tuple[str, int]]) -> None:

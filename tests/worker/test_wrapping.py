@@ -7,7 +7,7 @@ import pytest
 
 from tests.waiting import eventually_async
 from tests.worker import pool
-from tests.worker.running import SOON, Lines, ended, working
+from tests.worker.running import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.clock import steady
 from towpath.engine.retry import Never
@@ -20,25 +20,25 @@ from towpath.worker.middleware import CallNext
 
 class TestAWrapper:
     async def test_is_around_the_handler_the_first_one_outermost(self, app: Towpath) -> None:
-        diary: list[str] = []
+        journal: list[str] = []
 
         def noting(name: str) -> Any:
             async def note(ctx: Context, call_next: CallNext) -> Any:
-                diary.append(f"{name} {ctx.id}")
+                journal.append(f"{name} {ctx.id}")
                 value = await call_next()
-                diary.append(f"{name} {value}")
+                journal.append(f"{name} {value}")
                 return value
 
             return note
 
         @app.handler("shop")
         async def sell(n: int) -> int:
-            diary.append("sell")
+            journal.append("sell")
             return n
 
         async with working(app, middleware=[noting("a"), noting("b")]):
             assert await (await sell.submit(7, id="x")).result(within=SOON) == 7
-        assert diary == ["a x", "b x", "sell", "b 7", "a 7"]
+        assert journal == ["a x", "b x", "sell", "b 7", "a 7"]
 
     async def test_changes_a_result_but_does_not_lose_it(self, app: Towpath) -> None:
         async def plus_one(ctx: Context, call_next: CallNext) -> Any:
@@ -80,7 +80,7 @@ class TestAWrapper:
                 await (await sell.submit(0)).result(within=SOON)
 
     async def test_that_never_calls_or_calls_twice_fails_the_attempt(
-        self, app: Towpath, lines: Lines
+        self, app: Towpath, lines: LogLines
     ) -> None:
         ran: list[int] = []
 
@@ -102,7 +102,7 @@ class TestAWrapper:
             dead = await ended(await sell.submit(2))
             assert "called call_next a second time" in str(dead.reason)
         assert ran == [2]
-        assert {it["error"] for it in lines.of("middleware.failed")} == {"MiddlewareInvalid"}
+        assert {line["error"] for line in lines.of("middleware.failed")} == {"MiddlewareInvalid"}
 
 
 class TestAStoppedAttempt:
@@ -138,7 +138,7 @@ class TestAStoppedAttempt:
             await eventually_async(leased)
             await job.cancel()
             assert (await ended(job)).state is State.CANCELLED
-        assert [type(it) for it in seen] == [AttemptStopped, AttemptStopped]
+        assert [type(error) for error in seen] == [AttemptStopped, AttemptStopped]
 
     async def test_in_a_thread_that_breaks_off_is_not_completed(self, app: Towpath) -> None:
         begun, errors = asyncio.Event(), list[str]()

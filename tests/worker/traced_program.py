@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.telemetry.traced import described
+from tests.telemetry.traced_program import described
 from towpath.app.app import Towpath
 from towpath.clock import hours
 from towpath.worker.context import Snooze

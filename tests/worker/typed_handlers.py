@@ -21,27 +21,27 @@ class Mail(msgspec.Struct):
 
 
 @app.handler("mails", name="plain")
-async def plain(it: Mail) -> int:
-    return len(it.to)
+async def plain(mail: Mail) -> int:
+    return len(mail.to)
 
 
 @app.handler("mails", name="with-context")
-async def with_context(it: Mail, ctx: Context) -> int:
+async def with_context(mail: Mail, ctx: Context) -> int:
     return ctx.attempt
 
 
 @app.handler("mails", name="by-name")
-async def by_name(it: Mail, *, ctx: Context) -> int:
+async def by_name(mail: Mail, *, ctx: Context) -> int:
     return ctx.attempt
 
 
 @app.handler("mails", name="context-first")
-async def context_first(ctx: Context, it: Mail) -> int:
+async def context_first(ctx: Context, mail: Mail) -> int:
     return ctx.attempt
 
 
 @app.handler("mails", name="optional")
-async def optional(it: Mail, ctx: Context | None = None) -> int:
+async def optional(mail: Mail, ctx: Context | None = None) -> int:
     return ctx.attempt if ctx else 0
 
 
@@ -61,28 +61,28 @@ async def only_by_name(*, ctx: Context) -> int:
 
 
 @app.handler("mails", name="anything")
-async def anything(it: object) -> int:
+async def anything(payload: object) -> int:
     return 1
 
 
 @app.handler("mails", name="default")
-async def default(it: int = 3) -> int:
-    return it
+async def default(count: int = 3) -> int:
+    return count
 
 
 @app.handler("threads", name="plain")
-def thread(it: Mail) -> str:
-    return it.to
+def thread(mail: Mail) -> str:
+    return mail.to
 
 
 @app.handler("threads", name="context-first")
-def thread_context_first(ctx: Context, it: Mail) -> str:
-    return it.to
+def thread_context_first(ctx: Context, mail: Mail) -> str:
+    return mail.to
 
 
 @app.handler("threads", name="by-name")
-def thread_by_name(it: Mail, *, ctx: Context) -> str:
-    return it.to
+def thread_by_name(mail: Mail, *, ctx: Context) -> str:
+    return mail.to
 
 
 @app.handler("threads", name="only-context")
@@ -95,8 +95,8 @@ async def nightly(ctx: Context) -> None: ...
 
 
 @app.handler("invoices", name="send", record=True)
-async def send(it: Mail) -> int:
-    return len(it.to)
+async def send(mail: Mail) -> int:
+    return len(mail.to)
 
 
 Loop = Coroutine[Any, Any, int]

@@ -1,8 +1,8 @@
-"""A program with a worker, for tests that kill it. It keeps a diary.
+"""A program with a worker, for tests that kill it. It keeps a journal.
 
-    python -m tests.worker.worker_program <url> <diary> <lease in ms> <grace in ms> <concurrency>
+    python -m tests.worker.worker_program <url> <journal> <lease in ms> <grace in ms> <concurrency>
 
-Each line of the diary is written in one piece to a file that is only appended to: whatever ends
+Each line of the journal is written in one piece to a file that is only appended to: whatever ends
 the process, the lines before are whole. `began` is written by a handler with its token, id and
 process; the rest are lines of the log, `job.completed` for what the store accepted.
 """
@@ -22,14 +22,14 @@ from towpath.telemetry.logs import LogLine
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 
-DIARY = "TOWPATH_TEST_DIARY"
+JOURNAL = "TOWPATH_TEST_JOURNAL"
 QUEUE = "shop"
 app = Towpath("")
 
 
 def write(word: str, *more: object) -> None:
-    """A line of the diary."""
-    file = os.open(os.environ[DIARY], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    """A line of the journal."""
+    file = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.write(file, (" ".join(map(str, [word, *more])) + "\n").encode())
     os.close(file)
 
@@ -117,7 +117,7 @@ SPOKEN_OF = (
 )
 
 
-class Accepted(logging.Handler):
+class AcceptedHandler(logging.Handler):
     """What the store accepted."""
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -129,10 +129,10 @@ class Accepted(logging.Handler):
 
 
 def main() -> int:
-    url, diary, lease, grace, concurrency = sys.argv[1:]
+    url, journal, lease, grace, concurrency = sys.argv[1:]
     app.url = url
-    os.environ[DIARY] = diary
-    logging.getLogger("towpath").addHandler(Accepted())
+    os.environ[JOURNAL] = journal
+    logging.getLogger("towpath").addHandler(AcceptedHandler())
     logging.getLogger("towpath").setLevel(logging.INFO)
     worker = Worker(
         app,

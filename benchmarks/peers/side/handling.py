@@ -19,7 +19,7 @@ REPORT = "BENCH_REPORT"
 
 
 @dataclass
-class Storm:
+class StormProgress:
     """What was seen so far of many jobs that fall due together."""
 
     ran: int = 0
@@ -32,7 +32,7 @@ class Storm:
 
 _counts: defaultdict[str, itertools.count[int]] = defaultdict(lambda: itertools.count(1))
 _began: dict[str, tuple[float, float]] = {}
-_storms: dict[str, Storm] = {}
+_storms: dict[str, StormProgress] = {}
 
 
 def handled(payload: dict[str, Any]) -> float:
@@ -67,7 +67,7 @@ def _drained(run: str, jobs: int) -> None:
 
 def _stormed(run: str, jobs: int, due_ms: float) -> None:
     """One of many that fall due together; told when the last of them runs."""
-    now, storm = time.time() * 1000, _storms.setdefault(run, Storm())
+    now, storm = time.time() * 1000, _storms.setdefault(run, StormProgress())
     storm.ran += 1
     storm.behind += due_ms < storm.latest
     storm.early += now < due_ms

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 
-from benchmarks.peers.side.family import kill_family
+from benchmarks.peers.side.process_tree import kill_tree
 
 
 def main() -> int:
@@ -21,7 +21,7 @@ def main() -> int:
     watching.start()
     code = child.wait()
     if closed.is_set():
-        watching.join()  # the child was the first of its family to be killed, not the last
+        watching.join()  # the child was the first of its tree to be killed, not the last
     return code
 
 
@@ -29,7 +29,7 @@ def _watch(closed: threading.Event) -> None:
     while os.read(0, 1):
         pass
     closed.set()
-    kill_family(os.getpid())
+    kill_tree(os.getpid())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a Python user writes: an app, its handlers, and jobs for them.
+"""The app: its handlers, its middleware, and the connection that they share.
 
 app = Towpath("redis://localhost")
 
@@ -58,15 +58,19 @@ Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
 class Towpath(Handlers):
     """An app: handlers for queues on one deployment of Redis or Valkey.
 
-    Making one connects nothing. `async with app` connects, and does not wait for a server that is
-    away: jobs can be submitted when it is back. Entered again by somebody else in the
-    same loop, it is shared and closed when the last one leaves. Without a *url* the settings
-    decide when it is first needed: `REDIS_URL`, `TOWPATH_URL` or `towpath.toml`.
+    *url* is the address of the server. Without it, the settings decide at first use: `REDIS_URL`,
+    `TOWPATH_URL` or `towpath.toml`. *ledger* is a `Ledger` or the URL of its database; handlers
+    with `record=True` need it. *clock* is for tests, *limits* says how long to wait for the server,
+    and *declared* is the durability of a server that does not tell it.
 
-    *middleware* runs around attempts, *submit_middleware* around submits, the first outermost.
-    *lifespan* is an async function with one `yield`: it makes what handlers share (`ctx.state`),
-    once per worker and once per process of a handler with `processes=`, never where jobs are only
-    submitted; its start and its end have *lifespan_limit* each.
+    Creating an app opens no connection; `async with app` does. It does not wait for a server that
+    is unreachable: submits work once the server is back. The app may be entered several times in
+    one event loop; it is closed when the last block ends.
+
+    *middleware* wraps attempts, *submit_middleware* wraps submits; the first one is the outermost.
+    *lifespan* is an async function with one `yield`; handlers get the yielded value as `ctx.state`.
+    It runs once per worker, and once per process of a handler with `processes=`, but not where jobs
+    are only submitted. Its start and its end may take *lifespan_limit* each.
     """
 
     version = version("towpath")
@@ -105,10 +109,12 @@ class Towpath(Handlers):
     # ── handlers ─────────────────────────────────────────────────────────────────────────
 
     def include(self, *groups: Handlers) -> None:
-        """Take in the handlers of other modules, with their recurring work: a whole group, or none.
+        """Add the handlers and schedules of other modules to the app.
 
-        What is declared there later is taken in as well. Without effect the second time. Raises
-        HandlerInvalid for a name that is taken, and for handlers of another app; LedgerMissing.
+        Handlers that are declared in a group later are added as well. Including a group again has
+        no effect. Raises HandlerInvalid for a handler whose name is taken and for a group of
+        another app, and LedgerMissing for a handler with `record=True` in an app without a ledger;
+        then nothing of that group is added.
         """
         for group in groups:
             if group.included_in is self:
@@ -147,14 +153,14 @@ class Towpath(Handlers):
     remove.__doc__ = Handlers.remove.__doc__
 
     def around_workers(self, run: Around) -> None:
-        """Enter what *run* makes of a worker before it claims its first job, and leave it after its
-        last one was settled: for those who bring handlers and have to know of their workers.
+        """Internal: enter what *run* returns for a worker before it claims its first job, and leave
+        it after its last job was settled.
         """
         self._around.append(run)
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[Any]:
-        """What handlers share in this process, while it runs jobs. Raises LifespanFailed."""
+        """Internal: the state that handlers share in this process. Raises LifespanFailed."""
         if self._lifespan is None:
             yield NO_STATE
         else:
@@ -163,7 +169,7 @@ class Towpath(Handlers):
 
     @asynccontextmanager
     async def around(self, worker: AtWork) -> AsyncGenerator[None]:
-        """All that runs around *worker*."""
+        """Internal: everything that runs around *worker*."""
         async with AsyncExitStack() as stack:
             for run in self._around:
                 await stack.enter_async_context(run(worker))
@@ -184,22 +190,24 @@ class Towpath(Handlers):
 
     @property
     def schedules(self) -> Schedules:
-        """The schedules that are kept in the store, while the app is entered."""
+        """The schedules of the server: list, create, change, pause, fire and delete them. Only
+        while the app is entered.
+        """
         return self.engine.schedules
 
     async def keep_firing(self, queues: Container[str], log: Log) -> None:
-        """Fire the recurring work of *queues*, as these are at the time and whoever declared it."""
+        """Internal: fire the schedules of *queues* that code declares, until cancelled."""
         await keep_firing(self.engine, self.recurrences, queues=queues, clock=self._clock, log=log)
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:
-        """Fire the recurring work of *queues* that is due now."""
+        """Internal: fire the schedules of *queues* that code declares and that are due now."""
         await fire_due(self.engine, self.recurrences, queues=queues, log=log)
 
     # ── the way to the server ────────────────────────────────────────────────────────────
 
     @property
     def url(self) -> str:
-        """The server's address: as it was given, or what the settings say. Raises InvalidOption."""
+        """The address of the server, as given or from the settings. Raises InvalidOption."""
         if not self._url:
             from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
 
@@ -209,7 +217,7 @@ class Towpath(Handlers):
 
     @property
     def names_url(self) -> bool:
-        """Whether an address was given, or the settings were asked for it."""
+        """Internal: whether the address is known without a look at the settings."""
         return bool(self._url)
 
     @url.setter
@@ -225,37 +233,39 @@ class Towpath(Handlers):
 
     @property
     def engine(self) -> Engine:
-        """The engine behind it, for everything that has no shorter way."""
+        """The engine of the app, for everything that handlers and jobs do not offer. Only while the
+        app is entered.
+        """
         return self._connection.engine
 
     @property
     def blocking(self) -> Blocking:
-        """Runs the engine's calls for code without an event loop; connected at first use."""
+        """Calls the engine from code without an event loop; connects at first use."""
         return self._connection.blocking
 
     @property
     def ledger(self) -> Ledger:
-        """The database that keeps the records, while the app is entered. Raises LedgerMissing."""
+        """The ledger of the app. Only while the app is entered. Raises LedgerMissing."""
         return self._connection.ledger
 
     @property
     def keeps_records(self) -> bool:
-        """Whether it has a ledger."""
+        """Whether the app has a ledger."""
         return self._connection.keeps_records
 
     @property
     def ledger_url(self) -> str | None:
-        """Where its ledger is, if that was said as a URL."""
+        """Internal: the URL of the ledger, if it was given as one."""
         return self._connection.ledger_url
 
     @property
     def recorder(self) -> Recorder:
-        """What a worker asks before an attempt and tells after it."""
+        """Internal: what a worker asks before an attempt and tells after it."""
         return self._connection.recorder
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
-        """Another engine on the same server, not yet entered; one with *limits* of its own is for
-        a part that tells of its trouble itself.
+        """Internal: another engine on the same server, not yet entered. One with its own *limits*
+        logs nothing: its user reports its errors.
         """
         return self._make_engine(
             self.url,
@@ -274,10 +284,12 @@ class Towpath(Handlers):
         engine: Callable[..., Engine] = Engine,
         ledger: Ledger | str | None = None,
     ) -> Generator[Self]:
-        """Another server, clock, kind of engine and ledger until the end of the block: for tests.
+        """Internal: use another server, clock, kind of engine and ledger until the block ends; for
+        tests.
 
-        Whoever connects inside of it, `.blocking` too, reaches that server, and must leave the
-        app before it ends. What was connected before stays so, and is back in use afterwards.
+        Whoever connects inside the block, also through `.blocking`, reaches that server and must
+        leave the app before the block ends. Connections from before stay open and are used again
+        afterwards.
         """
         before = self._url, self._clock, self._make_engine, self.metrics
         self._url, self._clock, self._make_engine = url, clock, engine

@@ -1,4 +1,4 @@
-"""The engine from code without an event loop: scripts, Django views, notebooks.
+"""Calling the engine from code without an event loop: scripts, Django views, notebooks.
 
     with Blocking(Engine("redis://localhost")) as blocking:
         job = blocking.run(lambda engine: engine.submit("thumbnails", b"cat.png")).job

@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class BlockingHandler(Generic[T, R]):
-    """The same for code without an event loop: scripts, Django views, notebooks.
+    """Submits to a handler from code without an event loop: scripts, Django views, notebooks.
 
     The app need not be entered: a loop in a thread of its own is connected at first use.
     """

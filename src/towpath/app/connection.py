@@ -1,4 +1,4 @@
-"""What the handlers of an app share, and the parts of a server: an engine, and a ledger if any."""
+"""What the handlers of an app and the parts of a server share: an engine, and a ledger if any."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Declaring handlers: `@app.handler(…)`, and the same for modules whose app is elsewhere."""
+"""Declaring handlers: `@app.handler(…)`, and `Handlers` for modules that do not have the app."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Key = tuple[str, str | None]
 
 
 class HandlerKeywords(TypedDict, total=False):
-    """What may be said about a handler: see HandlerOptions."""
+    """The options of a handler, as keywords; see HandlerOptions."""
 
     name: str | None
     retry: RetryPolicy | None
@@ -39,15 +39,15 @@ class HandlerKeywords(TypedDict, total=False):
 
 
 class Handlers:
-    """Handlers of a module, for an app that is made elsewhere: `app.include(handlers)`.
+    """The handlers of a module whose app is in another module: `app.include(handlers)`.
 
         handlers = Handlers()
 
         @handlers.handler("mails")
         async def send(mail: Mail) -> None: ...
 
-    Jobs can be submitted to them as soon as they are included; those that are declared later are
-    the app's at once.
+    Jobs can be submitted to the handlers once the group is included in an app. Handlers that are
+    declared after that belong to the app at once.
     """
 
     def __init__(self) -> None:
@@ -59,16 +59,17 @@ class Handlers:
 
     @property
     def handlers(self) -> Sequence[AppHandler[Any, Any, Any]]:
-        """All handlers, in the order they were declared."""
+        """All handlers, in the order in which they were declared."""
         return list(self._handlers.values())
 
     def handler(self, queue: str, **options: Unpack[HandlerKeywords]) -> Decorator:
         """Make a function the handler of *queue*: `@app.handler("reviews", time_limit=minutes(5))`.
 
-        The function takes the payload, checked against its annotation, and a `Context` where one
-        is annotated. Async functions run in the worker's loop, plain ones in threads, with
-        `processes=` in processes. Raises HandlerInvalid for what nobody could call, and for a
-        second handler of the queue under the same name (or the second without one).
+        The function gets the payload, checked against its annotation, and a `Context` if a
+        parameter is annotated so. Async functions run in the worker's event loop, plain ones in
+        threads, or in processes with `processes=`. *options* are the fields of `HandlerOptions`.
+        Raises HandlerInvalid for a function that cannot be called this way, and if the queue has a
+        handler of the same name (or another one without a name).
         """
         if callable(queue):
             raise HandlerInvalid(
@@ -79,13 +80,15 @@ class Handlers:
     def add(
         self, queue: str, function: Callable[..., Any], options: HandlerOptions
     ) -> AppHandler[Any, Any, Any]:
-        """What the decorator does."""
+        """Make *function* the handler of *queue*, as the decorator `handler` does. Raises
+        HandlerInvalid.
+        """
         handler = AppHandler[Any, Any, Any](queue, function, options)
         self.keep(handler)
         return handler
 
     def keep(self, handler: AppHandler[Any, Any, Any]) -> None:
-        """Have *handler* among the others; in the app too, if these are included in one."""
+        """Internal: add *handler*, also to the app that includes this group."""
         self._require_new(handler)
         if self.included_in is not None:
             self.included_in.keep(handler)
@@ -99,12 +102,13 @@ class Handlers:
             raise HandlerInvalid(handler.name, rule=f"{rule}: give one a `name=`")
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
-        """Let *handler* go, with its recurring work: workers that run claim nothing more for it.
+        """Remove *handler* and the schedules that code declares for it. Running workers stop
+        claiming for it.
 
-        What they run already goes on to its end; what a claim on its way brings is given back. Its
-        jobs wait in the queue for whoever serves it next. In a queue that other handlers share, a
-        job that asks for this one is dead as soon as it is claimed, as one for any handler that is
-        not there. Without effect the second time. Raises HandlerInvalid for another app's.
+        Attempts that run are finished; jobs that a claim just brought are given back. The jobs of
+        the queue wait for the next worker that serves it. If the queue has other handlers, a job
+        for this one is dead as soon as it is claimed. Removing a handler again has no effect.
+        Raises HandlerInvalid for a handler of another app.
         """
         if self.included_in is not None:
             self.included_in.remove(handler)
@@ -115,13 +119,13 @@ class Handlers:
             self._tell_followers()
 
     def forget(self, handler: AppHandler[Any, Any, Any]) -> None:
-        """Have it no more: its app has let it go."""
+        """Internal: forget *handler*, which the app has removed."""
         self._handlers.pop((handler.queue, handler.named), None)
 
     @contextmanager
     def followed(self, changed: Callable[[], None]) -> Generator[None]:
-        """Call *changed* after each change of the handlers, in the thread that made it, until the
-        end of the block. Workers follow their app this way.
+        """Internal: call *changed* after each change of the handlers, in the thread that made it,
+        until the block ends. Workers follow their app this way.
         """
         self._followers.append(changed)
         try:
@@ -144,10 +148,11 @@ class Handlers:
     ) -> Decorator:
         """Make a function a handler that runs on a schedule: `@app.recurring("0 3 * * *")`.
 
-        *when* is a cron expression, in the time zone *tz*, or an `Every`. The function is called
-        with no payload; its `Context` has the instant in `headers["scheduled"]`. Its name, or
-        `name=`, tells it from others over restarts. Raises InvalidOption, InvalidName,
-        HandlerInvalid.
+        *when* is a cron expression in the time zone *tz* (default: UTC), or an `Every`. *missed*
+        says what happens to firings that no worker made in time. The function gets no payload; its
+        `Context` has the time of the firing in `headers["scheduled"]`. The schedule is known by the
+        name of the function, or by `name=`: keep it over restarts. Raises InvalidOption,
+        InvalidName, HandlerInvalid.
         """
         planned = schedule(when, tz=tz)
 
@@ -197,10 +202,11 @@ class Handlers:
         missed: Missed = Missed.ONCE,
         **options: Unpack[JobOptions],
     ) -> Recurrence:
-        """Submit *payload* to *handler* again and again: fired by any worker, each firing once.
+        """Submit *payload* to *handler* on a schedule. Any worker fires it; each firing is one job.
 
-        `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. The name is the
-        handler's unless one is given. Raises InvalidOption, InvalidName, PayloadInvalid.
+        `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. *when*, *tz* and *missed*
+        are those of `recurring`; the default of *name* is the name of the handler; *options* are
+        those of the jobs. Raises InvalidOption, InvalidName, PayloadInvalid.
         """
         called = handler.name if name is None else name
         recurrence = handler.recurrence(called, schedule(when, tz=tz), payload, missed, options)

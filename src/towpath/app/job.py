@@ -45,17 +45,17 @@ _RENAMED = {
 
 
 class Job(msgspec.Struct, Generic[R], frozen=True):
-    """A submitted job: what `handler.submit` returns, and `handler.job(id)`.
+    """A submitted job: what `handler.submit` and `handler.job(id)` return.
 
-    Having one asks nobody: each method looks at the job as it is then.
+    Holding one asks nobody; each method reads the job as it is then.
     """
 
     ref: JobRef
-    """Its queue and its id, as the engine's verbs take them."""
+    """Its queue and its id, as the methods of the engine take them."""
     _connection: Connection
     _form: PayloadForm[Any]
     existed: bool = False
-    """Whether an earlier submit under the same id had made it."""
+    """Whether the job existed before this submit, under the same id."""
 
     @property
     def id(self) -> JobId:
@@ -64,15 +64,17 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def queue(self) -> QueueName:
-        """The queue that it is in."""
+        """The queue of the job."""
         return self.ref.queue
 
     async def state(self) -> State:
-        """Its state now; GONE if it ended and is no longer kept, or never existed."""
+        """The state of the job now. GONE if it ended and is no longer kept, or never existed."""
         return await self._connection.engine.inspect.state(self.ref)
 
     async def info(self) -> JobInfo:
-        """All that is known of it now. Raises JobNotFound; of a recorded job, RecordNotFound."""
+        """Everything known about the job now. Raises JobNotFound; for a job with a record,
+        RecordNotFound.
+        """
         return await self._connection.engine.inspect.job(self.ref)
 
     @overload
@@ -80,39 +82,40 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
     @overload
     async def progress(self, kind: type[P]) -> P | None: ...
     async def progress(self, kind: Any = Any) -> Any:
-        """What its handler told last with `ctx.progress`, None if it told nothing yet.
+        """The handler's last `ctx.progress` note, or None if there is none yet.
 
-        As JSON has it, or as a *kind*: `await job.progress(Step)` gives a `Step`. A note of bytes
-        that are no JSON stays bytes. Raises JobNotFound, and PayloadInvalid for another kind.
+        The note is decoded from JSON, to a *kind* if one is given: `await job.progress(Step)`
+        returns a `Step`. Bytes that are not JSON are returned as they are. Raises JobNotFound, and
+        PayloadInvalid if the note is not of that kind.
         """
         return _noted((await self.info()).progress, kind)
 
     async def cancel(self) -> State:
-        """End it: CANCELLED, or LEASED if its worker was asked to stop.
+        """Cancel the job. Returns CANCELLED, or LEASED while its worker is asked to stop.
 
-        Raises JobNotFound, and JobDone or JobDead where it ended before.
+        Raises JobNotFound, and JobDone or JobDead if the job has ended.
         """
         return await self._connection.engine.cancel(self.ref)
 
     async def move(
         self, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> State:
-        """Give it another due time while it waits: *due*, or *delay* from now.
+        """Give the waiting job another due time: *due*, or *delay* from now. Returns its state.
 
-        Raises JobNotFound, and JobNotWaiting once it is worked on or has ended; for a job with a
-        record these are RecordNotFound and RecordNotWaiting.
+        Raises JobNotFound, and JobNotWaiting if the job is leased or has ended; for a job with a
+        record, RecordNotFound and RecordNotWaiting.
         """
         return await self._connection.engine.move(self.ref, due=due, delay=delay)
 
     async def retry(self) -> State:
-        """Give it its attempts back, if it is dead. Raises JobNotFound, JobNotDead."""
+        """Give the dead job new attempts. Returns its state. Raises JobNotFound, JobNotDead."""
         return await self._connection.engine.retry(self.ref)
 
     async def result(self, *, within: DurationLike) -> R:
-        """What its handler returned, once it has.
+        """Wait until the job has ended, and return what its handler returned. Does not poll.
 
-        Raises StillOpen when the time is over, JobUnfinished if it died or was cancelled,
-        JobNotFound if it is gone. Does not poll.
+        Raises StillOpen if the job has not ended *within* that time, JobUnfinished if it died or
+        was cancelled, JobNotFound if it is gone.
         """
         job = await self._connection.engine.events.ended(self.ref, within=within)
         if job.state is not State.DONE:
@@ -133,14 +136,14 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
 
 class BlockingJob(Generic[R]):
-    """The same for code without an event loop: what `handler.blocking` gives."""
+    """A submitted job, for code without an event loop: what `handler.blocking` returns."""
 
     def __init__(self, job: Job[R], connection: Connection) -> None:
         self._job, self._connection = job, connection
 
     @property
     def ref(self) -> JobRef:
-        """Its queue and its id, as the engine's verbs take them."""
+        """Its queue and its id, as the methods of the engine take them."""
         return self._job.ref
 
     @property
@@ -150,20 +153,20 @@ class BlockingJob(Generic[R]):
 
     @property
     def queue(self) -> QueueName:
-        """The queue that it is in."""
+        """The queue of the job."""
         return self._job.queue
 
     @property
     def existed(self) -> bool:
-        """Whether an earlier submit under the same id had made it."""
+        """Whether the job existed before this submit, under the same id."""
         return self._job.existed
 
     def state(self) -> State:
-        """Like Job.state."""
+        """Like `Job.state`."""
         return self._ask(lambda job: job.state())
 
     def info(self) -> JobInfo:
-        """Like Job.info."""
+        """Like `Job.info`."""
         return self._ask(lambda job: job.info())
 
     @overload
@@ -171,23 +174,23 @@ class BlockingJob(Generic[R]):
     @overload
     def progress(self, kind: type[P]) -> P | None: ...
     def progress(self, kind: Any = Any) -> Any:
-        """Like Job.progress."""
+        """Like `Job.progress`."""
         return _noted(self.info().progress, kind)
 
     def cancel(self) -> State:
-        """Like Job.cancel."""
+        """Like `Job.cancel`."""
         return self._ask(lambda job: job.cancel())
 
     def move(self, *, due: datetime | None = None, delay: DurationLike | None = None) -> State:
-        """Like Job.move."""
+        """Like `Job.move`."""
         return self._ask(lambda job: job.move(due=due, delay=delay))
 
     def retry(self) -> State:
-        """Like Job.retry."""
+        """Like `Job.retry`."""
         return self._ask(lambda job: job.retry())
 
     def result(self, *, within: DurationLike) -> R:
-        """Like Job.result."""
+        """Like `Job.result`."""
         return self._ask(lambda job: job.result(within=within))
 
     def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]]) -> T:
@@ -220,17 +223,18 @@ class Uncommitted(NamedTuple):
 
 
 class RecordJob(Job[R], frozen=True):
-    """The same for a job whose record is the ledger: the row answers.
+    """A job whose record is in the ledger: the row answers.
 
-    As long as the transaction is open that the job was submitted in, its state is PENDING; after a
-    rollback it is GONE.
+    While the transaction of its submit is open, its state is PENDING; after a rollback it is GONE.
     """
 
     _record_id: JobId = JobId("")
     _made: Uncommitted | None = None
 
     async def record(self) -> Record:
-        """Its row now. Raises RecordNotFound if it ended long ago, or was rolled back."""
+        """The row of the job now. Raises RecordNotFound if the job ended long ago, or was rolled
+        back.
+        """
         pending = self._pending  # first: what is committed after this is found below
         ledger = await self._connection.open_ledger()
         try:
@@ -298,7 +302,7 @@ class RecordJob(Job[R], frozen=True):
         return STATES[(await jobs.move(self.queue, self._record_id, due=due, delay=delay)).state]
 
     async def retry(self) -> State:
-        """Give it its attempts back, if it is dead or cancelled. Raises RecordNotDead."""
+        """Give the dead or cancelled job new attempts. Returns its state. Raises RecordNotDead."""
         await self._check_committed()
         jobs = (await self._connection.open_ledger()).jobs
         return STATES[(await jobs.retry(self.queue, self._record_id)).state]

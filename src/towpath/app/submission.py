@@ -32,7 +32,7 @@ Take = Callable[[], Awaitable["list[Job[Any]]"]]
 
 
 class Draft(msgspec.Struct, Generic[T, R]):
-    """A job that is not submitted yet: `handler.new(payload, **options)` makes it."""
+    """A job that is not submitted yet; made by `handler.new(payload, **options)`."""
 
     handler: AppHandler[T, R, Any]
     payload: T
@@ -40,7 +40,9 @@ class Draft(msgspec.Struct, Generic[T, R]):
 
 
 class Submission(msgspec.Struct):
-    """What one call submits, as submit middleware sees it: *jobs* may be changed before they go."""
+    """The jobs of one `submit` or `submit_many`, as submit middleware sees them. Middleware may
+    change *jobs* before it calls `call_next`.
+    """
 
     handler: AppHandler[Any, Any, Any]
     jobs: list[Draft[Any, Any]]
@@ -48,12 +50,12 @@ class Submission(msgspec.Struct):
     durability: Durability | None = None
     on_conflict: OnConflict = "refuse"
     transaction: Any = None
-    """The caller's own, where `in_transaction=` was given."""
+    """The session or connection given as `in_transaction`."""
     many: bool = False
-    """Whether it is a `submit_many`."""
+    """Whether it comes from `submit_many`."""
 
     def answer(self, answers: Sequence[Job[Any] | TowpathError]) -> list[Job[Any]]:
-        """The jobs. Raises what refused the one, or SubmitsRefused if some of many were refused."""
+        """Internal: the jobs. Raises the error of a single refused job, or SubmitsRefused."""
         taken: dict[int, Job[Any]] = {}
         refused: dict[int, TowpathError] = {}
         for at, answer in enumerate(answers):

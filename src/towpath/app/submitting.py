@@ -1,4 +1,4 @@
-"""Jobs for handlers: submitted with the payload they take, answered with the result they return."""
+"""Submitting to handlers: payloads of the handler's type in, jobs with its results out."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NO_PAYLOAD = b"null"
 
 
 class AppHandler(Handler[T, R, C]):
-    """A handler that jobs can be submitted to."""
+    """A handler of an app: jobs can be submitted to it. Made by `@app.handler(…)`."""
 
     def __init__(self, queue: str, function: Callable[..., C], options: HandlerOptions) -> None:
         super().__init__(queue, function, options)
@@ -54,23 +54,25 @@ class AppHandler(Handler[T, R, C]):
         self._own_options = {name: value for name, value in own.items() if value is not None}
 
     def attach(self, connection: Connection, lifespan: Lifespan | None) -> None:
-        """Be a handler of the app that has these."""
+        """Internal: make this a handler of the app with that connection."""
         self._attached, self.lifespan = connection, lifespan
 
     @property
     def connection(self) -> Connection:
-        """What it shares with the other handlers of its app. Raises HandlerInvalid."""
+        """Internal: what the handlers of an app share. Raises HandlerInvalid."""
         if self._attached is None:
             rule = "belongs to no app yet: call `app.include(handlers)`"
             raise HandlerInvalid(self.name, rule=rule)
         return self._attached
 
     def belongs_to(self, connection: Connection) -> bool:
-        """Whether it is a handler of the app with that connection."""
+        """Internal: whether this is a handler of the app with that connection."""
         return self._attached is connection
 
     def __call__(self, *args: Any, **kwargs: Any) -> C:
-        """Run the function here and now. A Context that it asks for and nobody gives is made."""
+        """Call the function here. If it needs a Context and none is given, it gets one without a
+        job.
+        """
         name = self.context_name
         if (
             name is not None
@@ -97,7 +99,7 @@ class AppHandler(Handler[T, R, C]):
     @overload
     def new(self, payload: T, **options: Unpack[RecordOptions]) -> Draft[T, R]: ...
     def new(self, payload: Any = NOTHING, **options: Unpack[RecordOptions]) -> Draft[Any, R]:
-        """A job for `submit_many`, with options of its own; nothing is submitted yet."""
+        """A job for `submit_many`, with its own options. Submits nothing."""
         return Draft(self, payload, options)
 
     @overload
@@ -139,13 +141,13 @@ class AppHandler(Handler[T, R, C]):
         on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> Job[R]:
-        """Submit a job to this handler. Options and refusals are those of `Engine.submit`.
+        """Submit a job to this handler. Returns once it is stored.
 
-        *in_transaction* is an AsyncSession or AsyncConnection of SQLAlchemy on the ledger's
-        database: the job is there if and when that commits. It takes a handler with `record=True`.
-        Raises PayloadInvalid, before anything is sent, for what the handler could not take, and
-        JobDiffers where the id is that of a job with another payload: *on_conflict*="keep" is for
-        those who want the job that is there then.
+        *options* and errors are those of `Engine.submit`. *in_transaction* is an AsyncSession or
+        AsyncConnection of SQLAlchemy on the ledger's database: the job exists once that commits;
+        the handler needs `record=True`. Raises PayloadInvalid, before anything is sent, if the
+        payload does not fit the handler, and JobDiffers if the id belongs to a job with another
+        payload; with *on_conflict*="keep" it returns that job instead.
         """
         connection = self.connection
         if self.options.record or in_transaction is not None or connection.submit_middleware:
@@ -169,22 +171,22 @@ class AppHandler(Handler[T, R, C]):
         on_conflict: OnConflict = "refuse",
         **options: Unpack[RecordOptions],
     ) -> list[Job[R]]:
-        """Submit many jobs; theirs, in order. Each is a payload, or `handler.new(payload, …)` with
-        options of its own, which decide over *options*.
+        """Submit several jobs and return them in order. Each is a payload, or `handler.new(payload,
+        …)` with its own options, which override *options*.
 
-        All payloads are checked first. Raises SubmitsRefused if some were refused: it has the jobs
-        that were submitted. In a transaction all of them are submitted, or none.
+        All payloads are checked first. Raises SubmitsRefused if some jobs were refused; it has the
+        jobs that were submitted. In a transaction, all jobs are submitted or none.
         """
         made = drafts(self, jobs, options)
         submission = Submission(self, made, durability, on_conflict, in_transaction, many=True)
         return await self.submitted(self.connection, submission)
 
     def job(self, id: str) -> Job[R]:
-        """The job of that id, of which nothing is asked yet. Raises InvalidName."""
+        """The job with that id. Asks the server nothing yet. Raises InvalidName."""
         return self._job_at(self.connection, job_ref(self.queue, id))
 
     async def submitted(self, connection: Connection, submission: Submission) -> list[Job[R]]:
-        """Submit what *submission* says, with the middleware around it."""
+        """Internal: submit *submission* through the middleware."""
         middleware = connection.submit_middleware
         if not middleware:
             return await self.take(connection, submission)
@@ -193,7 +195,7 @@ class AppHandler(Handler[T, R, C]):
         return await submitted(middleware, submission, lambda: self.take(connection, submission))
 
     async def take(self, connection: Connection, submission: Submission) -> list[Job[R]]:
-        """Submit what *submission* says, over *connection*."""
+        """Internal: submit *submission* over *connection*."""
         jobs, on_conflict = submission.jobs, submission.on_conflict
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
@@ -232,7 +234,7 @@ class AppHandler(Handler[T, R, C]):
     # ── what both ways of submitting share ───────────────────────────────────────────────
 
     def encode(self, payload: T) -> bytes:
-        """The payload as it is stored. Raises PayloadInvalid for what it could not take."""
+        """The payload as it is stored. Raises PayloadInvalid if it does not fit the handler."""
         if not self.takes_payload:
             return _NO_PAYLOAD
         if payload is not NOTHING:
@@ -241,7 +243,7 @@ class AppHandler(Handler[T, R, C]):
         return form.nothing() if isinstance(form, WithDefault) else form.encode(None)
 
     def new_records(self, submission: Submission) -> list[NewRecord]:
-        """Records to make."""
+        """Internal: the records to make."""
         if not self.options.record:
             rule = f"{self.name} keeps no record; declare it with `record=True`"
             raise InvalidOption("in_transaction", "…", rule=rule)
@@ -263,11 +265,11 @@ class AppHandler(Handler[T, R, C]):
             yield self.encode(job.payload), whole
 
     def completed(self, options: JobOptions) -> JobOptions:
-        """The caller's options and what this handler and the current trace add to them."""
+        """Internal: the caller's options, with those of this handler and the current trace."""
         return self.addressed(options, traces.inject())
 
     def addressed(self, options: JobOptions, headers: dict[str, str]) -> JobOptions:
-        """The caller's options and what this handler adds to them, under these *headers* too."""
+        """Internal: the caller's options, with those of this handler and these *headers*."""
         if self.named is not None:
             headers["handler"] = self.named
         if headers:
@@ -313,11 +315,12 @@ class AppHandler(Handler[T, R, C]):
         missed: Missed = Missed.ONCE,
         **options: Unpack[JobOptions],
     ) -> SetSchedule:
-        """Keep a schedule in the store that submits *payload* to this handler, or replace one.
+        """Create or replace a schedule that submits *payload* to this handler. It is stored in the
+        queue.
 
-        For what is made while the app runs: fired by workers of the queue and by servers within a
-        second; `app.recur` is for what the code declares, `app.schedules` has the rest. Raises what
-        `schedules.set` raises, and PayloadInvalid.
+        Use it for schedules made at run time; `app.recur` is for schedules in code. Workers of the
+        queue and servers fire it, from within a second on. `app.schedules` lists and changes
+        schedules. Raises what `schedules.set` raises, and PayloadInvalid.
         """
         work = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
         schedules = self.connection.engine.schedules
@@ -328,7 +331,7 @@ class AppHandler(Handler[T, R, C]):
     def recurrence(
         self, name: str, when: Schedule, payload: T, missed: Missed, options: JobOptions
     ) -> Recurrence:
-        """*payload* for this handler again and again. Raises PayloadInvalid."""
+        """Internal: a schedule for this handler. Raises PayloadInvalid."""
         return Recurrence(
             name=name,
             when=when,
@@ -362,7 +365,7 @@ class AppHandler(Handler[T, R, C]):
             return error
 
     def tell_made(self, recorded: list[Recorded]) -> None:
-        """Tell of records whose transaction has committed."""
+        """Internal: report records whose transaction has committed."""
         for made in recorded:
             self.connection.tell(_submitted(made, made.record.payload), self.name)
 
@@ -373,7 +376,7 @@ class AppHandler(Handler[T, R, C]):
         wanted: Sequence[NewRecord],
         on_conflict: OnConflict,
     ) -> list[Job[R]]:
-        """Those that were made in somebody's transaction."""
+        """Internal: the jobs of records that were made in the caller's transaction."""
         for recorded, new in zip(made.recorded, wanted, strict=True):
             _submitted(recorded, new.job.payload).checked(on_conflict)
         return [

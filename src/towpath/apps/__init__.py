@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class Verb(NamedTuple):
-    """A command of an application beside its noun: where it is, and what help says of it."""
+    """A command that an application adds beside its noun: its module, and its help."""
 
     place: str
     """`module:name` of a `typer.Typer` with this one command."""

@@ -1,4 +1,4 @@
-"""How a job's attempt ends after an outgoing call that was not taken.
+"""How an attempt ends after an outgoing call failed or was refused.
 
 What a status asks for is in `calls/answer.py`; here it becomes a verdict of a handler.
 """

@@ -1,4 +1,4 @@
-"""What came back from a call, and what it asks for: nothing more, the same again later, or never.
+"""The response to a call, and what it means for the job: done, retry later, or give up.
 
 This is the one table of statuses. Whoever calls decides by its words, never by numbers.
 """

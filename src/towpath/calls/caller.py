@@ -1,4 +1,4 @@
-"""Calls to other people's servers: only where they may go, and never for longer than allowed.
+"""Outgoing calls: only to allowed addresses, and within a time limit.
 
     async with Caller(allow=["worker.internal"]) as caller:
         answer = await caller.post("https://example.com/", b"{}", message="m1", secrets=[secret])
@@ -108,7 +108,7 @@ def _share(until: float | None, left: int) -> float | None:
 
 
 class SystemResolver:
-    """Asks the system, in threads of its own.
+    """Resolves names with the system's resolver, in its own threads.
 
     The event loop's own threads would do, but names come from strangers, and their name servers may
     take as long as they like: they shall keep nobody from finding the database.

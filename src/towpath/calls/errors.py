@@ -1,4 +1,4 @@
-"""What can go wrong with an outgoing call, and with the signature of an incoming one.
+"""Errors of outgoing calls, and of the signatures of incoming ones.
 
 CallError
 ├── CallRefused         the URL leads where calls may not go; nothing was sent

@@ -33,7 +33,7 @@ _MOST_SIGNATURES = 32
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A message that comes from who holds the secret. Its id is the same for every attempt."""
+    """A message whose signature is valid. Its id is the same for every attempt."""
 
     id: str
     sent: datetime

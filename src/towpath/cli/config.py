@@ -1,4 +1,4 @@
-"""`towpath config`: every setting, its value, and who decided about it."""
+"""`towpath config`: every setting, its value, and where it comes from."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def config(session: Session) -> None:
     Secrets are hidden.
 
     \b
-    Flags win over variables, variables over the file, the file over the defaults:
+    Flags override variables, variables override the file, the file overrides the defaults:
       variables  TOWPATH_URL, TOWPATH_WORKER__GRACE=30s, REDIS_URL,
                  TOWPATH_URL_FILE and TOWPATH_PASSWORD_FILE for secrets in files
       file       ./towpath.toml, or [tool.towpath] in ./pyproject.toml

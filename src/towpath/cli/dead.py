@@ -181,7 +181,7 @@ async def delete(
 ) -> None:
     """Delete dead jobs for good.
 
-    Some by name, all that are dead now, or all that died of one error.
+    Name the jobs, or pass --all or --group.
     """
     if not (all or group):
         await one_by_one.delete(session, jobs=_named(jobs), queue=queue, yes=yes)

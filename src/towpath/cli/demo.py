@@ -1,4 +1,4 @@
-"""`towpath demo`: all five applications under a small load, hurt on the way, and counted."""
+"""`towpath demo`: all five applications under load, with crashes, and a count of what was kept."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _tell(session: Session, rows: list[Row]) -> None:
     session.out.answers(COLUMNS, rows, shown, Row.described, none="nothing was done")
     kept = all(row.kept for row in rows)
     words = "nothing was lost, done twice or out of order" if kept else "not everything was kept"
-    session.out.note(f"{words}, with a worker and the store killed on the way")
+    session.out.note(f"{words}; a worker and the store were killed meanwhile")
 
 
 def register(app: typer.Typer) -> None:

@@ -1,4 +1,4 @@
-"""Taking jobs in: where a payload comes from, one by one or line by line."""
+"""Reading jobs for a submit: payloads from arguments, files or standard input."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from traceback import extract_tb
@@ -229,9 +230,24 @@ def versions(session: Session) -> None:
     session.out.answer(facts, facts)
 
 
+_AT_ONCE = """
+if [[ $zsh_eval_context[-1] == loadautofunc ]]; then %(complete_func)s "$@"; fi
+"""
+
+
+def _complete_at_the_first_tab() -> None:
+    """zsh reads the installed file at the first Tab; typer's only declares what later ones call."""
+    with suppress(ImportError, KeyError):  # another typer may have its scripts elsewhere
+        from typer._completion_shared import _completion_scripts as scripts  # pyright: ignore[reportPrivateUsage]  # noqa: PLC0415 -- typer's own place
+
+        if _AT_ONCE not in scripts["zsh"]:
+            scripts["zsh"] += _AT_ONCE
+
+
 def main() -> None:
     """What the installed command runs."""
     sys.excepthook = _say_defect
+    _complete_at_the_first_tab()
     # Not `app()`: that would set a hook of its own.
     typer.main.get_command(app)()
 

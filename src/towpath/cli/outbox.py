@@ -24,12 +24,12 @@ SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
 REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")
 _LARGEST_PAGE = 200
 
-SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="As `list` shows it.")]
+SinkArgument = Annotated[str, typer.Argument(metavar="SINK", help="The sink, as `list` shows it.")]
 IdsArgument = Annotated[list[str], typer.Argument(metavar="ID…", help="Ids of refused events.")]
 SomeIds = Annotated[
     list[str] | None, typer.Argument(metavar="[ID…]", help="Ids of refused events; or --all.")
 ]
-AllRefused = Annotated[bool, typer.Option("--all", help="All that the sink has refused.")]
+AllRefused = Annotated[bool, typer.Option("--all", help="All events that the sink refused.")]
 
 
 @noun(
@@ -129,7 +129,7 @@ async def resend(
 ) -> None:
     """Send refused events again.
 
-    Once the receiver is mended. They go to their old places; a running server sends them.
+    Fix the receiver first. The events keep their order; a running server sends them.
     """
     if all == bool(ids):
         raise InvalidOption("ids", ids or "", rule="name at least one, or pass --all")
@@ -152,7 +152,7 @@ async def delete(
 ) -> None:
     """Delete refused events for good.
 
-    The sink never gets them. What they tell of stays as it is.
+    The sink never gets them. Nothing else changes.
     """
     async with _outbox_of(session, database, sink) as outbox:
         session.confirm(f"{len(ids)} refused by {sink} would be deleted.", yes=yes)

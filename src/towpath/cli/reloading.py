@@ -1,4 +1,4 @@
-"""`towpath worker --reload`: a worker that is started anew when its sources change.
+"""`towpath worker --reload`: a worker that restarts when its sources change.
 
 For development. Files are looked at four times a second instead of being told of by the kernel:
 that needs no library, and works on network shares and in containers, where such news gets lost. A

@@ -47,9 +47,7 @@ MissedOption = Annotated[
     typer.Option(metavar="skip|once|all", help="What to do about missed firings."),
 ]
 Paused = Annotated[bool, typer.Option("--paused", help="Create it paused.")]
-Declared = Annotated[
-    bool, typer.Option("--declared", help="One that code declared, and declares no more.")
-]
+Declared = Annotated[bool, typer.Option("--declared", help="Delete one that code declared.")]
 Count = Annotated[
     int, typer.Option("--count", "-n", min=1, max=100, help="How many firings to show.")
 ]
@@ -164,8 +162,8 @@ async def delete(
 ) -> None:
     """Delete a schedule; its jobs stay.
 
-    One that was made at run time; with --declared, one that no app declares any more. A worker
-    that still declares it begins anew, from that moment.
+    Deletes a stored schedule; with --declared, one that code declared. A worker that still
+    declares it starts it anew, from now.
     """
     async with session.engine() as engine:
         if declared:

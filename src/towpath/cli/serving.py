@@ -1,4 +1,4 @@
-"""Starting the HTTP server from the command line: settings in, parts put together, told."""
+"""Starting the HTTP server from the command line: reads the settings, builds the parts."""
 
 from __future__ import annotations
 

@@ -56,10 +56,10 @@ class AppNotFound(TowpathError):
 
 
 class SinkNotFound(TowpathError):
-    """No sink of that name is set, and no event waits for one; nothing was changed."""
+    """No sink has that name, and no event waits for one; nothing was changed."""
 
     code = "sink_not_found"
-    remedy = "See `towpath outbox` for those that there are, and the setting outbox.sinks."
+    remedy = "`towpath outbox` lists the sinks; the setting outbox.sinks configures them."
 
     def __init__(self, sink: str, known: Iterable[str]) -> None:
         super().__init__("; ".join(filter(None, (f"no sink {sink}", did_you_mean(sink, known)))))
@@ -67,10 +67,10 @@ class SinkNotFound(TowpathError):
 
 
 class EventNotFound(TowpathError):
-    """The sink has refused no event of that id; those before it were seen to."""
+    """The sink has refused no event of that id; the ids before it were processed."""
 
     code = "event_not_found"
-    remedy = "See `towpath outbox refused SINK` for those that wait; it may have been resent."
+    remedy = "`towpath outbox refused SINK` lists refused events; this one may have been resent."
 
     def __init__(self, sink: str, id: str) -> None:
         super().__init__(f"event {id}: {sink} has not refused it")

@@ -1,4 +1,4 @@
-"""A Towpath server as commands see it that speak HTTP: its address, a key, and its refusals."""
+"""The HTTP client of commands: the server's URL, the key, and errors."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The doors of the dashboard: `/` and `/docs` answer to everybody, with nothing of the store to
-those who have not logged in.
-"""
+"""Public paths of the dashboard: `/`, `/docs`, login and static files; no data without a login."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi import Path as InPath
 from fastapi.responses import HTMLResponse, RedirectResponse
+from pydantic import BeforeValidator
 from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
@@ -24,7 +23,7 @@ from towpath.ledger.keys.logins import SESSION
 from towpath.ledger.ledger import Ledger
 from towpath.telemetry.logs import Log
 from towpath.web.auth import CanRead, enter
-from towpath.web.fields import PAGES
+from towpath.web.fields import PAGES, decoded
 from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
 from towpath.web.problems import Refused
 from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_same_origin
@@ -32,6 +31,8 @@ from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_sam
 FOLDER = Path(__file__).parent
 OPEN = frozenset({"/", "/docs"})
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+rest = APIRouter(route_class=PageRoute, include_in_schema=False)
+"""The last one: what no other has."""
 _FORM_MOST = 16 * 1024
 _WRONG = "This key is not valid. Check that you copied the whole key and that it was not revoked."
 _USED = "This link has been used, or is older than ten minutes. Log in with a key."
@@ -174,3 +175,14 @@ async def static(
         raise Refused(404, "not_found", f"there is no file {name[:80]}")
     headers = HEADERS | {"Cache-Control": "private, max-age=31536000, immutable"}
     return Response(file.content, media_type=file.kind, headers=headers)
+
+
+@rest.get(PAGES + "{path:path}")
+async def no_page(path: Annotated[str, BeforeValidator(decoded)], _: CanRead) -> Response:
+    """Somebody who opens an address of nothing is told so on a page."""
+    raise Refused(
+        404,
+        "not_found",
+        f"there is no page {PAGES}{path[:200]}",
+        remedy="Check the address, or choose a page above.",
+    )

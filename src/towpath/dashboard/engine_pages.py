@@ -303,15 +303,15 @@ def _steps(job: JobInfo) -> list[Step]:
     """What happened to the job so far and what is expected, in order of time."""
     first = "waiting" if job.lane else "ready"
     steps = [Step(job.submitted_at, "submitted", "delayed" if job.due_at else first)]
-    steps += [
-        Step(failure.at, "attempt failed", "failed", f"by {failure.worker}: {failure.reason}")
-        for failure in job.failures
-    ]
     if job.due_at:
         steps.append(Step(job.due_at, "due", "ready"))
     if job.claimed_at:
         who = f"by {job.worker}" if job.worker else ""
         steps.append(Step(job.claimed_at, f"claimed, attempt {job.attempts}", "leased", who))
+    steps += [
+        Step(failure.at, "attempt failed", "failed", f"by {failure.worker}: {failure.reason}")
+        for failure in job.failures
+    ]
     if job.expires_at:
         steps.append(Step(job.expires_at, "lease ends", "ready", "unless its worker renews it"))
     if job.ended_at and job.state not in _OPEN:

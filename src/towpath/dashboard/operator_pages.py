@@ -36,9 +36,13 @@ async def schedules_page(
 ) -> Response:
     """Schedules, what they were last fired for, and their next runs on a time line."""
     refuse_others({"within": (within, WINDOWS)})
-    snapshot = await pulse_of(request).now()
-    names = [name for name in await engine.queues.names() if key.covers(name)]
-    found = await engine.schedules.list(queues=names, after=after or None, size=100)
+    pulse = pulse_of(request)
+    snapshot = await pulse.now()
+    names = tuple(snapshot.seen_by(key))
+    found = await pulse.shared(
+        (snapshot.at, "schedules", names, after),
+        lambda: engine.schedules.list(queues=names, after=after or None, size=100),
+    )
     return page.show(
         "schedules.html",
         found=found,

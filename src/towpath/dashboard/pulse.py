@@ -42,6 +42,8 @@ class Snapshot(NamedTuple):
     rates: dict[str, dict[str, float]]
     """By queue: how many a minute were submitted, completed, failed and died, lately; empty until
     there are two looks to compare."""
+    schedules: str
+    """Another text after each change of a schedule."""
 
     def seen_by(self, key: KeyInfo) -> dict[str, Counts]:
         return {name: counts for name, counts in self.queues.items() if key.covers(name)}
@@ -53,6 +55,7 @@ class Pulse:
     def __init__(self, engine: Callable[[], Engine]) -> None:
         self._engine = engine
         self._last: Snapshot | None = None
+        self._schedules = ""
         self._reading: asyncio.Task[Snapshot] | None = None
         self._before: deque[Snapshot] = deque()
         self._past: dict[str, History] = {}
@@ -123,11 +126,15 @@ class Pulse:
 
     async def _read(self) -> Snapshot:
         engine, at = self._engine(), steady()
-        found = await engine.inspect.counts_of(sorted(await engine.queues.names()))
+        names = sorted(await engine.queues.names())
+        found, changed = await asyncio.gather(
+            engine.inspect.counts_of(names), engine.schedules.changes(self._schedules)
+        )
+        self._schedules = changed.last
         while self._before and at - self._before[0].at > _RATE_OVER:
             self._before.popleft()
         rates = _rates(self._before[0], found, at) if self._before else {}
-        self._last = Snapshot(at, found, rates)
+        self._last = Snapshot(at, found, rates, changed.last)
         if not self._before or at - self._before[-1].at >= 5 * EVERY:
             self._before.append(self._last)
         return self._last
@@ -152,7 +159,8 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
     seen = snapshot.seen_by(key)
     if queue:
         seen = {queue: seen[queue]} if queue in seen else {}
-    facts = [
+    facts: list[tuple[object, ...]] = [] if queue else [(snapshot.schedules,)]
+    facts += [
         (name, now.ready, now.delayed, now.waiting, now.leased, now.dead, now.kept, now.paused,
          *now.totals.values())
         for name, now in seen.items()

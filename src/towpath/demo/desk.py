@@ -1,4 +1,4 @@
-"""What a user of the demo would have written: who answers messages, runs timers and reviews.
+"""The code that a user would write: handlers for messages, timers and reviews.
 
 It runs in worker processes (`towpath worker towpath.demo.desk:app`) and, the reviewer, in the
 server. What handlers do is noted in a file per process, with one write each: what a process that is
@@ -63,6 +63,4 @@ async def review(task: ReviewTask) -> Review:
     """Looks at a pull request."""
     await asyncio.sleep(0.1)
     note("review", head=task.head)
-    return Review(
-        summary=f"Looked at {task.head[:12]} of {task.repository}: nothing to complain of."
-    )
+    return Review(summary=f"Looked at {task.head[:12]} of {task.repository}: no problems found.")

@@ -18,7 +18,7 @@ Note = Mapping[str, Any]
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One application: what was sent and what became of it."""
+    """One application: what was sent, and what happened to it."""
 
     application: str
     what: str
@@ -110,7 +110,7 @@ def messages(
     begun = noted(notes, "message.begun")
     return Row(
         application="messages",
-        what=f"chats of {len({user for user, _ in sent})} users",
+        what=f"messages of {len({user for user, _ in sent})} users",
         sent=len(sent),
         done=len(done),
         doubled=completed - len(answered),

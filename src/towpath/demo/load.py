@@ -196,7 +196,7 @@ class Users:
             except CallError as error:
                 trouble = str(error)
             if steady() > end:
-                raise DemoFailed(f"for {_PATIENCE:g} s there was no answer but: {trouble}")
+                raise DemoFailed(f"no good answer for {_PATIENCE:g} s, only: {trouble}")
             await asyncio.sleep(_PAUSE)
 
     # ── what came of it ──────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""One run of the demo: everything started, used, hurt, waited for and counted."""
+"""One run of the demo: start everything, put load on it, kill parts, wait, and count."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class Demo:
         Raises DemoFailed if it can't be run to its end.
         """
         self._end_by_sigterm()
-        self._say("starting a server, its store and database, two workers and a GitHub …")
+        self._say("starting a server, its store and database, two workers and a fake GitHub …")
         async with running(folder) as site, Engine(site.store, log=Silent()) as engine:
-            self._say(f"serving {site.address}; look around: {site.login}")
+            self._say(f"serving {site.address}; dashboard: {site.login}")
             users = Users(site, self._load, engine)
             beside = (self._tell_progress(users), users.send_webhooks(), users.work_as_agents())
             async with self._bounded(), _beside(*beside):
                 rows = await self._all_of_it(site, users, engine)
             counted(rows)
             if stay:
-                self._say(f"it runs until Ctrl-C; look around: {site.address}")
+                self._say(f"it runs until Ctrl-C; dashboard: {site.address}")
                 await _signalled()
 
     def _end_by_sigterm(self) -> None:
@@ -80,7 +80,7 @@ class Demo:
             if self._lose:
                 group.create_task(users.lose_a_timer())
             group.create_task(self._hurt(site, users))
-        self._say("all is sent; waiting for what is not done yet …")
+        self._say("everything is sent; waiting until it is done …")
         return await self._counted(users, engine)
 
     # ── what goes wrong ──────────────────────────────────────────────────────────────────
@@ -98,7 +98,7 @@ class Demo:
         os.kill(store, signal.SIGKILL)
         self._say(f"killed the store, process {store} (SIGKILL)")
         await waited("another store", lambda: site.store_is_another(store))
-        self._say("the server has started it again, from what it had on disk")
+        self._say("the server has started it again, with the data on its disk")
 
     async def _busy_worker(self, site: Site, users: Users) -> int:
         """The process that holds most messages, once a quarter is done."""
@@ -150,7 +150,7 @@ class Demo:
             async with asyncio.timeout(self._within):
                 yield
         except TimeoutError as error:
-            raise DemoFailed(f"not all was done within {self._within:g} s") from error
+            raise DemoFailed(f"the work was not finished within {self._within:g} s") from error
 
     # ── what is told ─────────────────────────────────────────────────────────────────────
 

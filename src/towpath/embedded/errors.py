@@ -1,4 +1,4 @@
-"""What can go wrong with a private server.
+"""Errors of private servers.
 
 EmbeddedError
 ├── ServerNotFound       no server program on this machine

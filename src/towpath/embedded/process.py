@@ -1,4 +1,4 @@
-"""What runs: one server process, its signals and last words; waiting for it, `with` it.
+"""One server process: its start, its signals, the end of its log, and waiting for it.
 
 And just enough of the Redis protocol to ask it a question over a raw socket: so that `embedded`
 needs no client library, and only the engine imports one.

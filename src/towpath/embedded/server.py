@@ -32,16 +32,17 @@ ANY_FREE_PORT = 0
 
 
 class EmbeddedServer(Owned):
-    """A server of this process's own, reachable from this machine only.
+    """A Redis or Valkey server that belongs to this process; reachable only from this machine.
 
-    With *data*, a directory, everything acknowledged is on disk (`appendfsync always`), and no
-    second server can run on that directory. Without, nothing is kept. *options* are lines of the
-    server's configuration and win over ours: ``{"maxmemory": "50mb"}``.
+    With *data*, a directory, every acknowledged write is on disk (`appendfsync always`), and no
+    second server can use the directory. Without it, nothing is kept. *listen* chooses a Unix
+    socket, a TCP port or both, *port* the port (0 = a free one). *options* are lines of the
+    server's configuration and override ours: ``{"maxmemory": "50mb"}``. *binary* is the server to
+    run; default: the one that is found.
 
-    The address stays the same for the life of the object, over any number of restarts. The
-    server ends with this process at the latest, also when this process is killed. `start` and
-    `stop` may be called twice without harm; use it as a context manager, ``with`` or
-    ``async with``.
+    The address stays the same for the life of the object, over any number of restarts. The server
+    ends with this process, even if this process is killed. `start` and `stop` may be called twice.
+    Use it as a context manager, with ``with`` or ``async with``.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class EmbeddedServer(Owned):
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start the server and return once it answers, typically in less than 0.1 s.
+        """Start the server. Returns once it answers, usually in less than 0.1 s.
 
         Raises ServerDidNotStart with the end of its log, or DataDirectoryInUse.
         """
@@ -76,53 +77,53 @@ class EmbeddedServer(Owned):
         return self
 
     def stop(self, *, within: float = _STOP_WITHIN) -> None:
-        """Ask the server to end, kill it after *within* seconds; returns when it has ended."""
+        """Stop the server; kill it after *within* seconds. Returns when it has ended."""
         if self._process is not None and self._process.alive:
             self._process.stop(within=within)
         self._disown()
 
     def kill(self) -> None:
-        """SIGKILL: what a crash of the server looks like. Returns when it has ended."""
+        """Send SIGKILL, as in a crash. Returns when the server has ended."""
         self._running_process().kill()
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers, as on a frozen machine."""
+        """Send SIGSTOP: connections stay open and nothing answers, as on a frozen machine."""
         self._running_process().send(signal.SIGSTOP)
 
     def unpause(self) -> None:
-        """SIGCONT: go on as if nothing had happened."""
+        """Send SIGCONT: the server continues."""
         self._running_process().send(signal.SIGCONT)
 
     # -- facts -----------------------------------------------------------------------------------
 
     @property
     def log(self) -> Path:
-        """The server's log; a private directory is removed with this object."""
+        """The server's log. A private directory is deleted with this object."""
         return self._home.log
 
     @property
     def directory(self) -> Path:
-        """Where the server's files are: the data directory, or a private one."""
+        """The directory of the server's files: *data*, or a private one."""
         return self._home.path
 
     @property
     def socket(self) -> Path:
-        """The path of the Unix socket, if it listens on one."""
+        """The path of the Unix socket, if the server listens on one."""
         return self._home.socket
 
     @property
     def port(self) -> int:
-        """The TCP port; 0 if it listens on none, or has not chosen one yet."""
+        """The TCP port; 0 if the server listens on none, or has not chosen one yet."""
         return self._port
 
     @property
     def address(self) -> Address:
-        """The socket if there is one, otherwise host and port."""
+        """The socket if there is one, else host and port."""
         return self.socket if self._listen.on_socket else (LOOPBACK, self._port)
 
     @property
     def url(self) -> str:
-        """`unix:///…` if it listens on a socket, otherwise `redis://127.0.0.1:…`."""
+        """`unix:///…` if the server listens on a socket, else `redis://127.0.0.1:…`."""
         return f"unix://{quote(str(self.socket))}" if self._listen.on_socket else self.tcp_url
 
     @property
@@ -131,7 +132,7 @@ class EmbeddedServer(Owned):
         return f"redis://{LOOPBACK}:{self._port}"
 
     def ask(self, *words: Word) -> Reply:
-        """Send one raw command on a connection of its own; CommandRefused on an error reply."""
+        """Send one raw command on a new connection. Raises CommandRefused for an error reply."""
         return ask(self.address, *words)
 
     # -- how -------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ BY_DELAY = -1
 
 
 class Changing(Lifetime):
-    """What an engine does with jobs that nobody works on."""
+    """The methods of an engine for jobs that no worker holds."""
 
     async def move(
         self,
@@ -35,14 +35,14 @@ class Changing(Lifetime):
         delay: DurationLike | None = None,
         call: Call | None = None,
     ) -> State:
-        """Give a job that waits another due time: *due*, or *delay* from now.
+        """Give a waiting job another due time: *due*, or *delay* from now. Returns its state.
 
-        DELAYED until then, a ready one too. READY if that time is past: behind those that are
-        ready now, or at the place it has if it was ready before. A job behind the head of its lane
-        stays WAITING, and goes by its new time when it comes forward; a head holds its lane until
-        it is due. Payload, attempts and priority stay as they are. Raises JobNotFound, and
-        JobNotWaiting with the state of one that is leased or has ended. One round trip; whoever
-        waits for work learns of an earlier time at once.
+        It is DELAYED until then, even if it was ready. If the time is past it is READY: a ready job
+        keeps its place, any other goes behind those that are ready. A job behind the head of its
+        lane stays WAITING; its new time counts once it is the head. A head holds its lane until it
+        is due. Payload, attempts and priority do not change. Raises JobNotFound, and JobNotWaiting,
+        with the state, if the job is leased or has ended. One round trip; waiting workers learn of
+        an earlier time at once.
         """
         moves = [[job.id, *when(due, delay)]]
         [answer] = await self._store.write("move", job.queue, lambda _: moves, call)
@@ -54,10 +54,10 @@ class Changing(Lifetime):
     async def move_many(
         self, queue: str, moves: Mapping[str, datetime | DurationLike], *, call: Call | None = None
     ) -> list[State | TowpathError]:
-        """Give each of these jobs another due time, an instant or a delay from now, by its id.
+        """Give jobs other due times: *moves* has a time, or a delay from now, for each id.
 
-        Answered one by one, in order: a state, or the error. Up to LARGEST_BATCH of them are one
-        atomic step, more are several. One round trip per step.
+        Returns a state or an error for each, in order. Up to LARGEST_BATCH moves are one atomic
+        step and one round trip; more take several.
         """
         name, answers = queue_name(queue), list[Any]()
         items = [[job_id(id), *_when_of(time)] for id, time in moves.items()]
@@ -79,14 +79,14 @@ class Changing(Lifetime):
         call: Call | None = None,
         **options: Unpack[JobOptions],
     ) -> Placed:
-        """Make a job under the *id* of yours, or put it in the place of the one that waits there.
+        """Create a job under an *id*, or replace the job that waits there.
 
-        Options are those of `submit`; the *id* has to be given. The new one is what was given and
-        nothing of the old: it has all its attempts, and comes behind those of its priority and
-        lane, as if the other had been cancelled and this one submitted in one step. So is one
-        whose id was done, dead, cancelled or only remembered: `submit` would answer `existed`.
-        What replaces a waiting job needs no room in a full queue. Raises JobNotWaiting for one
-        that is leased, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
+        *options* are those of `submit`; *id* is required. The new job has nothing of the old one:
+        it has all its attempts, and goes behind the other jobs of its priority and lane, as if the
+        old job were cancelled and this one submitted in a single step. A job that is done, dead or
+        cancelled, or whose id is only remembered, is created anew (`submit` would answer
+        `existed`). Replacing a waiting job works in a full queue, too. Raises JobNotWaiting if the
+        job is leased, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
         """
         if options.get("id") is None:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
@@ -105,8 +105,8 @@ class Changing(Lifetime):
         durability: Durability | None = None,
         call: Call | None = None,
     ) -> list[Placed | TowpathError]:
-        """Set many jobs (made by `new_job`), answered one by one, in order; the later of two with
-        the same id replaces the other. Steps are those of `submit_many`.
+        """Set several jobs, made by `new_job`. Returns one answer per job, in order. Of two with
+        the same id, the later one replaces the other. Steps are those of `submit_many`.
         """
         name, wanted = queue_name(queue), list(jobs)
         answers = await self._set(name, wanted, durability, call)
@@ -117,23 +117,24 @@ class Changing(Lifetime):
     # ── dead jobs and parked lanes ───────────────────────────────────────────────────────
 
     async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
-        """Give a dead job its attempts back: READY, or WAITING behind its lane's head.
+        """Give a dead job new attempts. Returns READY, or WAITING behind the head of its lane.
 
-        A lane that the job parks goes on with it. Raises JobNotFound, JobNotDead.
+        If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead.
         """
         return await self._one_state("retry", job, call)
 
     async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
-        """Delete a dead, done or cancelled job now. A lane that it parks goes on without it.
+        """Delete a dead, done or cancelled job. If it parks its lane, the lane continues without
+        it.
 
         Raises JobNotFound, JobOpen.
         """
         await self._one_state("delete", job, call)
 
     async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
-        """Let a parked lane go on without its dead head, which stays listed as dead.
+        """Let a parked lane continue without its dead head. The head stays listed as dead.
 
-        Answers which job that was. Raises LaneNotParked.
+        Returns that job. Raises LaneNotParked.
         """
         name, key = queue_name(queue), lane_key(lane)
         [answer] = await self._store.write("drop", name, lambda _: [[key]], call)

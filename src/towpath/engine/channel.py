@@ -50,11 +50,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long the engine waits for its server."""
 
     answer: DurationField = usually(seconds(5))
-    """For one reply; then the call is sent again."""
+    """Time to wait for one reply before the call is sent again."""
     give_up: DurationField = usually(seconds(15))
-    """For a call with all its repeats; then ServerUnreachable."""
+    """Time to wait for a call with all its repeats; then it raises ServerUnreachable."""
     channels: int = 4
-    """Calls in flight at once; on a cluster, to each master."""
+    """Number of calls in flight at once; on a cluster, per master."""
 
     def __post_init__(self) -> None:
         for name in ("answer", "give_up"):

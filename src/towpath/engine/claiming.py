@@ -1,4 +1,4 @@
-"""Claiming: what is asked for, under which names, and given back if nobody wants it any more."""
+"""Claiming: its arguments, repeats under one name, and giving back what nobody wants any more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connections: one server, Sentinel or Cluster behind the same small face.
+"""Connections: one server, Sentinel or Cluster behind one small interface.
 
 A `Line` carries one command at a time and sends it once: whoever calls knows whether a repeat
 is safe (`channel.py`). Of redis-py only the connections are used: its own retries would run a

@@ -33,7 +33,7 @@ class Disk(IntEnum):
 
 
 class Durability(msgspec.Struct, frozen=True):
-    """A class to have or to ask for: `memory`, `second`, `disk`, or `replica:n`."""
+    """What a confirmed submit survives: `memory`, `second`, `disk`, or `replica:n`."""
 
     disk: Disk = Disk.MEMORY
     replicas: int = 0
@@ -44,7 +44,7 @@ class Durability(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """`memory`, `second`, `disk` or `replica:n`, else InvalidOption."""
+        """Read `memory`, `second`, `disk` or `replica:n`. Raises InvalidOption."""
         name, _, number = text.partition(":")
         if name == "replica" and number.isdecimal() and 1 <= int(number) <= 100:
             return cls(replicas=int(number))
@@ -54,13 +54,13 @@ class Durability(msgspec.Struct, frozen=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a deployment says about itself: the weakest of its servers, where there are several."""
+    """What a deployment says about itself. If it has several servers, the weakest one counts."""
 
     flavour: str
     version: str
     durability: Durability
     replicas: int
-    """Replicas attached to the primary (the one with the fewest)."""
+    """Replicas of the primary that has the fewest."""
     eviction: str
     servers: int
 

@@ -59,10 +59,13 @@ class Engine(Changing):
             [lease] = await engine.claim("thumbnails", worker="w1", lease=seconds(30))
             await engine.complete(lease)
 
-    Entering asks the server about itself, for two seconds at most, and refuses one that may evict
-    live jobs (EvictionUnsafe), does not tell its durability class (DurabilityUnknown; *declared*
-    says it then) or refuses the login (ServerRefused). A server that is away is no reason not to
-    begin: *log* says so once, and calls work when it is back.
+    `engine.queues`, `.inspect`, `.events`, `.schedules` and `.workers` have the rest.
+
+    `async with` asks the server about itself, for at most two seconds. It raises EvictionUnsafe if
+    the server may evict live jobs, DurabilityUnknown if the server does not tell its durability and
+    it is not *declared*, and ServerRefused if the login fails. A server that is unreachable raises
+    nothing: it is logged once, and calls work when the server is back. *limits* says how long calls
+    wait for the server; *clock* and *scripts* are for tests.
     """
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
@@ -75,15 +78,17 @@ class Engine(Changing):
         durability: Durability | None = None,
         **options: Unpack[JobOptions],
     ) -> Submitted:
-        """Take a job in; when this returns it exists, at the class asked for.
+        """Submit a job. Returns once it is stored with the durability asked for.
 
-        Options are those of `new_job`: id, priority (0 to 100, **higher runs first**), delay or
-        due, lane, max_attempts, retry, lease, keep. The same *id* twice is one job: the second
-        answer says `existed`. Raises QueueFull, MemoryFull, DurabilityUnavailable,
-        ServerUnreachable (it may exist then: repeat with the same id) and, before anything is
-        sent, InvalidName, InvalidOption, PayloadTooLarge. Concurrent submits share one round
-        trip; a lone one waits for nobody. The order of calls is the order of their jobs, in a
-        lane and within a priority, however many are under way at once.
+        *options* are the fields of `JobOptions`: id, priority (0 to 100, **higher runs first**),
+        delay or due, lane, selector, max_attempts, retry, lease, keep, headers. The same *id* twice
+        is one job: the second answer says `existed`. *durability* is what this job needs; default:
+        what the server has. Raises QueueFull, MemoryFull, DurabilityUnavailable; ServerUnreachable,
+        after which the job may exist (repeat with the same id); and, before anything is sent,
+        InvalidName, InvalidOption, PayloadTooLarge.
+
+        Concurrent submits share a round trip; a single one does not wait for others. Within a lane
+        and within a priority, jobs have the order of the calls.
         """
         name, job = queue_name(queue), new_job(payload, **options)
         [answer] = await self._batcher.submit(name, [job], durability)
@@ -100,10 +105,11 @@ class Engine(Changing):
         durability: Durability | None = None,
         call: Call | None = None,
     ) -> list[Submitted | TowpathError]:
-        """Take many jobs in (made by `new_job`), answered one by one, in order.
+        """Submit several jobs, made by `new_job`. Returns one answer per job, in order.
 
-        A refused job's answer is its error (QueueFull, PayloadTooLarge); the others are in. Up to
-        LARGEST_BATCH jobs are one atomic step, a longer list is several. One round trip per step.
+        The answer to a refused job is its error (QueueFull, PayloadTooLarge); the other jobs are
+        stored. Up to LARGEST_BATCH jobs are one atomic step and one round trip; a longer list takes
+        several.
         """
         name, wanted = queue_name(queue), list(jobs)
         if call is not None and len(list(submits(wanted))) > 1:
@@ -129,16 +135,17 @@ class Engine(Changing):
         wait: DurationLike = ZERO,
         call: Call | None = None,
     ) -> list[Lease]:
-        """Lease up to *count* jobs to *worker*, highest priority first, oldest first within it.
+        """Lease up to *count* jobs to *worker*: highest priority first, oldest first within it.
 
-        Jobs whose lease has ended and jobs that fell due are taken into account first. With
-        *lane*, only that lane's next job; with *selectors* (at most 100), only jobs that carry one
-        of these. With *max_held*, no more than leave the worker with that many: its leases count
-        that were claimed with a limit. Fewer than *count* come where their payloads are large:
-        about 8 MiB in one answer, and one job at least. With *wait*, an empty queue is waited on:
-        the claim returns within milliseconds of a submit or a due time, empty when the time is
-        over. Repeated under the same *call* it finds what it was given before. One round trip
-        when there is work.
+        Due jobs and jobs whose lease has ended are included. With *lane*, claims only the next job
+        of that lane. With *selectors* (at most 100), claims only jobs that have one of them. With
+        *max_held*, the worker never holds more than that many of the jobs that it claimed with a
+        limit. Large payloads may reduce the count: one answer has about 8 MiB, but at least one
+        job.
+
+        With *wait*, an empty queue is waited on: the claim returns within milliseconds of a submit
+        or a due time, and returns an empty list when the time is over. A repeat under the same
+        *call* returns the same leases. One round trip if there is work.
         """
         name = queue_name(queue)
         wish, wait_ms = wish_of(worker, lease, count, lane), duration_ms("wait", wait)
@@ -167,28 +174,29 @@ class Engine(Changing):
             called = await self._waker.wait_on(name, choice[0] if choice else (), left, pause)
 
     async def wait_for_work(self, queue: str, *, within: Duration) -> bool:
-        """Return when there may be jobs to claim, at the latest after *within* or a minute.
+        """Internal: return when there may be jobs to claim, at the latest after *within* or a
+        minute.
 
-        For those who exchange: a claim waits by itself. True = the caller was called; if it can't
-        look now, it says so (`hand_on`). No round trip but the shared blocking read.
+        For callers of `exchange`; a claim waits by itself. True = this caller was woken; if it
+        cannot look now, it calls `hand_on`. No round trip but the shared blocking read.
         """
         return await self._waker.wait(queue_name(queue), min(within, GLANCED_CAP))
 
     def hand_on(self, queue: str) -> None:
-        """Let somebody else look who waits for work: this caller was called and can't."""
+        """Internal: wake another waiter; this caller was woken and cannot look."""
         self._waker.hand_on(queue_name(queue))
 
     async def renew(self, lease: Lease, ttl: DurationLike, *, call: Call | None = None) -> Lease:
-        """Hold the job for another *ttl*, counted from now on the server's clock.
+        """Extend the lease to *ttl* from now, by the server's clock. Returns the new lease.
 
-        The token stays the same, so work already begun under it remains valid. The answer's
-        `cancel_requested` says that somebody wants the job to stop. Raises LeaseLost once
-        another worker holds the job; the caller must then stop and discard. One round trip.
+        The token stays the same. If `cancel_requested` is set in the answer, the job was cancelled:
+        stop. Raises LeaseLost if another worker holds the job; then stop and discard the work. One
+        round trip.
         """
         return await self._one(Renew(lease, duration("ttl", ttl)), Lease, call)
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
-        """Leave a note on the job in place of the last one. Raises LeaseLost."""
+        """Store a progress note with the job, in place of the last one. Raises LeaseLost."""
         item = [lease.id, lease.token, codec.note_bytes(note)]
         [answer] = await self._store.write("progress", lease.queue, lambda _: [item], call)
         if not isinstance(answer, bytes):
@@ -197,9 +205,9 @@ class Engine(Changing):
     async def complete(
         self, lease: Lease, result: bytes = b"", *, call: Call | None = None
     ) -> None:
-        """End the job; *result* stays for the queue's `keep`. At most one completion is accepted.
+        """Complete the job. *result* is kept as long as the job. A job can be completed only once.
 
-        Raises LeaseLost, JobCancelled, JobDead, JobNotFound; nothing is changed then.
+        Raises LeaseLost, JobCancelled, JobDead, JobNotFound; then nothing has changed.
         """
         await self._one(Complete(lease, result), State, call)
 
@@ -211,21 +219,24 @@ class Engine(Changing):
         delay: DurationLike | None = None,
         call: Call | None = None,
     ) -> State:
-        """End this attempt: DELAYED until the next, or DEAD after the last.
+        """Fail the attempt. Returns DELAYED until the next one, or DEAD after the last.
 
-        Without *delay* the retry policy of the job or its queue decides. Raises LeaseLost.
+        *delay* is the time until the next attempt; without it, the retry policy of the job or of
+        its queue decides. Raises LeaseLost.
         """
         wait = None if delay is None else duration("delay", delay)
         return await self._one(Fail(lease, reason, wait), State, call)
 
     async def bury(self, lease: Lease, reason: str, *, call: Call | None = None) -> State:
-        """End the job as DEAD now, whatever attempts are left. Raises LeaseLost."""
+        """End the job as DEAD now, even if attempts are left. Raises LeaseLost."""
         return await self._one(Bury(lease, reason), State, call)
 
     async def release(
         self, lease: Lease, *, delay: DurationLike = ZERO, call: Call | None = None
     ) -> State:
-        """Give the job back, at its old place or after *delay*; the attempt does not count."""
+        """Give the job back, to its old place or after *delay*; the attempt does not count. Returns
+        its state. Raises LeaseLost.
+        """
         return await self._one(Release(lease, duration("delay", delay)), State, call)
 
     async def exchange(
@@ -238,9 +249,10 @@ class Engine(Changing):
         count: int,
         call: Call | None = None,
     ) -> Exchanged:
-        """Settle what is finished and claim up to *count* jobs (0 = none), in one round trip.
+        """Settle leases and claim up to *count* jobs (0 = none), in one round trip.
 
-        Each settlement is answered by itself: a state, a renewed lease, or the error.
+        All leases must be of *queue*, at most LARGEST_BATCH of them. Each settlement has its own
+        outcome: a state, a renewed lease, or an error.
         """
         name = queue_name(queue)
         if len(settlements) > LARGEST_BATCH:
@@ -265,9 +277,9 @@ class Engine(Changing):
         return codec.exchanged(name, worker, list(settlements), answer)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
-        """Settle leases of any queues, answered one by one, in order.
+        """Settle leases of any queues. Returns one outcome per settlement, in order.
 
-        One round trip per queue, and for what one call carries: 500 of them, about 8 MiB.
+        One round trip per queue and per 500 settlements or about 8 MiB.
         """
         outcomes: dict[int, Outcome] = {}
         for queue in {settlement.lease.queue for settlement in settlements}:
@@ -290,7 +302,8 @@ class Engine(Changing):
         return [outcomes[i] for i in range(len(settlements))]
 
     async def cancel(self, job: JobRef, *, call: Call | None = None) -> State:
-        """End a job that has not ended: CANCELLED, or LEASED if its worker was asked to stop.
+        """Cancel a job that has not ended. Returns CANCELLED, or LEASED while its worker is asked
+        to stop.
 
         Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead.
         """

@@ -41,10 +41,10 @@ _CHECK_EVERY = 12
 
 
 class Event(msgspec.Struct, frozen=True):
-    """Something that happened to a job. *verb* is the verb that did it; `dead` names a death."""
+    """Something that happened to a job. *verb* is the change; `dead` stands for a death."""
 
     cursor: str
-    """Where in the stream: ask for what came after it."""
+    """Its place in the stream; pass it as `after` to get later events."""
     verb: str
     job: JobRef
 

@@ -1,4 +1,4 @@
-"""Why a job is not running and how far it is from it, told from what one look at the store gave.
+"""Why a job is not running, and how far it is from running, from one read of the store.
 
 `look.lua` gathers the facts in one step, so that they agree with each other.
 """
@@ -42,20 +42,19 @@ class Explanation(msgspec.Struct, frozen=True):
 
     why: Why
     text: str
-    """One sentence for a person."""
+    """The reason as a sentence."""
 
 
 class Position(msgspec.Struct, frozen=True):
     """How far a job is from running."""
 
     ahead: int
-    """Jobs before it: of the whole queue if it is ready, of its selector if it carries one, of its
+    """Number of jobs before it: in the queue if it is ready, of its selector if it has one, in its
     lane if it waits there."""
     in_lane: bool
     wait: Duration | None
-    """An estimate from the queue's recent service times; None while nothing was completed, and
-    while nobody takes jobs: the queue is paused, or has no worker. None for a job with a selector:
-    how many workers ask for such jobs is not known."""
+    """An estimate from recent service times. None if nothing was completed yet, if the queue is
+    paused or has no worker, and for a job with a selector."""
 
 
 def explain(job: JobInfo, facts: Facts) -> Explanation:

@@ -45,7 +45,7 @@ _UNDER_WAY = {b"submit", b"claim", b"progress", b"promote"}
 
 
 class Events:
-    """What queues tell of their jobs, and waiting for the end of one: `engine.events`."""
+    """The events of queues, and waiting for the end of a job: `engine.events`."""
 
     def __init__(self, store: Store, feeds: Feeds) -> None:
         self._store, self._feeds = store, feeds
@@ -57,7 +57,7 @@ class Events:
             raise AttributeError("Engine.events(…) is now Engine.events.list(…)", name="events")
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
-        """Events that are still kept, oldest first, after the cursor of another event."""
+        """Events that are still kept, oldest first; *after* is the cursor of an event."""
         name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
         key, first = keys_of(name).events, _after(after)
         entries: list[Any] = await self._store.command("XRANGE", key, first, "+", "COUNT", size)
@@ -65,11 +65,10 @@ class Events:
 
     @asynccontextmanager
     async def follow(self, queue: str) -> AsyncGenerator[AsyncIterator[Event]]:
-        """The events of *queue* from the moment this is entered, as they happen.
+        """The events of *queue*, from the moment this is entered, as they happen.
 
-        One blocking read per queue and process and one copy of each event, however many follow. A
-        follower that is far behind, or whose events the server lost, gets FellBehind. Raises
-        QueueHasNoEvents.
+        One blocking read per queue and process, however many follow. A follower that is too far
+        behind, or whose events the server has lost, gets FellBehind. Raises QueueHasNoEvents.
         """
         name = queue_name(queue)
         await self.require(name)
@@ -81,7 +80,7 @@ class Events:
             yield events
 
     async def newest(self, queue: str) -> str:
-        """The cursor of the last event of *queue*: what comes after it is new. `0-0` = none yet."""
+        """The cursor of the latest event of *queue*; `0-0` = none yet."""
         key = keys_of(queue_name(queue)).events
         entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
         return entries[0][0].decode() if entries else "0-0"
@@ -90,8 +89,8 @@ class Events:
     async def listen(self, queue: str, listener: EventListener) -> AsyncGenerator[None]:
         """Tell *listener* what happens in *queue*, from the moment this is entered.
 
-        For those who want to know that something happened to some jobs, not all that happened:
-        it is told in the middle of the reading, and is never waited for. Raises QueueHasNoEvents.
+        For listeners that only want to know that something happened to some jobs. The listener is
+        called while events are read, and is never waited for. Raises QueueHasNoEvents.
         """
         name = queue_name(queue)
         await self.require(name)
@@ -99,12 +98,13 @@ class Events:
             yield
 
     async def ended(self, job: JobRef, *, within: DurationLike) -> JobInfo:
-        """The job once it has ended: done with its result, dead with its reason, or cancelled.
+        """Wait until the job has ended, and return it: done with its result, dead with its reason,
+        or cancelled.
 
-        Raises StillOpen when the time is over, JobNotFound if it is gone: with the queue's
-        `keep` at 0 a finished job leaves nothing to look at. Does not poll; thousands may wait
-        at once. While the server is away it waits on, and raises ServerUnreachable if the time is
-        over by then.
+        Raises StillOpen if it has not ended *within* that time, and JobNotFound if it is gone; with
+        `keep` = 0, the queue does not keep finished jobs. Does not poll; thousands may wait at
+        once. Goes on waiting while the server is unreachable, and raises ServerUnreachable if it
+        still is at the end.
         """
         limit = duration("within", within)
         await self.require(job.queue)
@@ -123,7 +123,7 @@ class Events:
                 self._ends.pop(job.queue, None)
 
     async def require(self, queue: QueueName) -> None:
-        """Raises QueueHasNoEvents if nobody can follow *queue*."""
+        """Raises QueueHasNoEvents if *queue* has no events."""
         known = await self._store.known_options(queue)
         if known.events == 0 and (await self._store.options(queue)).events == 0:
             raise QueueHasNoEvents(queue)

@@ -1,4 +1,4 @@
-"""Read-only questions for people: what is this job, why does it not run, what is in the queue."""
+"""Reading queues: what a job is, why it does not run, what the queue holds. Changes nothing."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
 
 
 class Lane(msgspec.Struct, frozen=True):
-    """A lane at one moment: the job in the open, and those behind it."""
+    """A lane at one moment: its head, and the jobs behind it."""
 
     head: JobId | None = None
-    """The job whose turn it is; None = the lane is empty."""
+    """The job that may run; None = the lane is empty."""
     head_state: State | None = None
-    """LEASED only while its lease lasts."""
+    """The state of the head; LEASED only while its lease lasts."""
     behind: int = 0
-    """Jobs that wait for the head to end."""
+    """Number of jobs that wait behind the head."""
     before: int | None = None
-    """Of those, how many come before the job that was asked for; None if it is not among them."""
+    """Number of those that are before the job asked for; None if it is not among them."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of jobs; give *after* to get the next one. None = this was the last."""
+    """A page of jobs. Pass *after* to get the next page; None = this is the last one."""
 
     jobs: list[JobInfo]
     after: str | None
@@ -52,9 +52,9 @@ class SearchStep(msgspec.Struct, frozen=True):
     """What one step of a search found, and how far the search has come."""
 
     jobs: list[JobInfo]
-    """The newest first."""
+    """Newest first."""
     looked: int
-    """Dead jobs that were looked at so far, of the newest 10,000; give it to go on."""
+    """Number of dead jobs searched so far, of the newest 10,000; pass it to continue."""
     is_over: bool
 
 
@@ -62,26 +62,26 @@ class ErrorGroup(msgspec.Struct, frozen=True):
     """Dead jobs that died of the same error."""
 
     group: str
-    """Names it: what `list` takes. `other` stands for the errors beyond the first hundred."""
+    """The id of the group, for `list`; `other` collects the errors beyond the first hundred."""
     error: str
-    """The first line of their reasons; numbers and ids are #."""
+    """The first line of the reasons; `#` replaces numbers and ids."""
     count: int
     first: datetime
-    """When the first of those died that are still dead."""
+    """When the first of the jobs died that are still dead."""
     last: datetime
 
 
 class ErrorGroups(msgspec.Struct, frozen=True):
-    """The dead jobs of a queue by their errors."""
+    """The dead jobs of a queue, grouped by error."""
 
     groups: list[ErrorGroup]
     """The largest first."""
     ungrouped: int
-    """Dead jobs in no group: they died under a release that made none."""
+    """Number of dead jobs without a group: they died under an older release."""
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """How many jobs are where, and what the queue has done so far."""
+    """How many jobs a queue has in each state, and what it has counted so far."""
 
     ready: int
     delayed: int
@@ -89,17 +89,18 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     leased: int
     dead: int
     kept: int
-    """Done and cancelled jobs that can still be looked at."""
+    """Done and cancelled jobs that can still be read."""
     lanes: int
     """Lanes with at least one job."""
     remembered: int
-    """Ids known after their job is gone."""
+    """Ids that are still known after their jobs are gone."""
     paused: bool
     oldest: Duration | None
-    """The age of the oldest job that is next in line, one per priority; of all ready ones unless
-    some came back: those stand behind the others, however old they are."""
+    """Age of the oldest job among the first ones of each priority; None if no job is ready. Jobs
+    that came back stand behind the others, however old they are."""
     totals: dict[str, int]
-    """submitted, completed, failed, died, cancelled, released, reaped, promoted, retried, …"""
+    """Counted since the queue exists: submitted, completed, failed, died, cancelled, released,
+    reaped, promoted, retried, …"""
 
 
 _TOTALS = (
@@ -109,18 +110,18 @@ _TOTALS = (
 
 
 class Inspector:
-    """Questions about jobs and what queues hold: `engine.inspect`. None changes anything."""
+    """Reads jobs, counts and lists: `engine.inspect`. Changes nothing."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def job(self, ref: JobRef) -> JobInfo:
-        """The job as it is now, payload and result included. Raises JobNotFound. One round trip."""
+        """The job as it is now, with payload and result. Raises JobNotFound. One round trip."""
         record, payload, result, facts = await self._look(ref)
         return _job(ref, record, facts, payload=payload, result=result)
 
     async def state(self, ref: JobRef) -> State:
-        """The job's state; GONE if it ended and is no longer kept, or never was."""
+        """The state of the job; GONE if it ended and is no longer kept, or never existed."""
         try:
             record, *_ = await self._look(ref)
         except JobNotFound:
@@ -128,17 +129,17 @@ class Inspector:
         return record.state
 
     async def position(self, ref: JobRef) -> Position | None:
-        """How many run before this job, and about how long that takes; O(log n).
+        """How many jobs run before this one, and about how long that takes. O(log n).
 
-        None for a job that does not wait its turn: delayed, leased or ended.
+        None for a job that is delayed, leased or has ended. Raises JobNotFound.
         """
         record, _, _, facts = await self._look(ref)
         return position(record.state, facts)
 
     async def lane(self, queue: str, lane: str, *, job: str | None = None) -> Lane:
-        """Who is at the head of *lane*, how many wait behind it, how many of them before *job*.
+        """The head of *lane*, how many jobs wait behind it, and how many of these are before *job*.
 
-        A lane that nobody used is empty. One round trip, O(log n).
+        A lane that was never used is empty. One round trip, O(log n).
         """
         name, key = queue_name(queue), lane_key(lane)
         head, state, behind, rank = await self._store.read("lane", name, key, job or "")
@@ -150,13 +151,13 @@ class Inspector:
         )
 
     async def explain(self, ref: JobRef) -> Explanation:
-        """Why the job is not running, in a word and a sentence. Raises JobNotFound."""
+        """Why the job is not running, as a word and a sentence. Raises JobNotFound."""
         record, _, _, facts = await self._look(ref)
         return explain(_job(ref, record, facts), facts)
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
-        """Lanes in which at least one job waits: all that have jobs, but for those whose only job
-        is being worked on. Exact up to *limit* leased jobs, too high beyond. O(leased jobs).
+        """The number of lanes in which at least one job waits: all lanes with jobs, except those
+        whose only job is leased. Exact up to *limit* leased jobs, too high beyond. O(leased jobs).
         """
         name = queue_name(queue)
         limit = whole("limit", limit, 1, 10_000)
@@ -173,13 +174,12 @@ class Inspector:
         after: str | None = None,
         size: int = 100,
     ) -> Page:
-        """A page of the jobs in *state*, in the order they run (or ended). Payloads are left out.
+        """A page of the jobs in *state*, in the order they run or ended. Payloads are left out.
 
-        With *lane*, those that wait in that lane; with *group*, those that died of that error, as
-        `dead_groups` names it. A page has at most *size* jobs, fewer if their
-        records are large; `after` leads to the next, and is None on the last. It is cut from the
-        queue as it is then: a job that moves meanwhile may be shown twice or not at all, one that
-        stays is shown.
+        With *lane*, only jobs that wait in that lane. With *group*, only jobs that died of that
+        error; `dead_groups` names the groups. A page has at most *size* jobs, fewer if their
+        records are large. Pass its `after` to get the next page; it is None on the last. A job that
+        moves meanwhile may be listed twice or not at all; a job that stays is listed.
         """
         name = queue_name(queue)
         if state not in STATES:
@@ -200,10 +200,11 @@ class Inspector:
         return Page([job for job in jobs if job and job.state is state], rest)
 
     async def dead_groups(self, queue: str) -> ErrorGroups:
-        """The dead jobs of *queue* by their errors, counted when they died: no job is looked at.
+        """The dead jobs of *queue*, grouped by error. They are counted when they die: this reads no
+        job.
 
         An error is the first line of a reason, with numbers and ids masked. A queue has about a
-        hundred groups; what dies of yet another error is in the group `other`. One round trip.
+        hundred groups; further errors are in the group `other`. One round trip.
         """
         rows, dead = await self._store.read("groups", queue_name(queue))
         found = [
@@ -220,11 +221,11 @@ class Inspector:
         return ErrorGroups(found, max(0, dead - sum(group.count for group in found)))
 
     async def search_dead(self, queue: str, text: str, *, looked: int = 0) -> SearchStep:
-        """Dead jobs whose reason has *text* in it, in whatever case (of ASCII letters), the newest
-        first.
+        """Dead jobs whose reason contains *text*, newest first. The case of ASCII letters does not
+        matter.
 
-        Covers the newest 10,000 dead jobs of the queue, 1,000 in a step: go on with *looked* until
-        it is over. Jobs that die meanwhile may bring some up twice. Payloads are left out.
+        Covers the newest 10,000 dead jobs of the queue, 1,000 per step: pass *looked* to continue,
+        until `is_over`. If jobs die meanwhile, some may be found twice. Payloads are left out.
         """
         name, wanted = queue_name(queue), text_name("text", text, longest=200)
         looked = whole("looked", looked, 0, SEARCHED_MOST)
@@ -237,25 +238,25 @@ class Inspector:
         return SearchStep([job for job in jobs if job], looked + seen, is_over=over)
 
     async def counts(self, queue: str) -> Counts:
-        """How many jobs are where. O(1) but for one look per priority in use."""
+        """How many jobs the queue has in each state. O(1), and one look per priority in use."""
         return _counts(await self._store.read("counts", queue_name(queue)))
 
     async def counts_of(self, queues: Iterable[str]) -> dict[str, Counts]:
-        """The same of several queues, by name. A round trip for fifty of one server."""
+        """The counts of several queues, by name. One round trip for fifty queues of one server."""
         names = list(dict.fromkeys(map(queue_name, queues)))
         answers = await self._store.read_each("counts", names)
         return {name: _counts(answer) for name, answer in zip(names, answers, strict=True)}
 
     async def history(self, queue: str, *, last: Duration = _LAST_HOUR) -> History:
-        """How *queue* stood over the *last* time: by the minute up to 24 hours, by the hour up to
-        30 days. What is before its first change reads as nought. One round trip.
+        """The counts of *queue* over the *last* time: by minute up to 24 hours, by hour up to 30
+        days. They are 0 before the first change. One round trip.
         """
         return (await self.histories([queue], last=last))[queue_name(queue)]
 
     async def histories(
         self, queues: Iterable[str], *, last: Duration = _LAST_HOUR
     ) -> dict[str, History]:
-        """The same of several queues, by name. A round trip for fifty of one server."""
+        """The history of several queues, by name. One round trip for fifty queues of one server."""
         asked, names = window(last), list(dict.fromkeys(map(queue_name, queues)))
         answers = await self._store.read_each(
             "history", names, asked.kind, asked.field_ms, asked.fields

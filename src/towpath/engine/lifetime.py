@@ -1,4 +1,4 @@
-"""An engine's life: made, entered, checked and left; and the parts that are open meanwhile."""
+"""The life of an engine: created, entered, checked and left; and the parts that it opens."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ class Lifetime(Spaces):
     """An engine from `async with` to its end, without its verbs."""
 
     queues: Queues
-    """Which there are, their options, pause and resume."""
+    """Queues: which exist, their options, pause and resume."""
     inspect: Inspector
     """Jobs, counts and lists, as they are now."""
     events: Events
-    """What queues tell of their jobs, and waiting for a job's end."""
+    """Events of queues, and waiting for the end of a job."""
     schedules: Schedules
-    """Recurring work."""
+    """Schedules: created, changed, fired."""
 
     def __init__(
         self,
@@ -79,8 +79,8 @@ class Lifetime(Spaces):
         self.workers = Workers(self.worker_index)
 
     def tolerant(self) -> Self:
-        """The same engine, not yet entered, but it takes its server as it is: what waiting can't
-        mend is told to every caller until it is mended, and not when it is entered.
+        """Internal: the same engine, not yet entered. It does not refuse its server when it is
+        entered; each call raises what is wrong until that is fixed.
         """
         self._is_tolerant = True
         return self
@@ -122,8 +122,8 @@ class Lifetime(Spaces):
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server said about itself when it was last asked: at the beginning, and again
-        after each reconnect. Raises ServerUnreachable while it never answered.
+        """What the server said about itself when it was last asked: on entering, and after each
+        reconnect. Raises ServerUnreachable if it has never answered.
         """
         if not self._is_entered:
             raise RuntimeError(_NOT_ENTERED)
@@ -131,20 +131,20 @@ class Lifetime(Spaces):
 
     @property
     def goes_by_server_clock(self) -> bool:
-        """Whether jobs are due by the server's own clock: not in a test that moves one by hand."""
+        """Internal: whether due times are by the server's clock, not by that of a test."""
         return isinstance(self._clock, ServerClock)
 
     async def check(self) -> ServerFacts:
-        """Ask the server about itself now, for two seconds at most; on a cluster, every master.
+        """Ask the server about itself now, for at most two seconds; on a cluster, every master.
 
         Raises ServerUnreachable, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
         return await self._store.check()
 
     async def try_write(self) -> None:
-        """See that the server takes a write, and leave nothing. Raises ServerError. One round trip.
+        """Check that the server accepts a write. Leaves nothing behind. One round trip.
 
-        On a cluster, that is the server of one slot.
+        On a cluster, checks the server of one slot. Raises ServerError.
         """
         await self._store.command("SET", PROBE, "1", "PX", 1)
 

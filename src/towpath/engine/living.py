@@ -1,4 +1,4 @@
-"""Who is alive: workers tell it every ten seconds, and are forgotten when they are silent."""
+"""Live workers: each reports every ten seconds, and leaves the list when it is silent."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunningJob(msgspec.Struct, frozen=True):
 
 
 class Doing(msgspec.Struct, frozen=True, kw_only=True):
-    """What a worker says of itself."""
+    """What a worker reports about itself."""
 
     host: str
     pid: int
@@ -49,22 +49,24 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LivingWorker(NamedTuple):
-    """A worker that was heard of within the last 25 seconds."""
+    """A worker that reported within the last 25 seconds."""
 
     name: str
     since: datetime
-    """When it was first heard of."""
+    """When it first reported."""
     doing: Doing
 
 
 class Workers:
-    """The workers of a deployment, in one record: `engine.workers`."""
+    """The live workers of a deployment: `engine.workers`."""
 
     def __init__(self, record: Callable[[], SpaceRecord]) -> None:
         self._record = record
 
     async def tell(self, worker: str, doing: Doing, *, lasts: Duration = SILENT_AFTER) -> bool:
-        """This worker lives. False = so many others do that it is not listed. One round trip."""
+        """Report that this worker is alive. Returns False if too many others are: then it is not
+        listed. One round trip.
+        """
         few = msgspec.structs.replace(
             doing,
             queues=sorted(doing.queues)[:QUEUES_SHOWN],
@@ -80,11 +82,11 @@ class Workers:
         return bytes(answer) == b"ok"
 
     async def gone(self, worker: str) -> None:
-        """It has ended: from now on it is not listed."""
+        """Report that the worker has ended: it is not listed any more."""
         await self._record().run("gone", worker=worker_name(worker))
 
     async def list(self) -> list[LivingWorker]:
-        """Who is alive, by name: at most 1,000. What this release can't read is left out."""
+        """The live workers, by name; at most 1,000. Leaves out what this release cannot read."""
         flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
         found: list[LivingWorker] = []
         for name, said in zip(flat[::2], flat[1::2], strict=True):

@@ -35,7 +35,7 @@ LOW, NORMAL, HIGH = 0, 50, 100
 
 
 class JobRef(msgspec.Struct, frozen=True):
-    """Which job: its queue and its id. What every read and every `cancel` takes."""
+    """Which job: its queue and its id."""
 
     queue: QueueName
     id: JobId
@@ -45,12 +45,12 @@ class JobRef(msgspec.Struct, frozen=True):
 
 
 def job_ref(queue: str, id: str) -> JobRef:
-    """A reference from plain text, or InvalidName."""
+    """A reference to a job, from text. Raises InvalidName."""
     return JobRef(queue_name(queue), job_id(id))
 
 
 class NewJob(NamedTuple):
-    """A job to be submitted, made and checked by `new_job`: a wrong value never leaves the process.
+    """A job to submit. Make it with `new_job`, which checks every value.
 
     Its fields are in the order in which the script reads them.
     """
@@ -62,10 +62,10 @@ class NewJob(NamedTuple):
 
 
 class JobOptions(TypedDict, total=False):
-    """What may be said about a job when it is submitted. What is left out, its queue decides.
+    """The options of a job when it is submitted. The queue decides what is left out.
 
-    The one declaration of each field: its type, its kind, a sentence. What is only passed along
-    needs no more than this and an attribute of `Said`.
+    The one declaration of each field: its type, its kind, a sentence. A field that is only passed
+    along needs no more than this and an attribute of `Said`.
     """
 
     id: Annotated[str | None, Text(job_id), "Your own id; the same id twice is one job."]
@@ -84,7 +84,7 @@ class JobOptions(TypedDict, total=False):
         Text(selector_name),
         "The kind of the job, for workers that ask for some kinds only.",
     ]
-    max_attempts: Annotated[int | None, Number(1, 1_000_000), "Deliveries before the job is dead."]
+    max_attempts: Annotated[int | None, Number(1, 1_000_000), "Attempts before the job is dead."]
     retry: Annotated[RetryPolicy | None, Policy(), "How long to wait before the next attempt."]
     lease: Annotated[
         DurationLike | None,
@@ -100,7 +100,7 @@ class JobOptions(TypedDict, total=False):
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
-    """What was said about a job, as its worker and those who look at it see it.
+    """The options that a job was submitted with, as its worker and its readers see them.
 
     An attribute has the name of its field, and the type that its kind reads.
     """
@@ -109,11 +109,11 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     lane: LaneKey | None = None
     selector: Selector | None = None
     max_attempts: int | None = None
-    """The job's own limit; None = its queue's."""
+    """Its own limit; None = that of its queue."""
     retry: RetryPolicy | None = None
-    """The job's own policy; None = its queue's."""
+    """Its own policy; None = that of its queue."""
     headers: Mapping[str, str] = MappingProxyType({})
-    """What travelled beside the payload."""
+    """Data beside the payload."""
 
 
 FIELDS = declared(JobOptions)
@@ -148,7 +148,7 @@ def with_own_attempts(options: JobOptions) -> JobOptions:
 
 
 def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
-    """A job to submit; every value is checked here. Raises InvalidName, InvalidOption."""
+    """A job to submit, with every value checked. Raises InvalidName, InvalidOption."""
     if type(payload) is not bytes:
         raise InvalidOption("payload", type(payload).__name__, rule="must be bytes")
     if not options:
@@ -175,13 +175,13 @@ LEASE_ENDED = "LEASE_ENDED"
 
 
 class Submitted(msgspec.Struct, frozen=True):
-    """A job that exists: newly, or from an earlier submit under the same id."""
+    """A job that exists: it is new, or an earlier submit under the same id made it."""
 
     job: JobRef
     state: State
     existed: bool = False
     same_payload: bool | None = None
-    """For one that existed: whether its payload is this one; None if it is no longer known."""
+    """If it existed: whether it has the same payload; None if that is no longer known."""
 
     @property
     def id(self) -> JobId:
@@ -191,14 +191,16 @@ class Submitted(msgspec.Struct, frozen=True):
     def checked(
         self, on_conflict: OnConflict = "refuse", *, refusal: type[JobDiffers] = JobDiffers
     ) -> Submitted:
-        """Itself. Raises *refusal* for another payload than this, unless that is to be kept."""
+        """Returns itself. Raises *refusal* if the job has another payload and *on_conflict* is
+        "refuse".
+        """
         if self.same_payload is False and on_conflict == "refuse":
             raise refusal(self.job)
         return self
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """A job that was set: newly made, or put in the place of the one that waited under its id."""
+    """A job that was set: it is new, or it replaced the one that waited under its id."""
 
     job: JobRef
     state: State
@@ -216,19 +218,20 @@ job that was there first is the answer."""
 
 
 class Lease(Said, frozen=True):
-    """A job in this worker's hands, until *expires_at* unless renewed."""
+    """A job that a worker holds until *expires_at*, unless it renews the lease."""
 
     job: JobRef
     payload: bytes
     token: Token
-    """Grows with every delivery; give it to what the work changes, and refuse lower ones there."""
+    """Rises with every lease of the job. Pass it to the systems that the work changes, so that they
+    can refuse changes with a lower one."""
     attempt: int
-    """1 at the first delivery; releases do not count."""
+    """Number of the attempt, from 1; releases do not count."""
     worker: str
     expires_ms: int
     submitted_ms: int
     claimed_ms: int = 0
-    """By the server's clock; 0 for a lease that is only known by its token."""
+    """By the server's clock; 0 for a lease that is known only by its token."""
     due_ms: int = 0
     cancel_requested: bool = False
     reason: str | None = None
@@ -241,7 +244,7 @@ class Lease(Said, frozen=True):
 
     @property
     def queue(self) -> QueueName:
-        """The queue that it is in."""
+        """The queue of the job."""
         return self.job.queue
 
     @property
@@ -271,16 +274,16 @@ class Lease(Said, frozen=True):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """An attempt that failed."""
+    """A failed attempt."""
 
     at: datetime
     worker: str
     reason: str
-    """The first 200 bytes of it."""
+    """The first 200 bytes of the reason."""
 
 
 class JobInfo(Said, frozen=True, kw_only=True):
-    """A job as it is at one moment."""
+    """A job at one moment."""
 
     ref: JobRef
     state: State
@@ -290,15 +293,15 @@ class JobInfo(Said, frozen=True, kw_only=True):
     due_at: datetime | None = None
     claimed_at: datetime | None = None
     expires_at: datetime | None = None
-    """While it is leased: when the lease ends."""
+    """When the lease ends, while the job is leased."""
     ended_at: datetime | None = None
     worker: str | None = None
     token: Token | None = None
     cancel_requested: bool = False
     reason: str | None = None
-    """Why the last attempt failed, or why it is dead."""
+    """Why the last attempt failed, or why the job is dead."""
     failures: tuple[Failure, ...] = ()
-    """The last five attempts that failed, the newest last."""
+    """The last five failed attempts, newest last."""
     progress: bytes | None = None
     result: bytes | None = None
 
@@ -312,14 +315,14 @@ class JobInfo(Said, frozen=True, kw_only=True):
 
 
 class Complete(msgspec.Struct, frozen=True):
-    """The work is done; *result* stays for the queue's `keep`."""
+    """The job is done; *result* is kept as long as the job."""
 
     lease: Lease
     result: bytes = b""
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """The attempt did not work. Without a *delay* the retry policy decides."""
+    """The attempt failed. Without *delay*, the retry policy decides when to try again."""
 
     lease: Lease
     reason: str
@@ -327,7 +330,7 @@ class Fail(msgspec.Struct, frozen=True):
 
 
 class Bury(msgspec.Struct, frozen=True):
-    """The attempt did not work and no other will: dead, with the reason."""
+    """The attempt failed and no other can help: the job is dead, with this reason."""
 
     lease: Lease
     reason: str
@@ -341,20 +344,20 @@ class Release(msgspec.Struct, frozen=True):
 
 
 class Renew(msgspec.Struct, frozen=True):
-    """Hold the job for another *ttl* from now."""
+    """Extend the lease to *ttl* from now."""
 
     lease: Lease
     ttl: Duration
 
 
 Settlement = Complete | Fail | Bury | Release | Renew
-
+"""How to settle a lease."""
 Outcome = State | Lease | TowpathError
-"""What became of a settlement: the job's new state, the renewed lease, or why it was refused."""
+"""The outcome of a settlement: the new state of the job, the renewed lease, or an error."""
 
 
 class Exchanged(msgspec.Struct, frozen=True):
-    """What an exchange brought: the outcome of each settlement, in order, and new leases."""
+    """What an exchange returned: one outcome per settlement, in order, and new leases."""
 
     outcomes: list[Outcome]
     leases: list[Lease]
@@ -368,10 +371,11 @@ class Exchanged(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """The name of a writing call: the same name again has no effect and the same answer.
+    """The name of a change: repeating a change under the same name has no effect and returns the
+    same answer.
 
-    Numbers of a channel must grow. The engine names its own calls; give one where a repeat may
-    come from elsewhere, e.g. from an HTTP client with an idempotency key.
+    The numbers of a channel must rise. The engine names its own calls; pass one where a repeat may
+    come from elsewhere, such as an HTTP client with an idempotency key.
     """
 
     channel: str

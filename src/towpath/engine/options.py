@@ -32,18 +32,19 @@ class LanePolicy(StrEnum):
     """What a lane does when its head fails."""
 
     BLOCK = "block"
-    """It waits while the head retries, and goes on when the head is dead."""
+    """It waits while the head is retried, and continues when the head is dead."""
     SKIP = "skip"
-    """It goes on meanwhile, still one at a time; the head comes back at its own place."""
+    """It continues while the head waits for its next attempt, still one job at a time; then the
+    head takes its old place."""
     PARK = "park"
-    """It waits while the head retries; a dead head stops it until `retry` or `drop`."""
+    """It waits while the head is retried. A dead head stops it until `retry` or `drop`."""
 
 
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue behaves. Every field has a default that suits most queues."""
 
     max_attempts: int = 5
-    """Deliveries before a job is dead; releases do not count."""
+    """Maximum number of attempts before a job is dead; releases do not count."""
     retry: RetryPolicy = Exponential()
     """How long to wait before the next attempt: Exponential, Fixed, Listed or Never."""
     lanes: LanePolicy = LanePolicy.BLOCK
@@ -51,13 +52,13 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     keep: DurationField = usually(ZERO)
     """How long a finished job and its result are kept."""
     keep_most: int = 100_000
-    """Maximum number of finished jobs to keep; the oldest are removed first."""
+    """Maximum number of finished jobs to keep; the oldest are deleted first."""
     keep_dead: DurationField = usually(days(30))
     """How long a dead job is kept, unless it parks its lane."""
     keep_dead_most: int = 100_000
-    """Maximum number of dead jobs to keep; the oldest are removed first."""
+    """Maximum number of dead jobs to keep; the oldest are deleted first."""
     remember: DurationField = usually(hours(1))
-    """How long an id that a caller chose is remembered after its job is removed."""
+    """How long an id that a caller chose is remembered after its job is deleted."""
     remember_most: int = 1_000_000
     """Maximum number of remembered ids; `counts` shows the current number."""
     max_length: int = 0
@@ -82,7 +83,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, duration(name, getattr(self, name)))
 
     def packed(self) -> bytes:
-        """The form the scripts read: what they go by, in the order of SCRIPTED."""
+        """Internal: the options that scripts use, in the order of SCRIPTED."""
         return b"".join(_packed(name, getattr(self, name)) for name in SCRIPTED)
 
 

@@ -1,4 +1,4 @@
-"""Schedules as they are kept in a queue, and as those see them who look at one."""
+"""Schedules as they are stored in a queue, and as readers see them."""
 
 from __future__ import annotations
 

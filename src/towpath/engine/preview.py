@@ -1,6 +1,4 @@
-"""What a schedule will do, told before it is made: its next firings, and what changes of the clock
-do to them.
-"""
+"""Previewing a schedule: its next firings, and the effects of clock changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues: which there are, their options, pause and resume, and duties that keep them going."""
+"""Queues: which exist, their options, pause and resume, and the duties that keep them going."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from towpath.ids import QueueName, queue_name
 
 
 class Queues:
-    """The queues of an engine, for those who look after them: `engine.queues`."""
+    """The queues of an engine: `engine.queues`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def list(self) -> dict[QueueName, QueueOptions]:
-        """Every queue that was ever used on this server, with its options.
+        """All queues that were ever used on this server, with their options.
 
-        Queues that this release cannot read (another program's, or a newer release's) are left
-        out, and logged once.
+        Leaves out, and logs once, queues that this release cannot read: of another program or of a
+        newer release.
         """
         flat: list[bytes] = await self._store.command("HGETALL", REGISTRY)
         return self._store.listed(dict(zip(flat[::2], flat[1::2], strict=True)))
 
     async def names(self) -> Sequence[QueueName]:
-        """Every queue that was ever used on this server, whoever wrote its options."""
+        """The names of all queues that were ever used on this server, readable or not."""
         found: list[QueueName] = []
         for name in await self._store.command("HKEYS", REGISTRY):
             with suppress(InvalidName, UnicodeDecodeError):
@@ -47,18 +47,19 @@ class Queues:
             raise AttributeError("Engine.queues() is now Engine.queues.list()", name="queues")
 
     async def configure(self, queue: str, options: QueueOptions) -> None:
-        """Use *queue* with these options. The first to use a queue decides.
+        """Require that *queue* has these options. The first caller sets them.
 
-        Raises QueueDiffers, naming the fields, if it has others; `reconfigure` changes them.
+        Raises QueueDiffers, with the names of the fields, if the queue has other options.
+        `reconfigure` changes them.
         """
         await self._store.configure(queue_name(queue), options)
 
     async def declare(self, queue: str, **options: Any) -> Declared:
-        """Give *queue* these of its options, by name, as a program that uses it wants them.
+        """Declare options of *queue*, by name, as the code that uses it wants them.
 
-        Each holds if the queue is new, or the option still is what was declared of it last. What
-        an operator changed since stays, until `reset` gives it back. Two round trips where
-        something is new, else one.
+        An option applies if the queue is new, or if nobody has changed the option since it was last
+        declared. An operator's change stays until `reset`. One round trip, or two if something is
+        new.
         """
         checked = msgspec.structs.asdict(QueueOptions(**options))
         return await self._store.declare(
@@ -66,15 +67,15 @@ class Queues:
         )
 
     async def declared(self, queue: str) -> QueueOptions | None:
-        """What programs declared of *queue*'s options, the defaults for the rest; None if nothing
-        was declared.
+        """The options that code has declared for *queue*, with defaults for the others; None if
+        nothing was declared.
         """
         return await self._store.declared(queue_name(queue))
 
     async def reset(self, queue: str, *names: str) -> Declared:
-        """Take back what was changed of *queue*'s options: these, or without names all.
+        """Undo changes of the options of *queue*: of those named, or of all.
 
-        They become what was declared of them last; what nobody declares, its default.
+        Each gets the value that was last declared for it, else its default. Raises InvalidOption.
         """
         known = QueueOptions.__struct_fields__
         for name in names:
@@ -83,67 +84,70 @@ class Queues:
         return await self._store.reset(queue_name(queue), names or known)
 
     async def introduce(self, queue: str, options: QueueOptions) -> QueueOptions:
-        """Declare what *options* have beside the defaults; the answer is what the queue has.
+        """Declare the fields of *options* that differ from the defaults. Returns the options of the
+        queue.
 
-        For whoever brings queues of its own, before each use: no round trip after the first.
+        For parts that bring their own queues; call it before each use. No round trip after the
+        first.
         """
         known = self._store.introduced.get(queue)
         return known or await self._store.introduce(queue_name(queue), options)
 
     async def reconfigure(self, queue: str, options: QueueOptions) -> None:
-        """Give *queue* other options: in force at once, for jobs that are there too.
+        """Replace all options of *queue*. They apply at once, also to jobs that exist.
 
-        All of them, whatever they were: `change_options` changes some.
+        `change_options` changes only some.
         """
         await self._store.reconfigure(queue_name(queue), options)
 
     async def change_options(self, queue: str, change: Change) -> QueueOptions:
-        """Give *queue* what *change* makes of its options; those are the answer.
+        """Replace the options of *queue* by what *change* returns for them. Returns the new
+        options.
 
-        Nothing that somebody else changes at the same time is lost: *change* is then asked again,
-        with what the options are now. Two round trips, unless others are at it too.
+        If somebody else changes them at the same time, *change* is called again with the new ones,
+        so no change is lost. Two round trips, unless that happens.
         """
         return await self._store.change_options(queue_name(queue), change)
 
     async def options(self, queue: str) -> QueueOptions:
-        """The options of *queue*; those of one that nobody used yet are the defaults."""
+        """The options of *queue*; the defaults for a queue that was never used."""
         return await self._store.options(queue_name(queue))
 
     async def known_options(self, queue: str) -> QueueOptions:
-        """The options of *queue* as this engine last heard of them; no round trip but the first."""
+        """The options of *queue* as this engine last read them. No round trip after the first."""
         return await self._store.known_options(queue_name(queue))
 
     async def largest_payload(self, queue: str, size: int) -> int:
-        """Bytes that *queue* takes in one payload or result, for a check before it is submitted.
+        """The maximum bytes of a payload or a result in *queue*, for a check before a submit.
 
-        As this engine last heard of it; asked for anew if *size* is beyond that, because the limit
-        may have been raised since. No round trip for what fits.
+        Uses the options as this engine last read them, and reads them again if *size* is larger:
+        the limit may have been raised. No round trip for what fits.
         """
         return await self._store.largest_payload(queue_name(queue), size)
 
     async def delete(self, queue: str) -> bool:
-        """Delete a queue that holds nothing: no jobs in any state, no ids that are remembered, no
-        recurring work; nor may it be paused. False if it does, and nothing was changed.
+        """Delete an empty queue: without jobs in any state, remembered ids and schedules, and not
+        paused. Returns False, and changes nothing, if it is not empty.
 
-        Its options and its events go. Whoever uses it again makes it anew, with the options that
-        are declared then. Two round trips; safe to repeat.
+        Deletes its options and its events. The next use creates the queue again. Two round trips;
+        safe to repeat.
         """
-        return await self._store.remove(queue_name(queue))
+        return await self._store.delete(queue_name(queue))
 
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
-        """Hand out no jobs of *queue* until `resume`; everything else goes on."""
+        """Hand out no jobs of *queue* until `resume`. Everything else goes on."""
         await self._store.write("pause", queue_name(queue), lambda _: [[]], call)
 
     async def resume(self, queue: str, *, call: Call | None = None) -> None:
-        """Hand out jobs of *queue* again."""
+        """Hand out the jobs of *queue* again."""
         await self._store.write("resume", queue_name(queue), lambda _: [[]], call)
 
     async def anchor(self, queue: str, *, floor: int = 0) -> str:
-        """A name for the life of *queue*'s data: another one after the data was lost, and after
-        its server was started anew or replaced, when the last writes may be lost.
+        """A name for the current life of the data of *queue*. It changes after the data was lost,
+        and after the server was restarted or replaced, when the last writes may be lost.
 
-        Tokens from now on are higher than *floor*, whatever the server's clock says. They are
-        raised only if they would not be, and then by a minute more. One round trip; safe to repeat.
+        Tokens from now on are higher than *floor*, whatever the server's clock says; if they would
+        not be, they are raised, by a minute more. One round trip; safe to repeat.
         """
         born = secrets.token_hex(8)
         parts = await self._store.read("anchor", queue_name(queue), born, floor)
@@ -152,15 +156,15 @@ class Queues:
     # ── duties: bounded, harmless to repeat, for queues that nobody claims from ──────────
 
     async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Make due jobs ready, at most *limit*; how many it were."""
+        """Make due jobs ready, at most *limit*. Returns how many."""
         return await self._duty("promote", queue, limit, call)
 
     async def reap(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Give back jobs whose lease has ended, at most *limit*; how many it were."""
+        """Give back jobs whose lease has ended, at most *limit*. Returns how many."""
         return await self._duty("reap", queue, limit, call)
 
     async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
-        """Delete what was kept long enough, at most *limit* of each kind; how many it were."""
+        """Delete what was kept long enough, at most *limit* of each kind. Returns how many."""
         return await self._duty("trim", queue, limit, call)
 
     async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:

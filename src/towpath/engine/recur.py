@@ -1,7 +1,7 @@
-"""Recurring work as the engine sees it: a name, when it was last fired, and a step that fires once.
+"""Firing schedules: when each was last fired, and one atomic step that submits its jobs once.
 
-When a firing falls due is the caller's knowledge (`schedule.py`). Any number of callers may find it
-due at the same time; the first one's jobs are taken in, the others are told.
+When a firing is due, the caller knows (`schedule.py`). Any number of callers may find it due at the
+same time; the jobs of the first one are submitted, the others are told.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ than it was fired for. Releases that do not know it show it, and it is true."""
 
 
 class LastFiring(msgspec.Struct, frozen=True):
-    """What a queue knows of one recurring work."""
+    """What a queue knows about the firings of one schedule."""
 
     at: datetime
-    """Where it has got to: the instant it was last fired for; at first, when it was first seen."""
+    """How far it has come: the time it was last fired for; before, when it was first seen."""
     about: str
-    """Its schedule in words, as whoever fired last has it."""
+    """The schedule as text, as the last process that fired it has it."""
     fired: bool = True
-    """Whether it was ever fired; until then it was only seen."""
+    """Whether it was ever fired."""
     fired_for: datetime | None = None
-    """What it was last fired for, if it has got further since: firings were passed over."""
+    """The time of its last firing, if firings were skipped after it."""
 
     @property
     def last(self) -> datetime | None:
@@ -74,15 +74,16 @@ class RecurringWork(msgspec.Struct, frozen=True):
 
 
 class Recurring:
-    """What `engine.schedules` offers those who fire recurring work."""
+    """The methods of `engine.schedules` for processes that fire schedules."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     async def recurring(self, queue: str, *, known: str = "") -> RecurringWork:
-        """The recurring work of *queue* and the server's time. One round trip.
+        """Internal: the schedules of *queue* with their last firings, and the server's time. One
+        round trip.
 
-        Schedules that are kept there come along, unless their last change is the *known* one.
+        Stored schedules are included, unless their last change is the *known* one.
         """
         answer = await self._store.read("recurring", queue_name(queue), known)
         flat, now, change, plans = answer
@@ -111,15 +112,16 @@ class Recurring:
         version: str = "",
         call: Call | None = None,
     ) -> list[Submitted]:
-        """Take in the jobs of all firings after *after* up to *upto*, unless somebody did.
+        """Internal: submit the jobs of all firings after *after* up to *upto*, unless another
+        caller did.
 
-        *after* is the last firing the caller knows of, None for work that was never seen; then
-        *upto* is where it begins, and there are no jobs. All jobs are taken in and *upto* is the
-        last firing from now on, or nothing is done: raises FiringTaken with the last firing,
-        NotYet if *upto* is to come by the server's clock, QueueFull, MemoryFull,
-        PayloadTooLarge. *version* is that of the schedule that the queue keeps under the name, if
-        it does: its payload is that of the jobs, and another version means ScheduleChanged. At
-        most LARGEST_BATCH jobs; one round trip.
+        *after* is the last firing that the caller knows of; None for a schedule that was never
+        seen: then *upto* is where it begins, and there are no jobs. Either all jobs are submitted
+        and *upto* becomes the last firing, or nothing is done. Raises FiringTaken with the last
+        firing, NotYet if *upto* is in the future by the server's clock, QueueFull, MemoryFull,
+        PayloadTooLarge. *version* is that of the stored schedule of this name, if there is one: the
+        jobs get its payload, and another version raises ScheduleChanged. At most LARGEST_BATCH
+        jobs; one round trip.
         """
         last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
         if upto_ms <= last_ms:
@@ -130,8 +132,8 @@ class Recurring:
     async def fire_once(
         self, queue: str, name: str, job: NewJob, *, version: str, call: Call | None = None
     ) -> Submitted:
-        """Take in one job more of the schedule that *queue* keeps under *name*; the last firing
-        stays what it is. Raises ScheduleChanged, QueueFull, MemoryFull. One round trip.
+        """Internal: submit one more job of the schedule that *queue* stores under *name*; its last
+        firing does not change. Raises ScheduleChanged, QueueFull, MemoryFull. One round trip.
         """
         [answer] = await self._fire(queue, [recurrence_name(name), 0, 0, "", [job], version], call)
         return answer
@@ -153,13 +155,13 @@ class Recurring:
         return [_taken_in(target, job, reply) for job, reply in zip(jobs, answer, strict=True)]
 
     async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
-        """Delete what *queue* knows of the recurring work *name*; its jobs stay.
+        """Delete what *queue* knows of a schedule that code declares. Its jobs stay.
 
-        A worker that still has it begins anew from now. Raises RecurrenceNotFound.
+        A worker that still declares it starts it anew, from now. Raises RecurrenceNotFound.
         """
         target, name = queue_name(queue), recurrence_name(name)
-        answer = await self._store.write("forget", target, lambda _: [name], call)
-        if answer != b"forgotten":
+        answer = await self._store.write("delete_declared", target, lambda _: [name], call)
+        if answer not in (b"deleted", b"forgotten"):  # the latter by a release before this one
             raise RecurrenceNotFound(target, name)
 
 

@@ -15,10 +15,11 @@ _set = msgspec.structs.force_setattr
 
 
 class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
-    """Wait *first*, then *factor* times as long after each attempt, at most *longest*.
+    """Wait *first* before the second attempt, then *factor* times as long each time, up to
+    *longest*.
 
-    A share *jitter* of each wait is left to chance, so that jobs that failed together do not
-    come back together.
+    The share *jitter* of each wait is random, so that jobs that failed together do not come back
+    together.
     """
 
     first: DurationField = usually(seconds(1))
@@ -33,7 +34,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
         _between("retry.jitter", self.jitter, 0, 1)
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
-        """The wait after *attempt* (1 = the first); None = no other."""
+        """The wait after *attempt* (from 1); None = no further attempt. *chance* is from 0 to 1."""
         # Beyond 2^60 no wait is shorter than the longest; a float must not overflow.
         grown = self.first.total_seconds() * min(self.factor ** min(attempt - 1, 60), 2.0**60)
         wait = min(grown, self.longest.total_seconds())
@@ -41,7 +42,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 
 
 class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
-    """Wait the same time before every attempt."""
+    """Wait the same time before every further attempt."""
 
     every: DurationField = usually(seconds(10))
 
@@ -54,10 +55,10 @@ class Fixed(msgspec.Struct, frozen=True, tag="fixed"):
 
 
 class Listed(msgspec.Struct, frozen=True, tag="listed"):
-    """Wait these times, one after the other; dead after the last.
+    """Wait these times, one after the other; the job is dead after the last attempt.
 
-    A handler or a submit that gives one and no `max_attempts` allows as many attempts as that
-    takes, whatever the queue allows.
+    Without `max_attempts`, a handler or a submit with this policy allows as many attempts as the
+    list needs, whatever the queue allows.
     """
 
     waits: tuple[Duration, ...]
@@ -75,7 +76,9 @@ class Listed(msgspec.Struct, frozen=True, tag="listed"):
 
 
 class Never(msgspec.Struct, frozen=True, tag="never"):
-    """Dead at the first failure. A crashed worker's job still comes back."""
+    """Do not try again: the job is dead at the first failure. The job of a crashed worker is still
+    delivered again.
+    """
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         """The wait after *attempt* (1 = the first); None = no other."""
@@ -83,7 +86,7 @@ class Never(msgspec.Struct, frozen=True, tag="never"):
 
 
 RetryPolicy = Exponential | Fixed | Listed | Never
-"""`delay(attempt, chance)`: the wait after that attempt (1 = the first), None = no other."""
+"""When to try again: `delay(attempt, chance)` is the wait after that attempt, None = never."""
 
 
 def own_attempts(policy: RetryPolicy | None) -> int | None:

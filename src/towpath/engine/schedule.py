@@ -1,4 +1,4 @@
-"""When recurring work falls due: by cron expressions and intervals, and what if it was missed.
+"""When schedules are due: cron expressions and intervals, and what happens to missed firings.
 
 Values and pure functions: they are told the time, and all who have the same schedule and the same
 last firing come to the same instants.
@@ -36,25 +36,26 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class Missed(StrEnum):
-    """What becomes of firings that nobody was there for."""
+    """What happens to firings that no process made in time."""
 
     SKIP = "skip"
-    """Nothing: the next one is the next by the schedule."""
+    """They are skipped; the next firing is the next one of the schedule."""
     ONCE = "once"
-    """One job for all of them, for the latest instant."""
+    """One job for all of them, for the latest time."""
     ALL = "all"
-    """A job for each, oldest first."""
+    """One job for each, oldest first."""
 
 
 class Cron(msgspec.Struct, frozen=True):
     """A cron expression in a time zone: `Cron("0 3 * * *", tz="Europe/Berlin")`.
 
-    Five fields as Debian's cron reads them (minute, hour, day, month, weekday), or six with the
-    seconds first; `L`, `LW`, `5L` and `MON#1` too. When clocks are changed, work that runs at
-    fixed hours (no `*` at the start of minute and hour) runs once: what falls into the gap of
-    spring runs right after it, what falls into the repeated hour of autumn runs the first time.
-    All other work follows the wall clock. Raises InvalidOption for an expression that can't be
-    read or never comes, and for an unknown time zone.
+    Five fields as in Debian's cron (minute, hour, day, month, weekday), or six with the seconds
+    first; also `L`, `LW`, `5L` and `MON#1`.
+
+    Clock changes: a schedule with fixed hours (neither minute nor hour begins with `*`) fires once.
+    A time that the clock skips in spring fires right after the gap; a time that comes twice in
+    autumn fires the first time. Other schedules follow the wall clock. Raises InvalidOption for an
+    expression that cannot be read or never fires, and for an unknown time zone.
     """
 
     expression: str
@@ -91,7 +92,7 @@ class Cron(msgspec.Struct, frozen=True):
         return f"{' '.join(self.expression.split())} {self.tz}"
 
     def after(self, last: datetime) -> Iterator[datetime]:
-        """The instants after *last*, in order."""
+        """The times of the firings after *last*, in order."""
         for local in CronSim(self.expression, last.astimezone(_zone(self.tz))):
             # cronsim forgets which of the repeated hours it began in, and may look back.
             if (at := local.astimezone(UTC)) > last:
@@ -99,11 +100,11 @@ class Cron(msgspec.Struct, frozen=True):
 
 
 class Every(msgspec.Struct, frozen=True):
-    """An interval of elapsed time: `Every(minutes(5))`, at least a second.
+    """An interval of at least one second: `Every(minutes(5))`.
 
-    Its instants are *anchor* plus or minus any number of intervals, whenever it was first seen;
-    without one, they are counted from 1970 in UTC, so that `Every(hours(1))` is on the hour. For
-    days and hours by the wall clock of some place, take `Cron`. Raises InvalidOption.
+    It fires at *anchor* plus any number of intervals. Without an anchor it counts from 1970 in UTC,
+    so that `Every(hours(1))` fires on the hour. For times by a wall clock, use `Cron`. Raises
+    InvalidOption.
     """
 
     interval: DurationField
@@ -121,7 +122,7 @@ class Every(msgspec.Struct, frozen=True):
         return text if self.anchor == instant(0) else f"{text} from {self.anchor.isoformat()}"
 
     def after(self, last: datetime) -> Iterator[datetime]:
-        """The instants after *last*, in order."""
+        """The times of the firings after *last*, in order."""
         anchor = self.anchor.astimezone(UTC)
         first = (last - anchor) // self.interval + 1
         return (anchor + n * self.interval for n in count(first))

@@ -1,4 +1,4 @@
-"""Schedules made at run time: kept in the store beside those that code declares.
+"""Schedules created at run time, stored beside those that code declares.
 
     await engine.schedules.set("reports", "nightly", Cron("0 3 * * *", "Europe/Berlin"), b"{}")
     await engine.schedules.pause("reports", "nightly")
@@ -55,12 +55,12 @@ MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
 _CHANGES_MOST = 100
 _AT_ONCE = 16
 _AS_BEFORE = -1
-_DONE = (b"made", b"replaced", b"removed")
+_DONE = (b"made", b"replaced", b"deleted")
 _ENTRY = re.compile(r"(begun|done) (\S+) (\d+)")
 
 
 class SetSchedule(NamedTuple):
-    """What `set` came to."""
+    """The schedule, and whether it is new."""
 
     schedule: ScheduleInfo
     new: bool
@@ -102,7 +102,7 @@ class _Found(NamedTuple):
 
 
 class Schedules(Recurring):
-    """Schedules made at run time, and recurring work that is fired: `engine.schedules`."""
+    """Schedules stored at run time, and those that code declares: `engine.schedules`."""
 
     def __init__(
         self, store: Store, index: Callable[[], SpaceRecord], queues: Callable[[], Awaitable[Any]]
@@ -124,12 +124,12 @@ class Schedules(Recurring):
         paused: bool = False,
         **options: Unpack[JobOptions],
     ) -> SetSchedule:
-        """Make a schedule, or put this in the place of one that was made so.
+        """Create a schedule, or replace one that was created this way.
 
-        A new one begins now; one that is replaced goes on from its last firing. In force within a
-        second wherever it is fired. Raises ScheduleDeclared for a name that code declares,
+        A new schedule starts now; a replaced one continues from its last firing. It applies
+        everywhere within a second. Raises ScheduleDeclared for a name that code declares,
         ScheduleUnreadable, SchedulesFull, MemoryFull, PayloadTooLarge, InvalidOption, InvalidName;
-        nothing was changed then.
+        then nothing has changed.
         """
         work = Recurrence(
             name=name, queue=queue, when=when, payload=payload, options=options, missed=missed
@@ -151,10 +151,10 @@ class Schedules(Recurring):
         paused: bool | None = None,
         **options: Unpack[JobOptions],
     ) -> ScheduleInfo:
-        """Change some of a schedule, and leave the rest: an option that is None is taken out.
+        """Change parts of a schedule. An option that is None is removed.
 
-        Nothing that somebody else changes at the same time is lost. Raises what `set` raises, and
-        ScheduleNotFound.
+        If somebody else changes it at the same time, no change is lost. Raises what `set` raises,
+        and ScheduleNotFound.
         """
 
         def decide(found: _Found) -> tuple[Recurrence, bool]:
@@ -174,17 +174,18 @@ class Schedules(Recurring):
         return (await self._put(queue_name(queue), recurrence_name(name), decide)).schedule
 
     async def pause(self, queue: str, name: str) -> ScheduleInfo:
-        """Fire it no more until `resume`. Raises ScheduleNotFound, ScheduleDeclared."""
+        """Do not fire the schedule until `resume`. Raises ScheduleNotFound, ScheduleDeclared."""
         return await self.change(queue, name, paused=True)
 
     async def resume(self, queue: str, name: str) -> ScheduleInfo:
-        """Fire it again from now on; missed firings are not made up for."""
+        """Fire the schedule again, from now on; firings missed meanwhile are not made up for."""
         return await self.change(queue, name, paused=False)
 
     async def delete(self, queue: str, name: str) -> None:
-        """Delete it: it is fired no more; its jobs stay.
+        """Delete a stored schedule. Its jobs stay.
 
-        Raises ScheduleNotFound; ScheduleDeclared for what code declares: `delete_declared`.
+        Raises ScheduleNotFound, and ScheduleDeclared if code declares it; for that use
+        `delete_declared`.
         """
         target, name = queue_name(queue), recurrence_name(name)
         for _ in range(_CHANGES_MOST):
@@ -194,16 +195,16 @@ class Schedules(Recurring):
             if info.source is ScheduleSource.CODE:
                 raise ScheduleDeclared(target, name)
             item = [name, info.version, secrets.token_hex(8)]
-            if await self._change(target, "unschedule", lambda _, item=item: item) is not None:
+            if await self._change(target, "delete_schedule", lambda _, i=item: i) is not None:
                 return
         raise ScheduleChanged(target, name)
 
     async def fire(
         self, queue: str, name: str, *, id: str | None = None, call: Call | None = None
     ) -> Submitted:
-        """Submit its job once more, now. Its rhythm, its last and its next firing stay.
+        """Submit the job of the schedule once, now. Its last and its next firing do not change.
 
-        A paused one, too. The job's id is `<name>!<random>` unless one is given. Raises
+        A paused schedule can be fired, too. The id of the job is `<name>!<random>`, or *id*. Raises
         ScheduleNotFound, ScheduleDeclared, ScheduleUnreadable, QueueFull, MemoryFull.
         """
         target, name = queue_name(queue), recurrence_name(name)
@@ -218,7 +219,7 @@ class Schedules(Recurring):
         raise ScheduleChanged(target, name)
 
     async def get(self, queue: str, name: str) -> ScheduleInfo:
-        """One schedule, whoever declared it. Raises ScheduleNotFound. One round trip."""
+        """A schedule, stored or declared. Raises ScheduleNotFound. One round trip."""
         target, name = queue_name(queue), recurrence_name(name)
         info = (await self._find(target, name)).info
         if info is None:
@@ -228,9 +229,10 @@ class Schedules(Recurring):
     async def list(
         self, *, queues: Collection[str] | None = None, after: str | None = None, size: int = 100
     ) -> SchedulePage:
-        """Schedules of *queues*, or of all, whoever declared them: by queue and name.
+        """A page of the schedules of *queues*, or of all: stored and declared ones, by queue and
+        name.
 
-        Without payloads. One round trip per queue that is looked at.
+        Payloads are left out. One round trip per queue.
         """
         whole("size", size, 1, 1000)
         known = await self._queues() if queues is None else queues
@@ -255,7 +257,7 @@ class Schedules(Recurring):
     # ── for those who fire ───────────────────────────────────────────────────────────────
 
     async def changes(self, known: str = "") -> Changes:
-        """Which queues have schedules of their own, unless the last change is the *known* one.
+        """Internal: which queues have stored schedules, unless the last change is the *known* one.
 
         One round trip, however many there are.
         """
@@ -271,8 +273,9 @@ class Schedules(Recurring):
         return Changes(last.decode(), instant(now), queues)
 
     async def mend(self, queue: str, change: str = "") -> None:
-        """Let the index say how many schedules *queue* has, if *change* is the last it knows of, or
-        if it knows nothing of the queue: for what somebody left half done, or a server lost.
+        """Internal: correct the index's count for *queue* if *change* is the last that it knows of,
+        or if it does not know the queue: after a change that was not finished, or a server that
+        lost data.
         """
         count = await self._store.command("HLEN", keys_of(queue_name(queue)).schedules)
         if count or change:

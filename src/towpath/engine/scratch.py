@@ -1,4 +1,4 @@
-"""A queue for a trial or a measurement, taken away afterwards."""
+"""A queue for a trial or a measurement, deleted afterwards."""
 
 from __future__ import annotations
 
@@ -43,6 +43,6 @@ async def _remove(engine: Engine, queue: QueueName) -> None:
         await line.send("UNLINK", *own)
         await line.send("HDEL", REGISTRY, queue)
     except (OSError, RedisError, RedisClusterException) as error:
-        raise ServerUnreachable(f"queue {queue} could not be removed: {error}") from error
+        raise ServerUnreachable(f"queue {queue} could not be deleted: {error}") from error
     finally:
         await link.close()

@@ -34,15 +34,15 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("promote", "reap", "trim"), ("limit",)),
         **dict.fromkeys(("retry", "delete"), ("id",)),
         "drop": ("lane",),
-        **dict.fromkeys(("pause", "resume", "remove"), ()),
+        **dict.fromkeys(("pause", "resume", "delete_queue"), ()),
         "wake": ("selector",),
         "configure": ("whole", "options", "version", "over", "declared"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs", "version"),
-        "forget": ("name",),
+        "delete_declared": ("name",),
         "recurring": ("clock", "known"),
         "schedule": ("name", "over", "version", "about", "plan", "payload", "anew", "most"),
-        "unschedule": ("name", "over", "version"),
+        "delete_schedule": ("name", "over", "version"),
         "scheduled": ("clock", "name"),
         "look": ("clock", "id"),
         "ended": ("clock", "room", "ids"),
@@ -64,7 +64,7 @@ class Header(msgspec.Struct, frozen=True):
 
     title: str
     fields: dict[str, list[str]]
-    """keys, args, reply, moves, cost, full, short, uses, runs: the lines of each."""
+    """keys, args, reply, moves, cost, full, short, stored, uses, runs: the lines of each."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -157,7 +157,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     if not short:
         fields, more = more, fields
     parts = [
-        f"local VERB = '{name}'",
+        f"local VERB = '{header.fields.get('stored', [name])[0].split()[0]}'",
         f"local OPTIONS_FORMAT = '{packed_format()}'",
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
@@ -317,7 +317,7 @@ def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]
     if _NAME.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
         raise SpaceInvalid(name, "must be named by letters a-z, in its header's first line too")
     if missing := [field for field in _PROMISED if not header.fields.get(field)]:
-        raise SpaceInvalid(name, f"its header does not say: {', '.join(missing)}")
+        raise SpaceInvalid(name, f"its header lacks: {', '.join(missing)}")
     if header.fields["full"][0] not in {"works", "refused"}:
         raise SpaceInvalid(name, "full must be works or refused")
     keys = _typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})

@@ -1,12 +1,12 @@
-"""Records beside the queues: applications' own, and the streams that outsiders read.
+"""Records of applications beside the queues, and the streams that other programs read.
 
     uploads = engine.space("upload", files(__package__) / "lua")
     upload = uploads.at(id)                            # its keys: upload:{<id>}:state, …
     await upload.run("store", token=7, number=3, chunk=b"…")
     chunk = await upload.read("chunk", number=3)
 
-A folder has one file per script, and in `lib/` the pieces they share. Its header gives a script
-its keys (`state` becomes STATE) and its arguments by name; it has no others (`script.py`).
+A folder has one file per script, and in `lib/` the pieces that they share. The header of a script
+names its keys (`state` becomes STATE) and its arguments; it has no others (`script.py`).
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ BESIDE = files("towpath.engine") / "lua" / "beside"
 
 
 class SpaceRecord:
-    """What one application keeps about one thing: keys that share a slot, changed by its scripts.
+    """A record of an application: keys in one slot, which only its scripts change.
 
-    Every call is one round trip, with the time limits of the engine's own: ServerUnreachable when
-    they are over. Both methods raise TypeError for arguments that the script does not have,
-    InvalidOption for values that they can't be, and ScriptDefect for a script that fails.
+    Every call is one round trip, with the time limits of the engine; then it raises
+    ServerUnreachable. Raises TypeError for arguments that the script does not have, InvalidOption
+    for values that do not fit, and ScriptDefect if the script fails.
     """
 
     __slots__ = ("_channels", "_keys", "_scripts")
@@ -71,12 +71,13 @@ class SpaceRecord:
         durability: Durability | None = None,
         **args: Any,
     ) -> Any:
-        """The answer of a script that writes: bytes, int, list or None.
+        """Run a script that writes. Returns its answer: bytes, int, list or None.
 
-        Sent again after a lost reply, it has one effect and one answer, which the server keeps for
-        ten minutes: so let it be small. Under the same *call* that holds for the caller's own
-        repeats. Raises MemoryFull, CallStale, CallTaken; at a *durability* also
-        DurabilityUnavailable and DurabilityNotReached.
+        If the reply is lost, the call is repeated; it then has one effect and the same answer,
+        which the server keeps for ten minutes: keep answers small. With *call*, this also holds for
+        the caller's own repeats. *args* are the arguments that the header of the script names.
+        Raises MemoryFull, CallStale, CallTaken; with a *durability* also DurabilityUnavailable and
+        DurabilityNotReached.
         """
         found = self._script(script, writes=True)
         keys, channels, words = self._keys, self._channels(), _arguments(found, args)
@@ -87,7 +88,7 @@ class SpaceRecord:
         return await channels.ask(keys.first, confirmed(found, keys, words, call))
 
     async def read(self, script: str, /, **args: Any) -> Any:
-        """The answer of a script that only reads. Nothing is kept of it, however large."""
+        """Run a script that only reads. Returns its answer, of any size."""
         found = self._script(script, writes=False)
         return await self._channels().clocked(found, self._keys, *_arguments(found, args))
 
@@ -96,25 +97,26 @@ class SpaceRecord:
     # only when a script says so; where that must not be, pass them to a script.
 
     async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
-        """Put *data* under `<record>:<key>`, in place of whatever is there, for *expiry* ms."""
+        """Store *data* under `<record>:<key>` for *expiry* ms, in place of what is there."""
         await self._channels().command("PSETEX", self._key(key), expiry, data)
 
     async def extend(self, key: str, data: bytes | memoryview, *, expiry: int) -> int:
-        """Put *data* behind what is under a key, or there for *expiry* ms: how many bytes it has.
+        """Append *data* to what is stored under *key*, or store it for *expiry* ms. Returns the new
+        size.
 
-        Other than expected: what was there is gone, or this was sent twice because a reply was
-        lost. Then nobody must take it for what it should be.
+        If the size is not the expected one, the old data was gone, or the call was repeated after a
+        lost reply: then the data must not be used.
         """
         name = self._key(key)
         there = ("SET", name, b"", "PX", expiry, "NX")  # so that nothing is there without its end
         return int(await self._channels().command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
-        """What is under each of these keys; None = nothing."""
+        """What is stored under each of these keys; None = nothing."""
         return await self._channels().command("MGET", *map(self._key, keys))
 
     async def part(self, key: str, start: int, size: int) -> bytes:
-        """Some of the bytes under a key; empty = there are none."""
+        """A range of the bytes stored under *key*; empty if there are none."""
         end = start + size - 1
         return await self._channels().command("GETRANGE", self._key(key), start, end)
 
@@ -133,7 +135,7 @@ class SpaceRecord:
 
 
 class Space:
-    """The records of one application: a prefix of its own, and the scripts that change them."""
+    """The records of one application: a prefix for their keys, and the scripts that change them."""
 
     def __init__(
         self,
@@ -146,11 +148,11 @@ class Space:
         self._scripts, self._channels = scripts, channels
 
     def at(self, id: str) -> SpaceRecord:
-        """The record of that id, there or not. Raises InvalidName."""
+        """The record with that id, existing or not. Raises InvalidName."""
         return SpaceRecord(self._channels, self._scripts, record_keys(self.name, record_id(id)))
 
     def published(self, key: str) -> SpaceRecord:
-        """The record whose only key has that very name, which outsiders know: its scripts call it
+        """The record whose only key has this name, which other programs know. Scripts call the key
         `record`. Raises InvalidName.
         """
         if set(record_id(key)) & {"{", "}"}:
@@ -158,23 +160,22 @@ class Space:
         return self.record(published_keys(key))
 
     def record(self, keys: DeclaredKeys) -> SpaceRecord:
-        """A record whose keys were published under other names than the space's."""
+        """Internal: a record whose keys were published under other names than the space's."""
         return SpaceRecord(self._channels, self._scripts, keys)
 
 
 class Spaces:
-    """What an engine offers beside queues."""
+    """What an engine offers beside queues: records of applications, streams, and broadcasts."""
 
     _store: Store
     _scripts: Scripts
     _spaces: dict[str, Space]
 
     def space(self, name: str, scripts: Traversable) -> Space:
-        """The space of that name, whose scripts are those of a folder: one file each.
+        """The space called *name*, with the scripts of a folder: one file each.
 
-        An application asks for it when it starts, before the engine is entered or after. Raises
-        InvalidName; SpaceInvalid for a name that another folder's scripts have, and for scripts
-        that break a rule.
+        An application asks for it when it starts, before or after the engine is entered. Raises
+        InvalidName, and SpaceInvalid if another folder has the name, or if a script breaks a rule.
         """
         if space_name(name) == _ENGINES_OWN:
             raise SpaceInvalid(f"space {name}", "is a prefix of the engine itself")
@@ -191,22 +192,22 @@ class Spaces:
         return space
 
     def schedule_index(self) -> SpaceRecord:
-        """What says which queues have schedules that were made at run time."""
+        """Internal: the record of which queues have stored schedules."""
         return self._claimed(_ENGINES_OWN, BESIDE).at("schedules")
 
     def worker_index(self) -> SpaceRecord:
-        """Where workers tell that they live."""
+        """Internal: the record in which workers report that they are alive."""
         return self._claimed(_ENGINES_OWN, BESIDE).at("workers")
 
     async def publish(
         self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
     ) -> list[str]:
-        """Append *entries* to `towpath:stream:<stream>`, whole or not at all; their ids.
+        """Append *entries* to the stream `towpath:stream:<stream>`, all or none. Returns their ids.
 
-        The stream keeps at least the last *cap* entries and not many more. A call that was given up
-        may have appended them: put something into each by which a reader knows it. At most
-        LARGEST_BATCH entries. Raises MemoryFull, ServerUnreachable and, before anything is sent,
-        InvalidName, InvalidOption. One round trip.
+        The stream keeps at least the last *cap* entries, and few more. If the call fails, the
+        entries may have been appended: give each something by which a reader can tell a repeat. At
+        most LARGEST_BATCH entries. Raises MemoryFull, ServerUnreachable and, before anything is
+        sent, InvalidName, InvalidOption. One round trip.
         """
         keys, cap = stream_keys(stream_name(stream)), whole("cap", cap, 1, MOST_KEPT)
         if not 1 <= len(entries) <= LARGEST_BATCH:
@@ -216,10 +217,11 @@ class Spaces:
         return [id.decode() for id in ids]
 
     async def broadcast(self, channel: str, message: bytes) -> int:
-        """Tell whoever subscribes to *channel* right now; how many, as far as the server says.
+        """Send *message* to the current subscribers of *channel*. Returns how many there are, as
+        far as the server knows.
 
-        Nothing is kept of it, and it may be told twice: for watching, never for work. Raises
-        InvalidName, ServerUnreachable and, for a user who may not publish there, ServerRefused.
+        Nothing is stored, and a message may arrive twice: for watching, never for work. Raises
+        InvalidName, ServerUnreachable, and ServerRefused if the user may not publish there.
         """
         return await self._store.channels.command("PUBLISH", channel_name(channel), message)
 

@@ -273,9 +273,9 @@ class Store:
         """Give *queue* other options, for everybody and at once."""
         await self._write_options(queue, InForce(options, ""), _ANY)
 
-    async def remove(self, queue: QueueName) -> bool:
-        """Remove a queue that holds nothing; False if it does."""
-        if await self.plain("remove", queue) != b"removed":
+    async def delete(self, queue: QueueName) -> bool:
+        """Delete a queue that holds nothing; False if it does."""
+        if await self.plain("delete_queue", queue) != b"deleted":
             return False
         self._in_force.pop(queue, None)
         self.introduced.pop(queue, None)

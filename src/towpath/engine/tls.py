@@ -1,4 +1,4 @@
-"""TLS to the server: whom we trust, what we show, and what a handshake that failed means."""
+"""TLS to the server: trusted authorities, client certificates, and why a handshake failed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LISTEN_SECONDS = 1.0
 
 
 class Verify(StrEnum):
-    """How far a server's certificate is looked at."""
+    """How a server's certificate is checked."""
 
     FULL = "full"
     """It must come from a trusted authority, and be for the host that was asked for."""

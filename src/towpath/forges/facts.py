@@ -37,7 +37,7 @@ class ForgeEvent(StrEnum):
 
 
 class ForgeAction(StrEnum):
-    """What happened to a pull request or an issue, where it makes a difference to anybody."""
+    """What happened to a pull request or an issue, as far as an application needs it."""
 
     OPENED = "opened"
     REOPENED = "reopened"

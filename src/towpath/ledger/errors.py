@@ -1,4 +1,4 @@
-"""What can go wrong with the ledger.
+"""Errors of the ledger.
 
 TowpathError
 ├── LedgerError

@@ -1,4 +1,4 @@
-"""The ledger: a database, its schema, and what is kept in it."""
+"""The ledger: the database with records, the outbox, API keys and the audit log."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ LIMIT = seconds(5)
 
 
 class Ledger:
-    """What Towpath keeps in the database at *url*: `async with Ledger("sqlite:///towpath.db")`.
+    """The ledger in the database at *url*: `async with Ledger("sqlite:///towpath.db")`.
 
-    Entering sends nothing: the first use connects, and refuses with LedgerOutdated as long as the
-    schema is not the one that this code works with. *limit* bounds each wait for the database;
-    *sinks* are the names of those who get the events that are put into the outbox; *tables* are
-    those of applications, which have to fit as well. Raises InvalidOption.
-    `wall`, `ticks` and `noted_every` are for tests.
+    `ledger.jobs`, `.outbox` and `.keys` have the rest. Entering sends nothing; the first use
+    connects, and raises LedgerOutdated if the tables are not up to date. *limit* is how long to
+    wait for the database. *sinks* are the names of the sinks that get the events of the outbox.
+    *tables* are those of applications. `wall`, `ticks` and `noted_every` are for tests. Raises
+    InvalidOption.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Ledger:
         return f"Ledger({self._store.shown})"
 
     def another(self) -> Ledger:
-        """The same ledger for another event loop, not yet entered."""
+        """Internal: the same ledger for another event loop, not yet entered."""
         url, limit, sinks, tables, wall, ticks, noted_every = self._made_by
         return Ledger(
             url,
@@ -90,14 +90,14 @@ class Ledger:
 
     @property
     def shown(self) -> str:
-        """The address as it may be shown: without credentials."""
+        """The URL without credentials, to be shown."""
         return self._store.shown
 
     # ── life ─────────────────────────────────────────────────────────────────────────────
 
     @property
     def entered(self) -> bool:
-        """Whether somebody has entered it and not yet left."""
+        """Whether the ledger is open."""
         return self._open
 
     async def __aenter__(self) -> Ledger:
@@ -115,7 +115,7 @@ class Ledger:
         await self.close()
 
     async def close(self) -> None:
-        """Do what was asked for, and close the connections. Twice does no harm."""
+        """Finish what was begun, and close the connections. May be called twice."""
         try:
             await self.jobs.close()
             await self.keys.close()
@@ -133,10 +133,10 @@ class Ledger:
         payload: bytes,
         **options: Unpack[RecordOptions],
     ) -> Recorded:
-        """Make a record in the transaction that the caller has begun on this database.
+        """Make a record in a transaction that the caller has begun on this database.
 
-        `await ledger.submit(session, "mails", b"…", id="order-7")`: it is there if and when the
-        transaction commits; then the job is queued. Options and refusals are those of
+        `await ledger.submit(session, "mails", b"…", id="order-7")`: the record exists once the
+        transaction commits; then the job is queued. Options and errors are those of
         `ledger.jobs.submit`.
         """
         return await self.jobs.submit_in(session, queue, payload, **options)
@@ -144,10 +144,10 @@ class Ledger:
     # ── schema ───────────────────────────────────────────────────────────────────────────
 
     async def migrate(self) -> list[Migration]:
-        """Bring the schema up to date, the ledger's first, then each application's: all steps that
-        are missing, or none.
+        """Update the tables of the ledger, then those of each application: all missing steps, or
+        none. Returns the steps that were run.
 
-        Several processes may do it at once, and again. Raises LedgerAhead, MigrationFailed.
+        Several processes may do this at once. Raises LedgerAhead, MigrationFailed.
         """
         from towpath.ledger.database.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
 
@@ -157,13 +157,13 @@ class Ledger:
         return done
 
     async def drift(self) -> list[str]:
-        """Where the tables that the steps have made differ from what the code says; for tests."""
+        """The differences between the tables in the database and those in the code; for tests."""
         from towpath.ledger.database.migrate import drift  # noqa: PLC0415 -- see above
 
         return await self.read(lambda connection: drift(connection, self._lines))
 
     async def probe(self) -> None:
-        """See that the schema fits and that a write reaches the disk. Raises LedgerError."""
+        """Check that the tables are up to date and that a write is stored. Raises LedgerError."""
         self._fits = False
         same = update(schema_version).values(version_num=schema_version.c.version_num)
         await self.write(lambda connection: connection.execute(same))
@@ -171,7 +171,9 @@ class Ledger:
     # ── for those who keep something here ────────────────────────────────────────────────
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """What *query* answers. On SQLite it runs in a thread. Raises LedgerError."""
+        """Return what *query* returns for a connection. On SQLite it runs in a thread. Raises
+        LedgerError.
+        """
 
         def checked(connection: Connection) -> T:
             self._require_fit(connection)
@@ -181,19 +183,22 @@ class Ledger:
             return await self._store.read(checked)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
-        """Do *change* and commit; its answer. Nothing of it stays if it raises.
+        """Call *change* with a connection and commit. Returns what *change* returns; if it raises,
+        nothing of it is stored.
 
-        It may share its transaction with others that come at the same time; what they raise is
-        not its concern. Nobody else can write meanwhile on SQLite: what has to read first, or to
-        think, is for `decide`. Raises LedgerError.
+        It may share its transaction with other changes that come at the same time; their errors do
+        not affect it. On SQLite nobody else can write meanwhile: use `decide` if the change reads
+        first. Raises LedgerError.
         """
         return await self.decide(lambda _: change)
 
     async def decide(self, decide: Decide[T]) -> T:
-        """Let *decide* read, do what it answers as a change, and commit; the answer of that.
+        """Call *decide*, which reads and returns a change; do that change and commit. Returns what
+        the change returns.
 
-        On SQLite only the second step keeps others from writing. It raises Overtaken if what was
-        read is not true any more: then both are done again, while nobody else writes.
+        On SQLite only the change keeps others from writing. The change raises Overtaken if what was
+        read is no longer true; then both are done again, while nobody else writes. Raises
+        LedgerError.
         """
 
         def noted(connection: Connection) -> Write[tuple[T, bool, list[int]]]:

@@ -1,4 +1,4 @@
-"""A command run once: what it said, how it ended, and nothing of it left behind.
+"""Running a command once: its output, how it ended, and no process left behind.
 
 It gets a process group of its own, so that all it starts ends with it. On Linux it also ends when
 this process is killed. Its input is a file that has no name any more, not a pipe: nothing has to be

@@ -77,7 +77,7 @@ def build(parts: Parts) -> FastAPI:
     app = FastAPI(
         title="Towpath",
         version=parts.version,
-        summary="A broker for work that must be done once, in order and on time.",
+        summary="A job queue for work that must be done once, in order and on time.",
         lifespan=_life(parts, mounted),
         docs_url=None,
         redoc_url=None,
@@ -104,6 +104,7 @@ def build(parts: Parts) -> FastAPI:
     ]  # fmt: skip
     for router in mounted.routers(own, open=OPEN, limits=parts.limits):
         app.include_router(router)
+    app.include_router(doors.rest)
     if mounted.tools:
         app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)

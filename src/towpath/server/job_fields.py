@@ -90,12 +90,14 @@ def _form(kind: Kind) -> Any:
 def _answered(name: str) -> tuple[Any, Any]:
     """The same in an answer."""
     kind, usual = FIELDS[name].kind, _UNSAID[name]
+    about = Field(description=FIELDS[name].about)
     if isinstance(kind, Policy):
-        return Annotated[str | None, BeforeValidator(lambda value: value and written(value))], usual
+        as_text = BeforeValidator(lambda value: value and written(value))
+        return Annotated[str | None, as_text, about], usual
     if isinstance(kind, Pairs):
-        return Annotated[dict[str, str], BeforeValidator(dict)], {}
+        return Annotated[dict[str, str], BeforeValidator(dict), about], {}
     if isinstance(kind, Span):
         in_seconds = BeforeValidator(lambda duration: duration and duration.total_seconds())
-        return Annotated[float | None, in_seconds], usual
+        return Annotated[float | None, in_seconds, about], usual
     plain = _PLAIN[type(kind)]
-    return plain if isinstance(usual, int) else plain | None, usual
+    return Annotated[plain if isinstance(usual, int) else plain | None, about], usual

@@ -49,7 +49,7 @@ class PayloadIn(Body):
 
 
 class JobIn(asking(PayloadIn)):
-    """A job to be submitted."""
+    """A job to submit."""
 
     model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")
 
@@ -79,15 +79,16 @@ class SubmittedOut(Answer):
     id: str
     state: str
     existed: bool
+    """Whether the job existed before, under the same id."""
 
 
 class MoveIn(Body):
-    """Another due time for a waiting job: pass one of the two."""
+    """A new due time for a waiting job. Pass `delay` or `due`."""
 
     model_config = example(delay=600)
 
     delay: Seconds | None = None
-    """From now, in seconds."""
+    """Seconds from now."""
     due: Instant | None = None
     """The time, with a time zone; a past time means now."""
 
@@ -117,7 +118,7 @@ class RefusedOut(Answer):
 
 
 class ManyOut(Answer):
-    """The answer to a list: one per job, in order."""
+    """The answer to a list: one entry per job, in order."""
 
     model_config = example(
         jobs=[{"id": "01M7GVED010SD2EKCZFPMACZNZ", "state": "ready", "existed": False}]
@@ -137,7 +138,7 @@ _OWN_WORDS = {"queue"} | _BYTES | {f"{name}_base64" for name in _BYTES}
 
 
 class FailureOut(Answer):
-    """An attempt that failed."""
+    """A failed attempt."""
 
     at: datetime
     worker: str
@@ -148,22 +149,32 @@ class JobOut(telling(_JobHead)):
     """A job as it is now."""
 
     attempts: int
+    """Number of attempts that have begun; released ones do not count."""
     submitted_at: datetime
     due_at: datetime | None = None
+    """When the job may run, if it was delayed."""
     claimed_at: datetime | None = None
+    """When a worker last claimed it."""
     expires_at: datetime | None = None
+    """While it is leased: when the lease ends unless the worker renews it."""
     ended_at: datetime | None = None
+    """When the job ended: done, cancelled or dead."""
     worker: str | None = None
+    """The worker that holds it, while it is leased."""
     cancel_requested: bool = False
+    """Whether the job was cancelled while it ran; its worker is asked to stop."""
     reason: str | None = None
+    """Why the last attempt failed, or why the job is dead."""
     failures: list[FailureOut] = Field(default_factory=list[FailureOut])
-    """The last five attempts that failed, the newest last; 200 bytes of each reason."""
+    """The last five failed attempts, newest last; the first 200 bytes of each reason."""
     payload: Json = None
+    """The payload, if it is JSON; else `payload_base64` has it."""
     payload_base64: str | None = None
-    """For a payload that is not JSON."""
     result: Json = None
+    """What the worker returned, if it is JSON; else `result_base64` has it."""
     result_base64: str | None = None
     progress: Json = None
+    """The last progress note, if it is JSON; else `progress_base64` has it."""
     progress_base64: str | None = None
 
     @classmethod
@@ -195,9 +206,12 @@ class ExplanationOut(Answer):
     )
 
     why: str
+    """The reason as one word: leased, behind_lane, lane_parked, not_due, paused, no_worker,
+    all_busy, behind_others, next or ended."""
     text: str
+    """The reason as a sentence."""
     ahead: int | None = None
-    """Jobs ahead of it."""
+    """Number of jobs that run before it."""
     wait: float | None = None
     """Estimated wait, in seconds."""
 
@@ -218,28 +232,32 @@ class ClaimIn(Body):
     model_config = example(worker="w1", count=1, wait=20, lease=60)
 
     worker: Text
-    """The worker's name, for listings."""
+    """The worker's name, shown in lists."""
     count: Annotated[int, Field(ge=1, le=100, strict=True)] = 1
+    """Maximum number of jobs."""
     wait: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False, strict=True)] = 0
-    """Seconds to wait if there is nothing (long poll)."""
+    """Seconds to wait for a job if there is none (long poll)."""
     lease: LeaseSeconds = 60
     """Seconds until the job is given to another worker, unless the lease is renewed."""
     lane: Text | None = None
-    """Only that lane's next job."""
+    """Claim only the next job of this lane."""
     selectors: Annotated[list[Text], Field(max_length=SELECTORS_MOST)] | None = None
-    """Only jobs that have one of these selectors; none = any job."""
+    """Claim only jobs that have one of these selectors; null = any job."""
     max_held: Annotated[int, Field(ge=1, le=HELD_MOST, strict=True)] | None = None
-    """The most jobs that the worker may hold, counting all that it claimed with a limit."""
+    """Maximum number of jobs that the worker may hold, of those claimed with this field."""
 
 
 class _LeaseHead(Answer):
     id: str
     token: int
-    """Send it with every request about this job."""
+    """Proves that you hold the job: send it with every request about this job."""
     payload: Json = None
+    """The payload, if it is JSON; else `payload_base64` has it."""
     payload_base64: str | None = None
     attempt: int
+    """Number of this attempt, from 1."""
     expires_at: datetime
+    """When the lease ends unless you renew it."""
 
 
 class LeaseOut(telling(_LeaseHead)):
@@ -276,18 +294,19 @@ class RenewIn(Body):
 
     token: Token
     lease: LeaseSeconds = 60
-    """Seconds from now."""
+    """Seconds until the lease ends, from now."""
     progress: Json = None
-    """Progress to store with the job."""
+    """A progress note; it replaces the last one."""
 
 
 class CompleteIn(Body):
-    """A job that is done."""
+    """The result of a completed job."""
 
     model_config = example(token=1794787200000123, result="cat.small.png")
 
     token: Token
     result: Json = None
+    """Any JSON value; it is kept with the job."""
 
 
 class FailIn(Body):
@@ -297,19 +316,21 @@ class FailIn(Body):
 
     token: Token
     reason: Annotated[str, Field(min_length=1, max_length=4096)]
+    """Why the attempt failed."""
     delay: Seconds | None = None
-    """Seconds until the next attempt; without it the retry policy decides."""
+    """Seconds until the next attempt. Default: the retry policy decides."""
     dead: Annotated[bool, Field(strict=True)] = False
-    """Whether to end the job as dead, without another attempt."""
+    """Whether to end the job as dead now, without another attempt."""
 
 
 class ReleaseIn(Body):
-    """A job to be given back."""
+    """A job to give back."""
 
     model_config = example(token=1794787200000123, delay=5)
 
     token: Token
     delay: Seconds = 0
+    """Seconds until the job may run again."""
 
 
 class StateOut(Answer):
@@ -331,24 +352,28 @@ class RenewedOut(Answer):
     id: str
     expires_at: datetime
     cancel_requested: bool
-    """Whether the job was cancelled: stop and release it."""
+    """Whether the job was cancelled. If so, stop and release it."""
 
 
 class CountsOut(Answer):
-    """The jobs of a queue, counted by state."""
+    """Number of jobs of a queue, by state."""
 
     queue: str
     ready: int
     delayed: int
     waiting: int
+    """Jobs that wait behind the head of their lane."""
     leased: int
     dead: int
     kept: int
+    """Jobs that are done or cancelled and can still be read."""
     lanes: int
+    """Lanes with at least one job."""
     paused: bool
     oldest: float | None
-    """Seconds that the oldest ready job has waited."""
+    """Seconds that the oldest ready job has waited; null if none is ready."""
     totals: dict[str, int]
+    """What the queue has counted since it exists: submitted, completed, failed, died, …"""
 
     @classmethod
     def of(cls, queue: str, counts: Counts) -> CountsOut:
@@ -360,7 +385,7 @@ class CountsOut(Answer):
 
 
 class QueuesOut(Answer):
-    """Every queue, by name."""
+    """The queues, sorted by name."""
 
     queues: list[CountsOut]
 
@@ -372,3 +397,4 @@ class DeletedOut(Answer):
 
     deleted: int
     left: int
+    """Number of dead jobs that remain."""

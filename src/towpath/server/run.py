@@ -1,4 +1,4 @@
-"""Running a server: a socket, an event loop, and an end in good order."""
+"""Running a server: a socket, an event loop, and a clean stop."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, stopping: asyncio.Event) -> None:
         super().__init__(config)
         self._stopping = stopping
-        self.why = "it was asked to"
+        self.why = "it was asked to stop"
 
     @contextmanager
     def capture_signals(self) -> Generator[None]:
@@ -233,7 +233,7 @@ class _Server(uvicorn.Server):
                 loop.remove_signal_handler(number)
 
     def _begin_stop(self, number: signal.Signals) -> None:
-        self.why = f"{number.name} came"
+        self.why = f"received {number.name}"
         self._stopping.set()
         self.handle_exit(number, None)
 

@@ -60,7 +60,7 @@ class CallsOptions(Options, frozen=True, kw_only=True):
 
 
 class Core(Options, frozen=True, kw_only=True):
-    """What can be set whatever else there is; a field with options of its own is a group."""
+    """The settings that every installation has; a field with its own options is a group."""
 
     url: Annotated[Secret, Mark(also=("REDIS_URL",))] = "redis://localhost:6379"
     """URL of the server: redis://, rediss://, unix://, redis+sentinel:// or redis+cluster://."""

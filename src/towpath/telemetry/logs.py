@@ -282,7 +282,7 @@ class Silent(Log):
 def _mismatch(event: LogEvent, fields: dict[str, object]) -> str:
     lacks = ", ".join(sorted(set(event.fields) - set(fields))) or "none"
     unknown = ", ".join(sorted(set(fields) - set(event.fields))) or "none"
-    return f"{event.name}: fields that lack: {lacks}; fields that it does not have: {unknown}"
+    return f"{event.name}: missing fields: {lacks}; unknown fields: {unknown}"
 
 
 # ── where and how ────────────────────────────────────────────────────────────────────────

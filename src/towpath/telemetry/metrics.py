@@ -329,7 +329,7 @@ def _family(spec: MetricSpec) -> GaugeMetricFamily:
 
 
 class MetricsEndpoint:
-    """`/metrics` over HTTP in a thread of its own, from now until it is closed.
+    """Serves `/metrics` over HTTP in its own thread, until it is closed.
 
     Whoever reaches it learns the names of queues and handlers; there is no password. Port 0 takes
     a free one. Raises OSError if the port is taken.

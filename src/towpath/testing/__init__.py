@@ -1,6 +1,6 @@
-"""For tests of your own handlers: a real private server, a clock to advance, faults to survive.
+"""Tests of your handlers: a real private server, a clock that you advance, and faults.
 
-Importing this imports next to nothing: pytest does so at every start.
+Importing this imports almost nothing: pytest does so at every start.
 """
 
 from importlib import import_module

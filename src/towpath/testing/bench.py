@@ -1,4 +1,4 @@
-"""A bench: your app on a private server with a clock of its own, for the time of a test.
+"""A bench: your app on a private server with its own clock, for one test.
 
     async with running(app) as bench:
         await remind.submit(Reminder("anna"), delay=hours(3))
@@ -6,7 +6,7 @@
         bench.advance(hours=3)
         assert [it.state for it in await bench.drain()] == [State.DONE]
 
-Nothing is faked: the same scripts on a real server, the same worker.
+Nothing is faked: it has the same scripts on a real server, and the same worker.
 """
 
 from __future__ import annotations
@@ -72,10 +72,12 @@ async def running(
     clock: ManualClock | None = None,
     middleware: Sequence[Middleware] = (),
 ) -> AsyncGenerator[Bench]:
-    """*app* on the server at *url*, by *clock*, until the end of the block; then as it was before.
+    """Run *app* on the server at *url*, by *clock*, until the block ends. Then the app is as
+    before.
 
-    Without *url*, on a private server of its own, empty, started in about 0.1 s (ServerNotFound
-    if there is none to start). The app is connected. *middleware* is what your worker has.
+    Without *url*, it runs on its own private, empty server, which starts in about 0.1 s
+    (ServerNotFound if no server is installed). The app is connected. *middleware* is that of your
+    worker.
     """
     async with AsyncExitStack() as stack:
         if url is None:
@@ -90,9 +92,8 @@ async def running(
 
 
 async def drift(tables: Tables, *, url: str | None = None) -> list[str]:
-    """Where the steps of *tables* make something else than it says; empty if nowhere.
-
-    In an empty database at *url*, or a file of its own. Raises MigrationFailed.
+    """The differences between what the migration steps of *tables* make and what *tables* says;
+    empty if there are none.
     """
     from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
 
@@ -116,7 +117,7 @@ async def _new_ledger() -> AsyncGenerator[str]:
 
 
 class Bench:
-    """What a test does with an app: let time pass, run what can run, look at jobs."""
+    """What a test does with an app: let time pass, run jobs, look at jobs. Made by `running`."""
 
     def __init__(
         self, app: Towpath, *, clock: ManualClock, notes: _Traffic, middleware: Sequence[Middleware]
@@ -126,23 +127,22 @@ class Bench:
 
     @property
     def url(self) -> str:
-        """Where the app is now."""
+        """The URL of the server."""
         return self.app.url
 
     def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
-        """Let time pass: `advance(hours=3)`. What falls due runs with the next `drain`."""
+        """Let time pass: `advance(hours=3)`. Jobs that become due run with the next `drain`."""
         self.clock.advance(duration, **units)
 
     async def drain(
         self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _PATIENCE
     ) -> list[Ran]:
-        """Run everything that can run now, and what comes of it, with a worker in this process.
+        """Run everything that can run now, and what follows from it, with a worker in this process.
 
-        Recurring work that is due is fired first, as by a worker that has just started. Returns
-        when nothing is ready: which jobs ended an attempt, in order, and their state after it.
-        What waits for a later time stays where it is. With a *concurrency* of 1, jobs run one
-        after the other, in the order that is promised. Raises NotDrained after *within* of real
-        time.
+        Schedules that are due are fired first. Returns when nothing is ready: the jobs that ended
+        an attempt, in order, with their states after it. Jobs for a later time stay. With
+        *concurrency* = 1, jobs run one after the other, in the promised order. Raises NotDrained
+        after *within* of real time.
         """
         before, limit = len(self._notes.ran), duration("within", within)
         worker = Worker(
@@ -162,9 +162,10 @@ class Bench:
         return self._notes.ran[before:]
 
     def submitted(self, handler: AppHandler[T, Any, Any]) -> list[T]:
-        """The payloads of all jobs that this process submitted to *handler* on this bench.
+        """The payloads of all jobs that this process submitted to *handler* on this bench, in
+        order.
 
-        In order, whatever became of the jobs. Not those that existed already under their id.
+        Whatever became of the jobs. Leaves out jobs that existed already under their id.
         """
         return [
             handler.payload.decode(note.payload)
@@ -173,10 +174,9 @@ class Bench:
         ]
 
     async def jobs(self, handler: AppHandler[T, R, Any]) -> list[Seen[T, R]]:
-        """All jobs of *handler* that are on the server now, whoever submitted them, by their age.
+        """All jobs of *handler* that are on the server now, oldest first, whoever submitted them.
 
-        Finished ones too, while they are kept: an hour, if nobody said otherwise. A round trip
-        each: for tests.
+        Includes finished jobs while they are kept: an hour by default. One round trip per job.
         """
         found = [
             Seen[T, R](job, handler)
@@ -187,7 +187,7 @@ class Bench:
         return sorted(found, key=lambda seen: (seen.job.submitted_at, seen.id))
 
     def worker_process(self, app: str, *, lease: DurationLike = DEFAULTS.lease) -> WorkerProcess:
-        """A worker of the app at `module:name` in a process of its own, on this bench's clock."""
+        """A worker of the app at `module:name` in its own process, with the clock of this bench."""
         ledger = self.app.ledger_url
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)
 
@@ -206,7 +206,7 @@ class Bench:
 
 
 class Seen(msgspec.Struct, Generic[T, R], frozen=True):
-    """A job as it was when it was looked at."""
+    """A job at one moment."""
 
     job: JobInfo
     """Everything that the server knows of it."""
@@ -226,12 +226,12 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
 
     @property
     def payload(self) -> T:
-        """As its handler gets it. Raises PayloadInvalid."""
+        """The payload as the handler gets it. Raises PayloadInvalid."""
         return cast("T", self._handler.payload.decode(self.job.payload))
 
     @property
     def result(self) -> R | None:
-        """What its handler returned; None while there is nothing."""
+        """What the handler returned; None if there is no result."""
         return self._handler.result.decode(self.job.result) if self.job.result else None
 
     @property
@@ -240,7 +240,7 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
 
     @property
     def reason(self) -> str | None:
-        """Why its last attempt failed, or why it is dead."""
+        """Why the last attempt failed, or why the job is dead."""
         return self.job.reason
 
 

@@ -1,4 +1,4 @@
-"""What a bench can't do, and why.
+"""Errors of tests: what a bench could not do, and why.
 
 BenchError
 ├── NotDrained      handlers were still at work when the time was over

@@ -1,7 +1,7 @@
-"""What goes wrong in production, for tests: real processes, real connections, a real server.
+"""Faults for tests, with real processes, connections and servers.
 
-`WorkerProcess` is killed, frozen and stopped; `cut_replies` loses replies of calls that the server
-has carried out; `server_down` takes the server away for a while.
+`WorkerProcess` can be killed, frozen and stopped; `cut_replies` loses the replies to calls that the
+server has carried out; `server_down` stops the server for a while.
 """
 
 from __future__ import annotations
@@ -24,10 +24,11 @@ _DUMP = "dump.rdb"
 
 @contextmanager
 def cut_replies(server: EmbeddedServer) -> Generator[Proxy]:
-    """A way to *server* on which replies get lost: connect to the `url` of what this yields.
+    """A proxy to *server* that loses replies: connect to the `url` of what this yields.
 
-    `cut_next()` and `cut_every(3)` say which; the server has done what was asked, and its client
-    does not know. `cuts` counts them. It runs in a thread of its own: code that blocks may use it.
+    `cut_next()` and `cut_every(3)` say which replies are lost. The server has then done what was
+    asked, and the client does not know. `cuts` counts them. The proxy runs in its own thread, so
+    blocking code can use it.
     """
     with _loop_in_a_thread() as loop:
 
@@ -43,7 +44,7 @@ def cut_replies(server: EmbeddedServer) -> Generator[Proxy]:
 
 @asynccontextmanager
 async def server_down(server: EmbeddedServer) -> AsyncGenerator[None]:
-    """*server* is away until the end of the block; it comes back with everything it had."""
+    """Stop *server* until the block ends; it comes back with all its data."""
     await asyncio.to_thread(_stop, server)
     try:
         yield

@@ -1,5 +1,5 @@
-"""Fixtures for pytest, there wherever Towpath is installed. They cost nothing until one is used:
-what they need is imported inside of them.
+"""Fixtures for pytest, available wherever Towpath is installed. They cost nothing until one is
+used: what they need is imported inside of them.
 """
 
 from __future__ import annotations

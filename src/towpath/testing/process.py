@@ -28,12 +28,12 @@ _PROGRAM = "towpath.testing.following"
 
 
 class WorkerProcess(Startable):
-    """A worker of the app at `module:name`, on the server at *url*, in a process of its own.
+    """A worker of the app at `module:name`, on the server at *url*, in its own process.
 
-    It finds what this process finds: the same directory, the same `sys.path`. With *clock* it
-    goes by that manual clock. Its heartbeats come in real time, so a clock that jumps further
-    than *lease* makes it look silent, as if it were frozen. It ends with the block, `with` or
-    `async with`, and with this process at the latest.
+    It has the same directory and the same `sys.path` as this process. With *clock* it uses that
+    manual clock. Its heartbeats come in real time, so a clock that jumps further than *lease* makes
+    it look silent, as if it were frozen. It ends with the block, `with` or `async with`, and at the
+    latest with this process.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class WorkerProcess(Startable):
     # -- life ------------------------------------------------------------------------------------
 
     def start(self) -> Self:
-        """Start it; returns when it takes jobs, in about a second. Raises WorkerEnded."""
+        """Start the process. Returns when it takes jobs, in about a second. Raises WorkerEnded."""
         if not self.running:
             folder = tempfile.TemporaryDirectory(prefix="towpath-")
             self._log = Path(self._held.enter_context(folder)) / "worker.log"
@@ -79,9 +79,10 @@ class WorkerProcess(Startable):
         return self
 
     def stop(self, *, within: float = _STOP_WITHIN) -> None:
-        """SIGTERM: running jobs finish within the worker's grace time. Returns when it has ended.
+        """Send SIGTERM: running jobs finish within the worker's grace time. Returns when it has
+        ended.
 
-        A frozen one is thawed first; one that does not end in time is killed.
+        A frozen process is thawed first; one that does not end in time is killed.
         """
         if self._process is not None and self.running:
             self._process.stop(within=within)
@@ -89,24 +90,24 @@ class WorkerProcess(Startable):
         self._held.close()
 
     def kill(self) -> None:
-        """SIGKILL: it settles nothing and says nothing more. Returns when it has ended."""
+        """Send SIGKILL: the worker settles nothing. Returns when it has ended."""
         self._alive().kill()
 
     def freeze(self) -> None:
-        """SIGSTOP: it holds what it holds, and does not know how time passes."""
+        """Send SIGSTOP: the worker keeps its leases, and does not see time pass."""
         self._alive().send(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """SIGCONT: it goes on as if nothing had happened."""
+        """Send SIGCONT: the worker continues."""
         self._alive().send(signal.SIGCONT)
 
     async def wait_for(
         self, fact: Callable[[], object], *, within: DurationLike = _PATIENCE
     ) -> None:
-        """Return as soon as *fact* holds; it may be a coroutine function.
+        """Return as soon as *fact* returns a true value; it may be a coroutine function.
 
-        Raises WorkerEnded if the process ends first, NeverHappened when the (real) time is over;
-        both with the worker's log.
+        Raises WorkerEnded if the process ends first, and NeverHappened after *within* of real time;
+        both have the worker's log.
         """
         limit = duration("within", within)
         end = steady() + limit.total_seconds()
@@ -121,7 +122,7 @@ class WorkerProcess(Startable):
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended; a frozen one runs."""
+        """Whether it has not ended; a frozen process is running."""
         return self._process is not None and self._process.alive
 
     @property
@@ -135,7 +136,7 @@ class WorkerProcess(Startable):
 
     @property
     def log(self) -> str:
-        """What it has said: its log as lines of JSON, and whatever its handlers print."""
+        """Its log as lines of JSON, and what its handlers print."""
         log: Path | None = getattr(self, "_log", None)
         return log.read_text(errors="replace") if log and log.exists() else self._said
 

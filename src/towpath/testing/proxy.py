@@ -1,4 +1,4 @@
-"""A proxy in front of a server that does to its clients what networks do.
+"""A proxy in front of a server that fails as networks do.
 
 All faults can be set and lifted while connections are open, from any thread. Probabilities are per
 piece of data of a script call: the engine has one in flight per connection, so a piece is nearly
@@ -27,7 +27,7 @@ _HOST = "127.0.0.1"
 
 
 class Hole(Enum):
-    """What a black hole swallows; connections stay open, and nobody is told."""
+    """What a black hole swallows. Connections stay open."""
 
     NOTHING = "nothing"
     REQUESTS = "requests: the server never sees them"
@@ -36,7 +36,7 @@ class Hole(Enum):
 
 @dataclass
 class Faults:
-    """What goes wrong now. By default, nothing."""
+    """The faults that are active now. Default: none."""
 
     chance: random.Random = field(default_factory=random.Random)
     cut_replies: float = 0.0
@@ -55,7 +55,7 @@ class Faults:
 
 
 class Proxy:
-    """Between a client and the server at *upstream*. Listens on a Unix socket, or on a port."""
+    """A proxy between a client and the server at *upstream*. Listens on a Unix socket or a port."""
 
     def __init__(self, upstream: Address, faults: Faults, *, tcp: bool = False) -> None:
         self._upstream, self._tcp = upstream, tcp
@@ -70,19 +70,19 @@ class Proxy:
         self._stack = AsyncExitStack()
 
     def cut_next(self, count: int = 1) -> None:
-        """Lose the replies to the next *count* calls: the server does what they ask."""
+        """Lose the replies to the next *count* calls. The server carries the calls out."""
         self._next = whole("count", count, 1, 1_000_000)
 
     def cut_every(self, nth: int) -> None:
-        """Lose every *nth* reply from now on. At least the second: a call must end some time."""
+        """Lose every *nth* reply from now on; *nth* is at least 2, so that calls come to an end."""
         self._every, self._replies = whole("nth", nth, 2, 1_000_000), 0
 
     def cut_no_more(self) -> None:
-        """Let every reply through that `cut_next` or `cut_every` would lose."""
+        """Undo `cut_next` and `cut_every`."""
         self._next = self._every = 0
 
     def loses_this_reply(self) -> bool:
-        """Asked once per reply."""
+        """Internal: whether this reply is lost; asked once per reply."""
         self._replies += 1
         if self._next:
             self._next -= 1

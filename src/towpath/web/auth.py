@@ -38,7 +38,7 @@ class Checks(Protocol):
 
 
 class Door:
-    """ASGI middleware: nothing of a request is looked at before its key is.
+    """ASGI middleware: checks the key of a request before anything else.
 
     So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
     have none: their signature is looked at before anything else of them is. *open* paths answer to

@@ -44,7 +44,7 @@ Text = Annotated[str, Field(min_length=1, max_length=512)]
 Instant = Annotated[datetime, BeforeValidator(_text)]
 Headers = Annotated[dict[str, str], BeforeValidator(_few_fields)]
 Token = Annotated[
-    int, Field(ge=1, le=2**63 - 1, strict=True, description="The token returned by the claim.")
+    int, Field(ge=1, le=2**63 - 1, strict=True, description="The token that came with the lease.")
 ]
 
 

@@ -1,4 +1,4 @@
-"""Limits: what one server process takes on, and how often a key may ask."""
+"""Limits: how much a server process accepts, and how often a key may ask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application brings to the HTTP server: routes, and what it does with webhooks.
+"""What an application adds to the HTTP server: routes, and what it does with webhooks.
 
 A forge posts to one path, however many applications listen to it: each whose secrets fit the
 signature gets the delivery once. It is saved, and the work comes later.

@@ -22,7 +22,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
-from towpath.clock import instant, wall_ms
+from towpath.clock import instant, spelled, wall_ms
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import is_known, key_of
@@ -199,7 +199,7 @@ _VISIBLE = {
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
 }
 NOTHING = "\u2013"
-_MOMENT = re.compile(r"(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
+_MOMENT = re.compile(r"(?:T| )(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
@@ -210,7 +210,7 @@ def visible(text: str) -> str:
 
 def timely(text: str) -> str:
     """*text* with the moments in it to the second."""
-    return _MOMENT.sub(r"\1 UTC", text)
+    return _MOMENT.sub(r" \1 UTC", text)
 
 
 def short(text: str, most: int = 60) -> str:
@@ -291,5 +291,7 @@ def as_json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
-_FILTERS = (visible, timely, short, span, ago, moment, number, as_text, segment, curl, as_json)
+_FILTERS = (
+    visible, timely, short, span, spelled, ago, moment, number, as_text, segment, curl, as_json,
+)  # fmt: skip
 FILTERS: dict[str, Callable[..., Any]] = {function.__name__: function for function in _FILTERS}

@@ -1,4 +1,4 @@
-"""What a request handler may ask for: the parts of the running server, and a claim that waits.
+"""What a request handler can get: the parts of the running server, and a claim that waits.
 
 Dependencies are coroutines, also those that wait for nothing: FastAPI runs a plain function in a
 thread, and the way there and back costs more than most requests.
@@ -246,6 +246,7 @@ class PartOut(Answer):
     error: str | None = None
     """The error's code; for a background task, the error's class."""
     remedy: str | None = None
+    """What to do."""
 
 
 async def checked(probe: Awaitable[None]) -> PartOut:

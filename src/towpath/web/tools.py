@@ -43,7 +43,7 @@ class ToolArgumentsInvalid(InvalidInput):
 
 
 class ToolRequest(NamedTuple):
-    """The request that a call of a tool comes to."""
+    """The HTTP request for a call of a tool."""
 
     method: str
     path: str
@@ -52,7 +52,7 @@ class ToolRequest(NamedTuple):
 
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing that an agent can do."""
+    """One tool for an agent."""
 
     name: str
     title: str

@@ -1,5 +1,4 @@
-"""Requests of the dashboard: a session's cookie in place of a key, and what it takes to change
-something with it.
+"""Requests of the dashboard: a session's cookie instead of a key, and what a change needs.
 
 A browser sends the cookie with whatever page made it ask. So a change also has to bring what only
 the session's own pages know, and to come from the server's own address. What is changed is written

@@ -1,4 +1,4 @@
-"""A process that runs one handler: takes a job, says what came of it, takes the next.
+"""A process that runs one handler: takes a job, reports its outcome, takes the next.
 
 Started by `processes.py` with one end of a socket. Both sides speak MessagePack behind a length;
 nothing is ever pickled. It ends when the other end is gone, in the middle of a job too.

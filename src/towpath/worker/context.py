@@ -1,4 +1,4 @@
-"""What code of the user's sees of an attempt.
+"""What a handler and middleware see of an attempt.
 
 A handler may leave notes meanwhile, and raise how its attempt ends; anything else that it raises is
 a failure.
@@ -45,8 +45,8 @@ Tell = Callable[[bytes], None]
 
 
 class Context(Generic[S]):
-    """One attempt at one job. Ask for it with a parameter annotated `Context`, or `Context[State]`
-    where the app has a `lifespan` that gives a `State`.
+    """One attempt at one job. A handler gets it by a parameter annotated `Context`; annotate
+    `Context[State]` if the app's `lifespan` yields a `State`.
     """
 
     __slots__ = (
@@ -76,7 +76,9 @@ class Context(Generic[S]):
 
     @classmethod
     def here(cls, queue: str, *, handler: str) -> Self:
-        """A Context for a handler that is called directly: no job, no lease, notes go nowhere."""
+        """A Context for a direct call of a handler: without job and lease, and with notes that go
+        nowhere.
+        """
         job = JobRef(queue_name(queue), JobId("here"))
         now = wall_ms()
         lease = Lease(job, b"", Token(now * 1000), 1, "here", 0, now, now)
@@ -84,14 +86,16 @@ class Context(Generic[S]):
 
     @property
     def state(self) -> S:
-        """What the app's `lifespan` gave: the same object for all attempts of this process."""
+        """What the app's `lifespan` yielded: one object for all attempts in this process. Raises
+        HandlerInvalid if the app has no lifespan.
+        """
         if self._state is NO_STATE:
             raise HandlerInvalid(self.handler, rule="uses ctx.state, but its app has no lifespan=")
         return cast("S", self._state)
 
     @property
     def job(self) -> JobRef:
-        """The job: its queue and its id."""
+        """The queue and the id of the job."""
         return self._lease.job
 
     @property
@@ -101,12 +105,12 @@ class Context(Generic[S]):
 
     @property
     def queue(self) -> QueueName:
-        """The queue that the job is in."""
+        """The queue of the job."""
         return self._lease.job.queue
 
     @property
     def lane(self) -> LaneKey | None:
-        """The job's lane, if it has one."""
+        """The lane of the job, if it has one."""
         return self._lease.lane
 
     @property
@@ -116,52 +120,54 @@ class Context(Generic[S]):
 
     @property
     def attempt(self) -> int:
-        """1 at the first delivery; releases do not count."""
+        """Number of the attempt, from 1; releases do not count."""
         return self._lease.attempt
 
     @property
     def token(self) -> Token:
-        """Grows with every delivery: hand it to what the work changes, and refuse lower ones."""
+        """A number that rises with every lease of the job. Pass it to the systems that the handler
+        changes, so that they can refuse changes with a lower one.
+        """
         return self._lease.token
 
     @property
     def worker(self) -> str:
-        """The name of the worker that runs it."""
+        """The name of the worker."""
         return self._lease.worker
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What travels beside the payload."""
+        """Data beside the payload, such as a trace."""
         return self._lease.headers
 
     @property
     def submitted_at(self) -> datetime:
-        """When it was submitted, by the server's clock."""
+        """When the job was submitted, by the server's clock."""
         return self._lease.submitted_at
 
     @property
     def due_at(self) -> datetime | None:
-        """When it was due, if it was delayed."""
+        """When the job was due, if it was delayed."""
         return self._lease.due_at
 
     @property
     def claimed_at(self) -> datetime:
-        """By the server's clock."""
+        """When the job was claimed, by the server's clock."""
         return self._lease.claimed_at
 
     @property
     def deadline(self) -> datetime:
         """When the handler's time limit ends this attempt, by the server's clock.
 
-        Counted from the handler's start, which may be later than the claim.
+        The limit counts from the start of the handler, which may be later than the claim.
         """
         return self.claimed_at + seconds(self._waited) + self._time_limit
 
     def progress(self, note: Any) -> None:
-        """Leave a note on the job, in place of the last one: bytes, or any JSON value.
+        """Store a progress note with the job, in place of the last one: bytes, or any JSON value.
 
-        Returns at once, also in a thread or a process; the note is on the server a moment later.
-        Raises PayloadInvalid, PayloadTooLarge.
+        Returns at once, also in a thread or a process; the note is stored shortly after. Raises
+        PayloadInvalid, PayloadTooLarge.
         """
         if not isinstance(note, bytes):
             try:
@@ -173,13 +179,15 @@ class Context(Generic[S]):
 
 
 class AttemptEnd(Exception):
-    """How the attempt ends, in the handler's own words."""
+    """What a handler raises to say how its attempt ends."""
 
 
 class Retry(AttemptEnd):
-    """Try again after *after*; without it the retry policy decides. The attempt counts.
+    """Raise it to fail the attempt and try again after *after*. Without *after*, the retry policy
+    decides.
 
-    `raise Retry("the printer is out of paper", after=minutes(5))`
+    `raise Retry("the printer is out of paper", after=minutes(5))`. The attempt counts: after the
+    last one, the job is dead.
     """
 
     def __init__(
@@ -194,7 +202,7 @@ class Retry(AttemptEnd):
 
 
 class Discard(AttemptEnd):
-    """No other attempt can help: the job is dead, with this reason."""
+    """Raise it if no other attempt can help: the job is dead now, with this reason."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -202,7 +210,7 @@ class Discard(AttemptEnd):
 
 
 class Snooze(AttemptEnd):
-    """Not now: come back at this time, or after this long. The attempt does not count."""
+    """Raise it to run the job later: at a time, or after a duration. The attempt does not count."""
 
     def __init__(self, until: datetime | DurationLike) -> None:
         super().__init__(f"until {until}")
@@ -214,11 +222,11 @@ class Snooze(AttemptEnd):
 
 
 class HandOver(AttemptEnd):
-    """Somebody else ends this attempt: whoever has `ctx.token`, within *lease*.
+    """Raise it if somebody else will end this attempt, with `ctx.token`, within *lease*.
 
-    The lease is renewed for that long and the slot is free; nothing is settled, and nothing renews
-    the lease from here. The one with the token completes, fails or renews it (`lease_by_token`);
-    if nobody does in time, the attempt has failed and the job comes back.
+    The worker renews the lease once, for that long, and frees the slot. Whoever has the token
+    completes, fails or renews the attempt (`lease_by_token`). If nobody does in time, the attempt
+    has failed and the job is delivered again.
     """
 
     def __init__(self, lease: DurationLike) -> None:
@@ -227,8 +235,8 @@ class HandOver(AttemptEnd):
 
 
 class AttemptStopped(Exception):
-    """The attempt had to end before its handler: *why* is its time limit, somebody who cancelled
-    the job, a lost lease, or the worker's end.
+    """What middleware sees if an attempt was ended from outside. *why* says by what: the time
+    limit, a cancelled job, a lost lease, or a worker that stops.
     """
 
     def __init__(self, why: StopReason) -> None:

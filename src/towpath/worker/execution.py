@@ -49,7 +49,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Execution:
-    """Starts attempts, watches them, ends them, hands them in."""
+    """Starts attempts, watches them, ends them and reports them."""
 
     def __init__(
         self,

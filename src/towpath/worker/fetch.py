@@ -52,7 +52,7 @@ Settled = Callable[[Sequence[Ended], Sequence[Outcome]], None]
 
 
 class Feeder:
-    """Keeps a queue's share of the slots full, and hands in what has ended."""
+    """Keeps a queue's share of the slots full, and settles what has ended."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Firing the recurring work of one queue: what is due, once, whoever comes first."""
+"""Firing the schedules of one queue: what is due is fired once, by whoever comes first."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class _Work(NamedTuple):
 
 
 class Teller:
-    """What those who fire tell: log lines, and counters."""
+    """What firing reports: log lines and counters."""
 
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self._log, self._metrics = log, metrics

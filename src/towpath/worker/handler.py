@@ -39,27 +39,28 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a handler runs. Every field has a default that suits most handlers."""
 
     name: str | None = None
-    """Tells it from the other handlers of its queue; jobs say it in their `handler` header.
-    A handler without a name gets the jobs that name none."""
+    """Distinguishes the handlers of one queue; jobs name theirs in the header `handler`. Jobs
+    without that header go to the handler without a name."""
     retry: RetryPolicy | None = None
-    """How long to wait before the next attempt; None = the queue's policy decides."""
+    """How long to wait before the next attempt; None = as the queue says."""
     max_attempts: int | None = None
-    """Deliveries before a job is dead; None = as many as a Listed policy is made for, else the
-    queue's limit."""
+    """Maximum number of attempts before a job is dead; None = the length of a Listed policy, else
+    as the queue says."""
     keep: OptionalDuration = usually(None)
-    """How long a finished job and its result can be looked at; None = an hour, or what the
-    queue has."""
+    """How long a finished job and its result are kept; None = an hour, unless the queue is
+    configured otherwise."""
     time_limit: DurationField = usually(hours(1))
-    """How long one attempt may take."""
+    """Maximum duration of one attempt."""
     processes: int = 0
-    """Run in so many processes of its own instead of threads: for plain functions that compute."""
+    """Number of processes to run in instead of threads; for plain functions that compute."""
     concurrency: int | None = None
-    """At most so many at once in one worker; None = as many as the worker has slots."""
+    """Maximum number of jobs of this handler that run at once in one worker; None = as many as the
+    worker has slots."""
     weight: int = 1
-    """Its queue's share of free slots, beside the other queues of the worker."""
+    """Share of the free slots that its queue gets, relative to the other queues of the worker."""
     record: bool = False
-    """Its jobs' record is the app's ledger: what is submitted is a row first, and survives the
-    loss of Redis."""
+    """Whether each job is stored as a row of the app's ledger first, so that it survives the loss
+    of Redis."""
 
     def __post_init__(self) -> None:
         if self.name is not None:
@@ -78,14 +79,14 @@ class HandlerOptions(msgspec.Struct, frozen=True, kw_only=True):
         msgspec.structs.force_setattr(self, "time_limit", limit)
 
     def completed(self) -> HandlerOptions:
-        """The same, with the limit that the retry policy is made for where none is given."""
+        """Internal: the same options, with the number of attempts that the retry policy implies."""
         if self.max_attempts is not None:
             return self
         return msgspec.structs.replace(self, max_attempts=own_attempts(self.retry))
 
     @property
     def most(self) -> int | None:
-        """At most so many at once, for whatever reason."""
+        """Internal: the maximum number of jobs of the handler that run at once."""
         return self.processes or self.concurrency
 
 

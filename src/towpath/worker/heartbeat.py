@@ -33,7 +33,7 @@ Tell = Callable[[Attempt, StopReason], None]
 
 
 class Heartbeat:
-    """Watches the attempts of a worker from a thread of its own."""
+    """Watches the attempts of a worker from its own thread."""
 
     def __init__(
         self,

@@ -63,7 +63,7 @@ class Lifespan:
 
 
 class LifespanThread:
-    """The same for a process without an event loop: in a loop of its own, in a thread."""
+    """Runs a lifespan for a process without an event loop: in its own loop, in a thread."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         self._lifespan, self._leaving = lifespan, asyncio.Event()

@@ -14,30 +14,31 @@ from towpath.worker.settlements import reason_of
 _LAST_WORDS = 1.0
 """Seconds that all middleware of an attempt has together once it was stopped."""
 CallNext = Callable[[], Coroutine[Any, Any, Any]]
-"""What middleware calls, once, to let the rest happen: the next middleware, and what is in it."""
+"""What middleware calls, exactly once, to run the next middleware and finally the handler."""
 AttemptMiddleware = Callable[[Context[Any], CallNext], Awaitable[object]]
 """`async def timed(ctx, call_next)`: runs around every attempt, in the worker's event loop."""
 
 
 class Middleware:
-    """The same as a class: override what you need.
+    """Attempt middleware as a class: override the methods that you need.
 
-    Whoever was told `before` is told `after` or `error`, unless the whole process is killed. What
-    it raises counts as if the handler had raised it.
+    After `before`, either `after` or `error` is called, unless the process is killed. What a method
+    raises counts as if the handler had raised it.
     """
 
     async def before(self, ctx: Context[Any]) -> None:
-        """The handler is about to be called."""
+        """Called before the handler."""
 
     async def after(self, ctx: Context[Any], result: Any) -> None:
-        """The handler has returned *result*."""
+        """Called after the handler returned *result*."""
 
     async def error(self, ctx: Context[Any], error: Exception) -> None:
-        """The handler has raised *error*, Retry, Discard, Snooze and HandOver included.
+        """Called after the handler raised *error*; this includes Retry, Discard, Snooze and
+        HandOver.
 
-        Or it was ended from outside: then *error* is AttemptStopped; a RuntimeError stands for
-        SystemExit and its like. In these cases how the attempt ends is decided: what is raised
-        here is only logged, and all of the middleware together has a second.
+        If the attempt was ended from outside, *error* is AttemptStopped; for SystemExit and the
+        like it is a RuntimeError. Then the end of the attempt is decided: what is raised here is
+        only logged, and all middleware together has one second.
         """
 
     async def __call__(self, ctx: Context[Any], call_next: CallNext) -> Any:

@@ -1,4 +1,4 @@
-"""Attempts at jobs whose record is a database: the row is asked before, and told after.
+"""Attempts at jobs with a record: the row is asked before an attempt, and told after it.
 
 Before its handler runs, an attempt begins in the row; before the server hears how it ended, the
 row does. So what Redis forgets, the row knows, and what the row says has ended is not run again.
@@ -133,7 +133,7 @@ class RecordedRuns:
 
 
 class AtWork(Protocol):
-    """A worker, as those see it who run something of theirs beside it."""
+    """What others see of a worker that they run something beside."""
 
     @property
     def name(self) -> str: ...

@@ -1,4 +1,4 @@
-"""Recurring work: any worker fires it, each firing happens once, there is no scheduler process.
+"""Schedules in code: any worker fires them, each firing once; there is no scheduler process.
 
 Code declares schedules to its own workers; others are kept in the store, made at run time, and
 fired by the workers of their queue and by every server. The store knows the last firing of each.
@@ -57,7 +57,7 @@ class Recurrences:
     def require_new(self, recurrence: Recurrence) -> None:
         """Raises InvalidOption if its queue has recurring work of that name."""
         if (recurrence.queue, recurrence.name) in self._all:
-            rule = f"is the name of other recurring work of queue {recurrence.queue}"
+            rule = f"is the name of another schedule of queue {recurrence.queue}"
             raise InvalidOption("name", recurrence.name, rule=rule)
 
     def remove(self, queue: str, handler: str | None) -> None:

@@ -1,4 +1,4 @@
-"""What became of attempts, told to whoever listens: log lines and metrics, once per batch."""
+"""The outcomes of attempts, as log lines and metrics, once per batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an attempt ends: from what the handler did, or what was done to it, to a settlement."""
+"""How an attempt ends: from what the handler did, or was done to it, to a settlement."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _STANDARD = (sysconfig.get_path("stdlib"), "<frozen ")
 
 
 class ChildFailed(Exception):
-    """A handler failed in a process of its own, which says in words how."""
+    """A handler failed in its own process, which says how."""
 
     def __init__(self, error: str, reason: str, trace: str = "") -> None:
         super().__init__(reason)

@@ -1,4 +1,4 @@
-"""The worker: takes jobs of its app's queues, runs their handlers, ends in good order."""
+"""The worker: claims jobs of its app's queues, runs their handlers, stops cleanly."""
 
 from __future__ import annotations
 
@@ -54,15 +54,18 @@ class ExitCode(IntEnum):
 
 
 class Worker:
-    """Runs an app's handlers.
+    """Runs the handlers of an app.
 
         await Worker(app, concurrency=50).run()
 
-    Handlers that are added to the app while it runs are served too, those that are removed are
-    not any more; with *handlers_later* it may begin without any. *queues* names the queues to
-    serve, with weights if it is a mapping; all of the app's without it. *lease* is how long this
-    process may be silent before its jobs are given to others, *grace* how long running jobs may go
-    on after the first SIGTERM or SIGINT; a second one releases them at once.
+    *concurrency* is the number of jobs that run at once. *queues* names the queues to serve, with
+    weights if it is a mapping; default: all queues of the app. Handlers may be added to the app and
+    removed from it while the worker runs; with *handlers_later*, it starts even if there are none.
+
+    *lease* is how long this process may be silent before its jobs are given to other workers.
+    *grace* is how long running jobs may go on after the first SIGTERM or SIGINT; a second signal
+    releases them at once. *middleware* runs inside that of the app. Raises InvalidOption,
+    InvalidName.
     """
 
     def __init__(
@@ -100,26 +103,27 @@ class Worker:
 
     @property
     def weights(self) -> dict[QueueName, int]:
-        """The queues that it serves, now or as soon as it runs, with their weights."""
+        """The queues that it serves, with their weights."""
         return self._queues.weights
 
     if not TYPE_CHECKING:
         __getattr__ = methods("Worker", {"run_until_empty": "run_until_drained"})
 
     def run_forever(self) -> int:
-        """Run in an event loop of its own until a signal ends it; the process's exit code."""
+        """Run in a new event loop until a signal stops it. Returns the exit code."""
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.run())
 
     def run_until_drained(self) -> int:
-        """Drain in an event loop of its own: until there is no job that could run now."""
+        """Drain in a new event loop. Returns the exit code."""
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.drain())
 
     async def run(self) -> int:
-        """Take jobs until a signal or `stop` ends it; the exit code.
+        """Run jobs until a signal or `stop` ends it. Returns the exit code for the process.
 
-        A server that is away is waited for; a queue in trouble keeps no other from being served.
+        Waits for a server that is unreachable. A queue with an error does not keep the others from
+        being served.
         """
         try:
             return await self._run(leave_when_empty=False)
@@ -127,14 +131,16 @@ class Worker:
             self._begin_anew()
 
     async def drain(self) -> int:
-        """Take jobs until there are none that could run now. Raises ServerUnreachable."""
+        """Run jobs until none is left that could run now. Returns the exit code for the process.
+        Raises ServerUnreachable.
+        """
         try:
             return await self._run(leave_when_empty=True)
         finally:
             self._begin_anew()
 
     def stop(self, why: str = "it was asked to stop") -> None:
-        """Claim no more, let running jobs finish; called again, release them at once."""
+        """Claim no more jobs and let running ones finish; a second call releases them at once."""
         if self._stop.is_set():
             self._stop_now.set()
         else:
@@ -341,7 +347,7 @@ class Signals:
 
     def _hear(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
         if not self._times:
-            self._first, self.words = steady(), f"{number.name} came"
+            self._first, self.words = steady(), f"received {number.name}"
         self._times += 1
         with suppress(RuntimeError):  # a closed loop has nothing left to stop
-            loop.call_soon_threadsafe(self._stop, f"{number.name} came")
+            loop.call_soon_threadsafe(self._stop, f"received {number.name}")

@@ -41,7 +41,7 @@ async def word(greetings: TheGreetings) -> GreetedOut:
 
 def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> str:
     """Who is to be greeted."""
-    signed = [f"sha256={hmac.digest(it.encode(), body, 'sha256').hex()}" for it in secrets]
+    signed = [f"sha256={hmac.digest(secret.encode(), body, 'sha256').hex()}" for secret in secrets]
     if headers.get("x-hub-signature-256") not in signed:
         raise SignatureRefused("x-hub-signature-256 fits no secret")
     found: dict[str, Any] = msgspec.json.decode(body)

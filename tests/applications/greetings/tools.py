@@ -5,7 +5,7 @@ from pydantic import Field
 from towpath.web.tools import Arguments, Tool, Tools
 
 
-class Whom(Arguments):
+class GreetArguments(Arguments):
     name: str = Field(description="Whom to greet.", max_length=50)
 
 
@@ -16,7 +16,7 @@ TOOLS = Tools(
             name="greet",
             title="Greet somebody",
             about="Greet somebody by name.",
-            arguments=Whom,
+            arguments=GreetArguments,
             path="/api/v1/greetings/{name}",
         ),
     ),

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.apps.issues.agents import Desk
-from tests.apps.issues.sites import SECRET, Site, options_for
+from tests.apps.issues.services import IssueServices
+from tests.apps.issues.synced import SECRET, SyncedIssueServices, options_for
 from tests.forges.github_description import github_description
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
@@ -38,20 +38,22 @@ def policy() -> IssuePolicy:
 
 
 @pytest.fixture
-async def desk(
+async def issues(
     engine_url: str, ledger: Ledger, options: IssuesOptions, policy: IssuePolicy
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[IssueServices]:
     async with Engine(engine_url) as engine:
-        yield Desk(engine, ledger, options, policy)
+        yield IssueServices(engine, ledger, options, policy)
 
 
 @pytest.fixture
-async def site(
+async def synced(
     engine_url: str, ledger: Ledger, github: GitHubDouble, policy: IssuePolicy, caller: Caller
-) -> AsyncIterator[Site]:
+) -> AsyncIterator[SyncedIssueServices]:
     github.listen("http://127.0.0.1:1/", secret=SECRET)
     async with Engine(engine_url) as engine:
-        yield Site(engine, ledger, options_for(github), policy, github=github, caller=caller)
+        yield SyncedIssueServices(
+            engine, ledger, options_for(github), policy, github=github, caller=caller
+        )
 
 
 @pytest.fixture

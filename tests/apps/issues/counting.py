@@ -37,7 +37,7 @@ async def read_whole(ledger: Ledger, executed: Iterable[tuple[str, Any]]) -> lis
     for statement, parameters in executed:
         if statement.startswith("SELECT") and "towpath_issues_issues" in statement:
             plan = await ledger.read(_plan(statement, parameters))
-            if any("SCAN towpath_issues_issues" in it or "(id>?)" in it for it in plan):
+            if any("SCAN towpath_issues_issues" in step or "(id>?)" in step for step in plan):
                 found.append(f"{statement}: {plan}")
     return found
 
@@ -52,5 +52,7 @@ def _plan(statement: str, parameters: Any) -> Callable[[Connection], list[str]]:
 def scripts_run(server: EmbeddedServer) -> int:
     """How many scripts the store was asked to run since it started."""
     stats = ask_fields(server.address, "INFO", "commandstats")
-    counted = [it for name, it in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")]
-    return sum(int(it.partition("calls=")[2].partition(",")[0]) for it in counted)
+    counted = [
+        numbers for name, numbers in stats.items() if name in ("cmdstat_evalsha", "cmdstat_eval")
+    ]
+    return sum(int(numbers.partition("calls=")[2].partition(",")[0]) for numbers in counted)

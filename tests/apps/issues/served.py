@@ -27,7 +27,7 @@ ALL = {"agent_id": "a-1", "repositories": [REPOSITORY]}
 
 
 @dataclass
-class Served:
+class ServedIssues:
     """The server: where it is, with which key an agent works, and what people do."""
 
     app: FastAPI
@@ -67,7 +67,7 @@ class Served:
 @asynccontextmanager
 async def issues_served(
     url: str, database: str, options: IssuesOptions | None = None
-) -> AsyncGenerator[Served]:
+) -> AsyncGenerator[ServedIssues]:
     async with Ledger(database, tables=[TABLES]) as ledger:
         await ledger.migrate()
     parts = Parts(
@@ -82,4 +82,4 @@ async def issues_served(
     async with started(build(parts)) as app, listening(app) as address:
         everything = await key_of(app, "read", "submit", "work", "admin")
         async with client_of(app, everything) as client:
-            yield Served(app, address, await key_of(app, "work", "read"), client)
+            yield ServedIssues(app, address, await key_of(app, "work", "read"), client)

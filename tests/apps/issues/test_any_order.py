@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.issues.sites import Site
+from tests.apps.issues.synced import SyncedIssueServices
 from towpath.apps.issues.life import judged
 from towpath.apps.issues.model import Issue, IssueSource, IssueState
 from towpath.apps.issues.policy import IssuePolicy
@@ -49,10 +49,10 @@ def happenings(people: People, chance: random.Random) -> None:
         chance.choice(doings)(chance.choice(numbers))
 
 
-def muddled(sent: list[GitHubDelivery], chance: random.Random) -> list[GitHubDelivery]:
+def reordered(sent: list[GitHubDelivery], chance: random.Random) -> list[GitHubDelivery]:
     """Some are lost, some come twice, all in any order."""
-    kept = [it for it in sent if chance.random() < 0.7]
-    twice = [it for it in kept if chance.random() < 0.3]
+    kept = [delivery for delivery in sent if chance.random() < 0.7]
+    twice = [delivery for delivery in kept if chance.random() < 0.3]
     mixed = kept + twice
     chance.shuffle(mixed)
     return mixed
@@ -62,14 +62,14 @@ def told(issue: Issue, names: tuple[str, ...]) -> dict[str, Any]:
     return {name: getattr(issue, name) for name in names}
 
 
-async def expected(site: Site, repository: str) -> dict[str, Issue]:
+async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Issue]:
     """What GitHub has, judged at once."""
-    people = site.at(repository)
+    people = synced.at(repository)
     rows: dict[str, Issue] = {}
     for number, there in people.repository.issues.items():
         if there.pull is not None:
             continue
-        found = await site.client.issue(repository, number)
+        found = await synced.client.issue(repository, number)
         assert found is not None
         rows[found.facts.id] = Issue(
             id=found.facts.id,
@@ -79,20 +79,20 @@ async def expected(site: Site, repository: str) -> dict[str, Issue]:
             **{name: getattr(found.facts, name) for name in SAID},
         )
     for id, row in rows.items():
-        blockers = site.board.policy.blockers(row)
-        blocking = [it for it in blockers if rows[it].state is IssueState.OPEN]
-        rows[id] = judged(row, site.board.policy, now=1, open_blockers=blocking)
+        blockers = synced.board.policy.blockers(row)
+        blocking = [blocker for blocker in blockers if rows[blocker].state is IssueState.OPEN]
+        rows[id] = judged(row, synced.board.policy, now=1, open_blockers=blocking)
     return rows
 
 
 @pytest.mark.parametrize("program", range(PROGRAMS))
-async def test_the_end_is_what_github_has(site: Site, program: int) -> None:
+async def test_the_end_is_what_github_has(synced: SyncedIssueServices, program: int) -> None:
     chance, repository = random.Random(program), "octo/repo"
-    happenings(site.people, chance)
-    for it in muddled(site.github.deliveries, chance):
-        await site.deliver(it)
-    await site.sync()
-    wanted, rows = await expected(site, repository), await site.rows()
+    happenings(synced.people, chance)
+    for delivery in reordered(synced.github.deliveries, chance):
+        await synced.deliver(delivery)
+    await synced.sync()
+    wanted, rows = await expected(synced, repository), await synced.rows()
     # Issues that were closed before we ever heard of them may be unknown.
     for id, issue in wanted.items():
         if id not in rows:
@@ -103,24 +103,28 @@ async def test_the_end_is_what_github_has(site: Site, program: int) -> None:
             continue
         assert told(rows[id], SAID) == told(issue, SAID), id
         assert told(rows[id], DECIDED) == told(issue, DECIDED), id
-        assert rows[id].pr_number == newest_pull(site.people, issue.number), id
-    await everything_offered_is_handed_out(site, rows)
+        assert rows[id].pr_number == newest_pull(synced.people, issue.number), id
+    await everything_offered_is_handed_out(synced, rows)
 
 
 def newest_pull(people: People, number: int) -> int | None:
     branch = f"issue-{number}"
     pulls = [
-        it.number
-        for it in people.repository.issues.values()
-        if it.pull is not None and it.pull.head == branch and it.closed_at is None
+        issue.number
+        for issue in people.repository.issues.values()
+        if issue.pull is not None and issue.pull.head == branch and issue.closed_at is None
     ]
     return max(pulls, default=None)
 
 
-async def everything_offered_is_handed_out(site: Site, rows: dict[str, Issue]) -> None:
+async def everything_offered_is_handed_out(
+    synced: SyncedIssueServices, rows: dict[str, Issue]
+) -> None:
     """The queue has what the rows say: no more, no less. Reviews wait for their delay."""
-    offered = {it.number for it in rows.values() if not it.withheld and it.task_type != "review"}
+    offered = {
+        row.number for row in rows.values() if not row.withheld and row.task_type != "review"
+    }
     taken = set[int]()
-    while (task := await site.ask(f"agent-{len(taken)}")) is not None:
+    while (task := await synced.ask(f"agent-{len(taken)}")) is not None:
         taken.add(task.issue_number)
     assert taken == offered

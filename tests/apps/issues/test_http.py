@@ -80,9 +80,9 @@ async def test_a_list_has_pages(client: httpx.AsyncClient) -> None:
     for number in (3, 20, 100):
         await put(client, number=number)
     first = (await client.get("/api/v1/issues", params={"size": 2})).json()
-    assert [it["number"] for it in first["issues"]] == [3, 20]
+    assert [issue["number"] for issue in first["issues"]] == [3, 20]
     rest = (await client.get("/api/v1/issues", params={"after": first["after"]})).json()
-    assert [it["number"] for it in rest["issues"]] == [100]
+    assert [issue["number"] for issue in rest["issues"]] == [100]
     bad = await client.get("/api/v1/issues", params={"after": "nonsense"})
     assert problem(bad, 422)
 

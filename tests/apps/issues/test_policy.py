@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.apps.issues.agents import Desk
+from tests.apps.issues.services import IssueServices
 from towpath.apps.issues.mirrors import SCRIPTS
 from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import IssuePolicy, ReviewTasks, Roles, WorkLimits, read_policy
@@ -87,192 +87,200 @@ def test_the_example_of_a_policy_has_every_setting() -> None:
 
 
 class TestAChangeOfAnIssue:
-    async def test_that_withdraws_it_takes_its_task_away(self, desk: Desk) -> None:
-        await desk.put(1)
-        await desk.put(1, "epic")
-        assert await desk.ask() is None
-        await desk.put(1, "P1")
-        task = await desk.take()
+    async def test_that_withdraws_it_takes_its_task_away(self, issues: IssueServices) -> None:
+        await issues.put(1)
+        await issues.put(1, "epic")
+        assert await issues.ask() is None
+        await issues.put(1, "P1")
+        task = await issues.take()
         assert task.task_id == "octo~repo~1~2"
 
-    async def test_of_its_priority_counts_at_once(self, desk: Desk) -> None:
-        await desk.put(1, "P2")
-        await desk.put(2, "P3")
-        await desk.put(2, "P0")
-        assert (await desk.take()).issue_number == 2
+    async def test_of_its_priority_counts_at_once(self, issues: IssueServices) -> None:
+        await issues.put(1, "P2")
+        await issues.put(2, "P3")
+        await issues.put(2, "P0")
+        assert (await issues.take()).issue_number == 2
 
-    async def test_under_a_held_lease_leaves_the_task_with_its_agent(self, desk: Desk) -> None:
-        await desk.put(1)
-        task = await desk.take()
-        await desk.put(1, "P0", "role:ops", "needs-review")
-        held = await desk.service.heartbeat(task.task_id, task.token)
+    async def test_under_a_held_lease_leaves_the_task_with_its_agent(
+        self, issues: IssueServices
+    ) -> None:
+        await issues.put(1)
+        task = await issues.take()
+        await issues.put(1, "P0", "role:ops", "needs-review")
+        held = await issues.service.heartbeat(task.task_id, task.token)
         assert held.withdrawn == ""
-        await desk.service.release(task.task_id, task.token)
-        issue = await desk.look(1)
+        await issues.service.release(task.task_id, task.token)
+        issue = await issues.look(1)
         assert (issue.task_type, issue.role, issue.priority) == ("review", "reviewer", 100)
 
     @pytest.mark.parametrize("how", ["closed", "epic", "assigned"])
     async def test_that_withdraws_a_held_issue_asks_its_agent_to_stop(
-        self, desk: Desk, how: str
+        self, issues: IssueServices, how: str
     ) -> None:
-        await desk.put(1)
-        task = await desk.take()
+        await issues.put(1)
+        task = await issues.take()
         if how == "closed":
-            await desk.close(1)
+            await issues.close(1)
         elif how == "epic":
-            await desk.put(1, "epic")
+            await issues.put(1, "epic")
         else:
-            await desk.put(1, assignees=("zoe",))
-        held = await desk.service.heartbeat(task.task_id, task.token)
+            await issues.put(1, assignees=("zoe",))
+        held = await issues.service.heartbeat(task.task_id, task.token)
         assert held.withdrawn
-        assert await desk.ask("bob") is None
-        ended = await desk.service.release(task.task_id, task.token)
+        assert await issues.ask("bob") is None
+        ended = await issues.service.release(task.task_id, task.token)
         assert ended.state == "cancelled"
-        assert await desk.ask("bob") is None
+        assert await issues.ask("bob") is None
 
-    async def test_and_back_gives_it_to_nobody_else_meanwhile(self, desk: Desk) -> None:
+    async def test_and_back_gives_it_to_nobody_else_meanwhile(self, issues: IssueServices) -> None:
         """At most one agent holds it, whatever the labels do."""
-        await desk.put(1)
-        task = await desk.take()
-        await desk.put(1, "epic")
-        await desk.put(1)
-        assert await desk.ask("bob") is None
-        await desk.service.complete(task.task_id, task.token)
-        assert (await desk.look(1)).withheld == "completed"
+        await issues.put(1)
+        task = await issues.take()
+        await issues.put(1, "epic")
+        await issues.put(1)
+        assert await issues.ask("bob") is None
+        await issues.service.complete(task.task_id, task.token)
+        assert (await issues.look(1)).withheld == "completed"
 
-    async def test_that_closes_a_blocker_sets_others_free(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(blocked_by=True))
-        await desk.put(1)
-        await desk.put(2, "P0", body="Blocked by #1")
-        assert (await desk.look(2)).withheld == "blocked"
-        await desk.close(1)
-        assert (await desk.take()).issue_number == 2
+    async def test_that_closes_a_blocker_sets_others_free(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(blocked_by=True))
+        await issues.put(1)
+        await issues.put(2, "P0", body="Blocked by #1")
+        assert (await issues.look(2)).withheld == "blocked"
+        await issues.close(1)
+        assert (await issues.take()).issue_number == 2
 
-    async def test_of_the_policy_counts_for_issues_that_are_known(self, desk: Desk) -> None:
-        await desk.put(1, "wontfix")
-        other = desk.under(IssuePolicy(never=("wontfix",)))
+    async def test_of_the_policy_counts_for_issues_that_are_known(
+        self, issues: IssueServices
+    ) -> None:
+        await issues.put(1, "wontfix")
+        other = issues.under(IssuePolicy(never=("wontfix",)))
         await other.board.tend_once()
         assert (await other.look(1)).withheld == "never"
         assert await other.ask() is None
 
 
 class TestAReviewTask:
-    async def test_waits_for_its_delay(self, desk: Desk, server: EmbeddedServer) -> None:
+    async def test_waits_for_its_delay(self, issues: IssueServices, server: EmbeddedServer) -> None:
         before = wall_ms()
-        await desk.put(1, "needs-review")
-        assert await desk.ask() is None
-        issue = await desk.look(1)
+        await issues.put(1, "needs-review")
+        assert await issues.ask() is None
+        issue = await issues.look(1)
         assert before <= issue.found <= wall_ms()
         assert issue.review_due == issue.found + 300_000
-        assert (await desk.service.explain("octo/repo", 1)).why == "not_due"
+        assert (await issues.service.explain("octo/repo", 1)).why == "not_due"
         kept = asked(server, "HGETALL", "review_delay_octo/repo#1")
         assert b"PENDING" in kept
         assert instant(issue.found).strftime("%Y-%m-%dT%H:%M:%SZ").encode() in kept
         assert 86_000_000 < asked(server, "PTTL", "review_delay_octo/repo#1") <= 86_400_000
 
-    async def test_is_not_put_off_by_polling(self, desk: Desk) -> None:
-        first = await desk.put(1, "needs-review")
-        await desk.put(1)
-        again = await desk.put(1, "needs-review", "P0", title="Another")
+    async def test_is_not_put_off_by_polling(self, issues: IssueServices) -> None:
+        first = await issues.put(1, "needs-review")
+        await issues.put(1)
+        again = await issues.put(1, "needs-review", "P0", title="Another")
         assert again.found == first.found
 
-    async def test_is_offered_when_it_is_over(self, desk: Desk, server: EmbeddedServer) -> None:
-        desk = desk.under(IssuePolicy(review=ReviewTasks(delay="0s")))
-        await desk.put(1, "needs-review")
-        task = await desk.take()
+    async def test_is_offered_when_it_is_over(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
+        issues = issues.under(IssuePolicy(review=ReviewTasks(delay="0s")))
+        await issues.put(1, "needs-review")
+        task = await issues.take()
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
-        await desk.board.tend_once()
-        assert (await desk.look(1)).review_status == "READY_FOR_ASSIGNMENT"
+        await issues.board.tend_once()
+        assert (await issues.look(1)).review_status == "READY_FOR_ASSIGNMENT"
         assert b"READY_FOR_ASSIGNMENT" in asked(server, "HGETALL", "review_delay_octo/repo#1")
 
-    async def test_keeps_its_time_for_a_day_after_it_was_done(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(review=ReviewTasks(delay="0s")))
-        first = await desk.put(1, "needs-review")
-        task = await desk.take()
-        await desk.service.complete(task.task_id, task.token)
-        await desk.put(1)
-        again = await desk.put(1, "needs-review")
+    async def test_keeps_its_time_for_a_day_after_it_was_done(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(review=ReviewTasks(delay="0s")))
+        first = await issues.put(1, "needs-review")
+        task = await issues.take()
+        await issues.service.complete(task.task_id, task.token)
+        await issues.put(1)
+        again = await issues.put(1, "needs-review")
         assert again.found == first.found
-        assert (await desk.take()).task_type is TaskType.REVIEW
+        assert (await issues.take()).task_type is TaskType.REVIEW
 
 
 class TestTheLockForOutsiders:
     async def test_is_there_while_the_issue_is_held(
-        self, desk: Desk, server: EmbeddedServer
+        self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
-        await desk.put(1)
+        await issues.put(1)
         key = "issue_lock_octo/repo#1"
         assert asked(server, "GET", key) is None
-        task = await desk.take()
+        task = await issues.take()
         assert asked(server, "GET", key) == b"locked"
         assert 590_000 < asked(server, "PTTL", key) <= 600_000
-        await desk.service.release(task.task_id, task.token)
+        await issues.service.release(task.task_id, task.token)
         assert asked(server, "GET", key) is None
 
-    async def test_is_never_the_lock_itself(self, desk: Desk, server: EmbeddedServer) -> None:
-        await desk.put(1)
-        task = await desk.take()
+    async def test_is_never_the_lock_itself(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
+        await issues.put(1)
+        task = await issues.take()
         asked(server, "DEL", "issue_lock_octo/repo#1")
-        assert await desk.ask("bob") is None
-        await desk.service.heartbeat(task.task_id, task.token)
+        assert await issues.ask("bob") is None
+        await issues.service.heartbeat(task.task_id, task.token)
         assert asked(server, "GET", "issue_lock_octo/repo#1") == b"locked"
 
-    async def test_has_a_name_that_can_be_no_other_slot(self, desk: Desk) -> None:
-        space = desk.engine.space("issues.locks", SCRIPTS / "locks")
+    async def test_has_a_name_that_can_be_no_other_slot(self, issues: IssueServices) -> None:
+        space = issues.engine.space("issues.locks", SCRIPTS / "locks")
         for key in ("issue_lock_{a}", "x}y"):
             with pytest.raises(InvalidName):
                 space.published(key)
 
 
 class TestALimit:
-    async def test_of_an_agent_holds(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(limits=WorkLimits(agent=2)))
+    async def test_of_an_agent_holds(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(limits=WorkLimits(agent=2)))
         for number in range(1, 5):
-            await desk.put(number)
-        first = await desk.take("ann")
-        await desk.take("ann")
-        assert await desk.ask("ann") is None
-        await desk.take("bob")
-        await desk.service.complete(first.task_id, first.token)
-        await desk.take("ann")
+            await issues.put(number)
+        first = await issues.take("ann")
+        await issues.take("ann")
+        assert await issues.ask("ann") is None
+        await issues.take("bob")
+        await issues.service.complete(first.task_id, first.token)
+        await issues.take("ann")
 
-    async def test_of_a_repository_holds(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(limits=WorkLimits(repository=1)))
-        await desk.put(1, "P0")
-        await desk.put(2, "P0")
-        await desk.put(9, "P4", repository="octo/other")
-        assert (await desk.take("ann")).issue_number == 1
-        assert (await desk.take("bob")).issue_number == 9
-        assert await desk.ask("eve") is None
-        why = await desk.service.explain("octo/repo", 2)
+    async def test_of_a_repository_holds(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(limits=WorkLimits(repository=1)))
+        await issues.put(1, "P0")
+        await issues.put(2, "P0")
+        await issues.put(9, "P4", repository="octo/other")
+        assert (await issues.take("ann")).issue_number == 1
+        assert (await issues.take("bob")).issue_number == 9
+        assert await issues.ask("eve") is None
+        why = await issues.service.explain("octo/repo", 2)
         assert why.why == "limit"
 
 
 class TestOnlyTheHighestPriority:
-    async def test_is_handed_out(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(only_highest=True))
-        await desk.put(1, "P0")
-        await desk.put(2, "P1")
-        first = await desk.take("ann")
+    async def test_is_handed_out(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(only_highest=True))
+        await issues.put(1, "P0")
+        await issues.put(2, "P1")
+        first = await issues.take("ann")
         assert first.issue_number == 1
-        assert await desk.ask("bob") is None
-        await desk.service.complete(first.task_id, first.token)
-        assert (await desk.take("bob")).issue_number == 2
+        assert await issues.ask("bob") is None
+        await issues.service.complete(first.task_id, first.token)
+        assert (await issues.take("bob")).issue_number == 2
 
 
 class TestRolesAndRepositories:
-    async def test_decide_who_gets_what(self, desk: Desk) -> None:
-        desk = desk.under(IssuePolicy(roles=Roles(labels={"db": "ops"})))
-        await desk.put(1, "P0", "db")
-        await desk.put(2, "P4")
-        await desk.put(3, repository="octo/other")
-        assert await desk.ask("ann", roles=("nobody",)) is None
-        assert await desk.ask("ann", repositories=("octo/nothing",)) is None
+    async def test_decide_who_gets_what(self, issues: IssueServices) -> None:
+        issues = issues.under(IssuePolicy(roles=Roles(labels={"db": "ops"})))
+        await issues.put(1, "P0", "db")
+        await issues.put(2, "P4")
+        await issues.put(3, repository="octo/other")
+        assert await issues.ask("ann", roles=("nobody",)) is None
+        assert await issues.ask("ann", repositories=("octo/nothing",)) is None
         assert (
-            await desk.take("ann", roles=("developer",), repositories=("octo/repo",))
+            await issues.take("ann", roles=("developer",), repositories=("octo/repo",))
         ).title == ""
-        assert (await desk.take("bob", roles=("ops", "developer"))).issue_number == 1
-        assert (await desk.take("eve", repositories=("Octo/Other",))).issue_number == 3
+        assert (await issues.take("bob", roles=("ops", "developer"))).issue_number == 1
+        assert (await issues.take("eve", repositories=("Octo/Other",))).issue_number == 3
 
 
 def test_what_a_stranger_says_of_an_issue_is_made_harmless() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from mcp import Client
 
-from tests.apps.issues.served import ALL, REPOSITORY, Served, issues_served
+from tests.apps.issues.served import ALL, REPOSITORY, ServedIssues, issues_served
 from tests.server.mcp_clients import call, over_http, over_stdio, refused, text_of
 from tests.waiting import eventually_async
 from towpath.apps.issues.options import IssuesOptions
@@ -21,10 +21,10 @@ FORGE_TOKEN = "ghp_of-the-server-alone"  # noqa: S105 -- of no forge
 
 
 @pytest.fixture
-async def served(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[Served]:
+async def served(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[ServedIssues]:
     options = IssuesOptions(github_token=FORGE_TOKEN)
-    async with issues_served(server.url, prepared_file_url, options) as it:
-        yield it
+    async with issues_served(server.url, prepared_file_url, options) as running:
+        yield running
 
 
 async def taken(client: Client, **wish: Any) -> Any:
@@ -36,10 +36,10 @@ def about(task: Any) -> dict[str, Any]:
 
 
 class TestAnAgent:
-    async def test_takes_a_task_holds_it_and_completes_it(self, served: Served) -> None:
+    async def test_takes_a_task_holds_it_and_completes_it(self, served: ServedIssues) -> None:
         await served.tell(12, labels=["P1"], body="It breaks.")
         async with over_http(served.address, served.key) as client:
-            names = {it.name for it in (await client.list_tools()).tools}
+            names = {offered.name for offered in (await client.list_tools()).tools}
             assert names == {
                 "request_task", "heartbeat", "complete_task", "fail_task", "release_task",
                 "list_issues", "explain_issue",
@@ -49,7 +49,7 @@ class TestAnAgent:
             held = (await call(client, "heartbeat", **about(task))).structured_content
             assert held["expires_at"] >= task["expires_at"]
             listed = (await call(client, "list_issues", agent="a-1")).structured_content
-            assert [it["number"] for it in listed["issues"]] == [12]
+            assert [issue["number"] for issue in listed["issues"]] == [12]
             why = await call(client, "explain_issue", repository=REPOSITORY, number=12)
             assert "a-1" in text_of(why)
             end = {**about(task), "result": "Repaired.", "pr_number": 31}
@@ -59,7 +59,7 @@ class TestAnAgent:
             assert text_of(await call(client, "request_task", **ALL)).startswith("No task is free")
         assert (await served.look(12))["holder"] is None
 
-    async def test_fails_and_gives_back(self, served: Served) -> None:
+    async def test_fails_and_gives_back(self, served: ServedIssues) -> None:
         await served.tell(1)
         async with over_http(served.address, served.key, mode="legacy") as client:
             task = await taken(client)
@@ -70,7 +70,7 @@ class TestAnAgent:
             failed = await call(client, "fail_task", **about(again), reason="the tests can't run")
             assert failed.structured_content["state"] == "delayed"
 
-    async def test_with_an_old_token_is_told_who_has_the_task(self, served: Served) -> None:
+    async def test_with_an_old_token_is_told_who_has_the_task(self, served: ServedIssues) -> None:
         await served.tell(1)
         async with over_http(served.address, served.key) as client:
             first = await taken(client)
@@ -83,11 +83,15 @@ class TestAnAgent:
                 assert "Do: Stop working and discard the result" in said
         assert (await served.look(1))["holder"] == "a-2"
 
-    async def test_gets_the_text_of_strangers_as_data(self, served: Served) -> None:
+    async def test_gets_the_text_of_strangers_as_data(self, served: ServedIssues) -> None:
         """It is a value in JSON, made harmless to show; and the tool says whose words these are."""
         await served.tell(1, title=HOSTILE, body=HOSTILE)
         async with over_http(served.address, served.key) as client:
-            [tool] = [it for it in (await client.list_tools()).tools if it.name == "request_task"]
+            [tool] = [
+                offered
+                for offered in (await client.list_tools()).tools
+                if offered.name == "request_task"
+            ]
             assert "written by strangers" in (tool.description or "")
             assert "written by strangers" in (client.instructions or "")
             result = await call(client, "request_task", **ALL)
@@ -98,7 +102,9 @@ class TestAnAgent:
             assert FORGE_TOKEN not in result.model_dump_json()
 
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_that_leaves_while_it_waits_gets_nothing(self, served: Served, mode: str) -> None:
+    async def test_that_leaves_while_it_waits_gets_nothing(
+        self, served: ServedIssues, mode: str
+    ) -> None:
         async def waiting(agents: int) -> None:
             async def are_there() -> bool:
                 return served.waiting == agents
@@ -114,7 +120,7 @@ class TestAnAgent:
         await served.tell(1)
         assert (await served.take("a-2"))["issue_number"] == 1
 
-    async def test_without_the_scope_gets_no_task(self, served: Served) -> None:
+    async def test_without_the_scope_gets_no_task(self, served: ServedIssues) -> None:
         await served.tell(1)
         reader = await served.client_key("read")
         async with over_http(served.address, reader) as client:
@@ -123,11 +129,15 @@ class TestAnAgent:
 
 
 class TestOverStdio:
-    async def test_an_agent_is_who_the_command_says(self, served: Served) -> None:
+    async def test_an_agent_is_who_the_command_says(self, served: ServedIssues) -> None:
         await served.tell(7)
         words = ("--agent", "build-3")
         async with over_stdio(served.address, served.key, *words) as client:
-            [tool] = [it for it in (await client.list_tools()).tools if it.name == "request_task"]
+            [tool] = [
+                offered
+                for offered in (await client.list_tools()).tools
+                if offered.name == "request_task"
+            ]
             assert "required" not in tool.input_schema
             result = await call(client, "request_task", repositories=[REPOSITORY])
             assert (await served.look(7))["holder"] == "build-3"

@@ -61,9 +61,9 @@ async def calling_back(server: EmbeddedServer, engine: Engine) -> AsyncGenerator
     options = MessagesOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
     async with (
         MessageAdapters(options) as outgoing,
-        delivering(server, engine, options, outgoing) as it,
+        delivering(server, engine, options, outgoing) as messages,
     ):
-        yield it
+        yield messages
 
 
 @asynccontextmanager
@@ -147,9 +147,9 @@ class TestPushing:
         async with pushing(server, engine, receiver) as messages:
             sent = [await send(messages, message=str(i)) for i in range(3)]
             assert (await ended(engine, sent[-1])).state is State.DONE
-        seen: list[Any] = [msgspec.json.decode(it.body) for it in receiver.requests]
-        assert [it["message"] for it in seen] == ["0", "0", "0", "1", "2"]
-        assert [it["attempt"] for it in seen] == [1, 2, 3, 1, 1]
+        seen: list[Any] = [msgspec.json.decode(request.body) for request in receiver.requests]
+        assert [push["message"] for push in seen] == ["0", "0", "0", "1", "2"]
+        assert [push["attempt"] for push in seen] == [1, 2, 3, 1, 1]
 
     async def test_what_the_worker_can_t_take_has_failed(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
@@ -223,7 +223,7 @@ class TestCallingBack:
             await meanwhile(lambda: len(receiver.requests) >= 1)
             receiver.answer = http()
             assert (await delivered(engine, sent)).state is State.DONE
-        ids = {it.headers["webhook-id"] for it in receiver.requests}
+        ids = {request.headers["webhook-id"] for request in receiver.requests}
         assert ids == {sent.message_id}
         assert len(receiver.requests) >= 2
 
@@ -253,7 +253,9 @@ class TestCallingBack:
         assert job.state is State.DEAD
         assert "this machine" in str(job.reason)
         assert "t0k" not in str(job.reason)
-        assert [it.id for it in (await engine.inspect.list(CALLBACKS, State.DEAD)).jobs] == [job.id]
+        assert [dead.id for dead in (await engine.inspect.list(CALLBACKS, State.DEAD)).jobs] == [
+            job.id
+        ]
         assert receiver.connections == 0
 
 

@@ -223,13 +223,13 @@ class TestWatching:
     ) -> None:
         sent = await send(messages)
         watched = [messages.watch(sent.message_id) for _ in range(1000)]
-        assert {await state_of(it) for it in watched} == {("queued", 1)}
+        assert {await state_of(events) for events in watched} == {("queued", 1)}
         assert readers(server) == 1
         await messages.cancel(sent.message_id)
         async with asyncio.timeout(30):
-            assert {await state_of(it) for it in watched} == {("cancelled", 0)}
-        for it in watched:
-            await it.aclose()
+            assert {await state_of(events) for events in watched} == {("cancelled", 0)}
+        for events in watched:
+            await events.aclose()
 
     async def test_the_reader_ends_with_the_last_listener(
         self, messages: Messages, server: EmbeddedServer

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.reviews.linting import Place
+from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from towpath.apps.reviews.queue import ReviewQueue
 from towpath.apps.reviews.service import Reviews
@@ -29,10 +29,10 @@ def reviews(ledger: Ledger) -> Reviews:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
+def linting(tmp_path: Path) -> LinterRuns:
+    return LinterRuns(tmp_path)
 
 
 @pytest.fixture
-def repository(place: Place) -> Repository:
-    return Repository(place.clones / "octo" / "repo")
+def repository(linting: LinterRuns) -> Repository:
+    return Repository(linting.clones / "octo" / "repo")

@@ -14,8 +14,8 @@ TRUST = "--trust-commits"
 PROGRAM = [sys.executable, str(EXAMPLE / "linter.py")]
 
 
-class Place:
-    """A directory of clones, and what the linter says of a task there."""
+class LinterRuns:
+    """Runs of the linter in a directory of clones, and what it says of a task there."""
 
     def __init__(self, root: Path) -> None:
         self.clones, self.temporary = root / "clones", root / "temporary"
@@ -26,7 +26,7 @@ class Place:
         return {**os.environ, "TMPDIR": str(self.temporary)}
 
     def command(self, *linter: str, suffix: str = ".py") -> list[str]:
-        trust = [] if {"ruff", "flake8"} & {Path(it).name for it in linter} else [TRUST]
+        trust = [] if {"ruff", "flake8"} & {Path(word).name for word in linter} else [TRUST]
         return [*PROGRAM, "--clones", str(self.clones), "--suffix", suffix, *trust, "--", *linter]
 
     def run(self, task: ReviewTask | bytes, *linter: str) -> Ran:
@@ -42,4 +42,4 @@ class Place:
 
     def files(self, task: ReviewTask) -> list[str]:
         """The files that the linter was given."""
-        return [it.path for it in self.review(task).comments]
+        return [comment.path for comment in self.review(task).comments]

@@ -46,7 +46,7 @@ def test_the_first_try_prints_a_review(tmp_path: Path, path: str) -> None:
     ran = subprocess.run(["sh", "-e", "-c", script], cwd=tmp_path, capture_output=True, check=True)
     review = Review.unpacked(ran.stdout)
     assert review.verdict is Verdict.REQUEST_CHANGES
-    assert {(it.path, it.line) for it in review.comments} == {("hello.py", 1)}
+    assert {(comment.path, comment.line) for comment in review.comments} == {("hello.py", 1)}
 
 
 async def test_the_configuration_reviews(tmp_path: Path, path: str) -> None:
@@ -58,7 +58,7 @@ async def test_the_configuration_reviews(tmp_path: Path, path: str) -> None:
     review = await CommandReviewer(command, directory=tmp_path).review(
         a_push(head=head), an_attempt()
     )
-    assert "F401 `os` imported but unused" in [it.body for it in review.comments]
+    assert "F401 `os` imported but unused" in [comment.body for comment in review.comments]
 
 
 def test_fetching_brings_pull_requests(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.apps.reviews.reviewing import HEAD, a_comment, a_push, a_review, a_task
-from tests.forges.serving import TOKEN, Asked, ForgeServer, Reply, refuses
+from tests.forges.serving import TOKEN, ForgeRequest, ForgeServer, Reply, refuses
 from towpath.apps.reviews.model import BODY_MOST, Severity, Verdict
 from towpath.apps.reviews.posting.github import GitHubPoster
 from towpath.apps.reviews.posting.port import Posted
@@ -112,16 +112,18 @@ class TestAnApproval:
         assert forge.kept[REVIEWS][0]["event"] == "APPROVE"
 
 
-def outside_of_the_diff(asked: Asked) -> Reply | None:
+def outside_of_the_diff(asked: ForgeRequest) -> Reply | None:
     """GitHub refuses a review as a whole, and does not say for which comment."""
-    if asked.method == "POST" and any(it["line"] > 10 for it in asked.content.get("comments", ())):
+    if asked.method == "POST" and any(
+        comment["line"] > 10 for comment in asked.content.get("comments", ())
+    ):
         return Reply(
             422, {"message": "Unprocessable Entity", "errors": ["Line could not be resolved"]}
         )
     return None
 
 
-def one_s_own(asked: Asked) -> Reply | None:
+def one_s_own(asked: ForgeRequest) -> Reply | None:
     if asked.method == "POST" and asked.content["event"] != "COMMENT":
         return Reply(422, {"message": "Can not request changes on your own pull request"})
     return None

@@ -63,9 +63,9 @@ class TestAMergeRequest:
         """GitLab would obey them, with the rights of the token; strangers choose the words."""
         said = a_review(a_comment(body=f"see:\n{order}"), summary=order)
         await poster.post(merge_request(), said, key="one")
-        lines = [it.lstrip() for it in forge.kept[NOTES][0]["body"].splitlines()]
-        assert [it for it in lines if it.startswith("/")] == []
-        assert sum(it.startswith("\\/") for it in lines) == 2
+        lines = [line.lstrip() for line in forge.kept[NOTES][0]["body"].splitlines()]
+        assert [line for line in lines if line.startswith("/")] == []
+        assert sum(line.startswith("\\/") for line in lines) == 2
 
     async def test_of_another_gitlab_is_left_alone(
         self, poster: GitLabPoster, forge: ForgeServer

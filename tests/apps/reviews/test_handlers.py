@@ -42,7 +42,7 @@ def url(prepared_file_url: str) -> str:
     return prepared_file_url
 
 
-class Reviewer:
+class ScriptedReviewer:
     """Says what it is told to, and how often it was asked."""
 
     def __init__(self, *said: Review | Exception) -> None:
@@ -101,7 +101,7 @@ class TestAReview:
     async def test_is_what_the_reviewer_said(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
-        reviewer = Reviewer()
+        reviewer = ScriptedReviewer()
         async with reviewing(server, ledger, reviewer):
             taken = await reviews.take(a_hook("d1"))
             view = await until(reviews, taken.id, ReviewState.COMPLETED)
@@ -113,7 +113,9 @@ class TestAReview:
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
         again = Retry("the model is asleep", after=seconds(0.01))
-        async with reviewing(server, ledger, Reviewer(again, a_review(), Discard("too strange"))):
+        async with reviewing(
+            server, ledger, ScriptedReviewer(again, a_review(), Discard("too strange"))
+        ):
             taken = await reviews.take(a_hook("d1"))
             view = await until(reviews, taken.id, ReviewState.COMPLETED)
             assert view.attempts == 2
@@ -124,7 +126,7 @@ class TestAReview:
     async def test_waits_with_backoff_after_it_failed(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
-        async with reviewing(server, ledger, Reviewer(ValueError("no"))):
+        async with reviewing(server, ledger, ScriptedReviewer(ValueError("no"))):
             taken = await reviews.take(a_hook("d1"))
             view = await until(reviews, taken.id, ReviewState.FAILED)
         assert view.last_error
@@ -136,10 +138,12 @@ class TestAReview:
     async def test_of_a_row_that_somebody_spoilt_is_dead_with_the_reason(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
-        reviewer = Reviewer()
+        reviewer = ScriptedReviewer()
         taken = await reviews.take(a_hook("d1"))
         spoil = text(_JOB + "payload = :x")
-        await ledger.write(lambda it: it.execute(spoil, {"x": b'{"forge":"github"}'}))
+        await ledger.write(
+            lambda connection: connection.execute(spoil, {"x": b'{"forge":"github"}'})
+        )
         async with reviewing(server, ledger, reviewer):
             view = await until(reviews, taken.id, ReviewState.DEAD)
         assert view.last_error
@@ -149,7 +153,7 @@ class TestAReview:
     async def test_that_runs_is_stopped_when_it_is_cancelled(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews
     ) -> None:
-        async with reviewing(server, ledger, Endless()):
+        async with reviewing(server, ledger, HangingReviewer()):
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.RUNNING)
             await reviews.cancel(taken.id)
@@ -159,14 +163,14 @@ class TestAReview:
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, url: str
     ) -> None:
         """As at the terminal: the row says it, and a relay tells the worker."""
-        async with reviewing(server, ledger, Endless()), Ledger(url) as another:
+        async with reviewing(server, ledger, HangingReviewer()), Ledger(url) as another:
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.RUNNING)
             await Reviews(another.jobs).cancel(taken.id)
             await until(reviews, taken.id, ReviewState.CANCELLED)
 
 
-class Endless:
+class HangingReviewer:
     """A reviewer that never says anything."""
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
@@ -178,7 +182,7 @@ class TestPosting:
     async def test_brings_the_review_to_its_forge(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        async with reviewing(server, ledger, Reviewer(), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(), forge):
             taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
         assert view.state is ReviewState.COMPLETED
@@ -190,12 +194,12 @@ class TestPosting:
     async def test_is_off_without_a_token_and_for_what_is_not_from_there(
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
-        async with reviewing(server, ledger, Reviewer(), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(), forge):
             mine = await reviews.submit(a_task(forge=Forge.API))
             other = a_hook("d2", task=a_task(number=8, host="https://elsewhere.example"))
             for id in (mine.id, (await reviews.take(other)).id):
                 await until(reviews, id, ReviewState.COMPLETED)
-        async with reviewing(server, ledger, Reviewer()):
+        async with reviewing(server, ledger, ScriptedReviewer()):
             taken = await reviews.take(a_hook("d1"))
             await until(reviews, taken.id, ReviewState.COMPLETED)
         assert (await ledger.jobs.list(POSTS)).records == []
@@ -208,7 +212,7 @@ class TestPosting:
         lost = lease_of(REVIEWS, taken.id)
         await ledger.jobs.begin(lost)
         await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
-        async with reviewing(server, ledger, Reviewer(), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(), forge):
             view = await until_posted(reviews, taken.id, ReviewState.COMPLETED)
         assert view.attempts == 2
         assert len(forge.posts) == 1
@@ -219,7 +223,7 @@ class TestPosting:
     ) -> None:
         taken = await reviews.take(a_hook("d1", task=task_of(forge)))
         await ledger.jobs.submit(POSTS, msgspec.json.encode(Posting(taken.id)), id=taken.id)
-        async with reviewing(server, ledger, Reviewer(Discard("no"), a_review()), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(Discard("no"), a_review()), forge):
             await until(reviews, taken.id, ReviewState.DEAD)
             await eventually_async(lambda: dead_posting(ledger, taken.id), within=20)
             await reviews.retry(taken.id)
@@ -230,7 +234,7 @@ class TestPosting:
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         forge.hangs_up_after_posts = True
-        async with reviewing(server, ledger, Reviewer(), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(), forge):
             taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.FAILED)
             assert view.state is ReviewState.COMPLETED
@@ -243,7 +247,7 @@ class TestPosting:
         self, server: EmbeddedServer, ledger: Ledger, reviews: Reviews, forge: ForgeServer
     ) -> None:
         forge.rules.append(refuses(410, f"It is gone, {TOKEN}."))
-        async with reviewing(server, ledger, Reviewer(), forge):
+        async with reviewing(server, ledger, ScriptedReviewer(), forge):
             taken = await reviews.take(a_hook("d1", task=task_of(forge)))
             view = await until_posted(reviews, taken.id, ReviewState.DEAD)
         assert view.posting is not None

@@ -16,7 +16,7 @@ from tests.apps.reviews.deliveries import (
     merge_request,
     pull_request,
 )
-from tests.apps.reviews.linting import Place
+from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_task, an_attempt
 from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
@@ -74,14 +74,14 @@ async def test_a_branch_of_any_name_is_reviewed(reviews: Reviews, name: str) -> 
 
 
 def test_git_takes_it_for_a_branch(tmp_path: Path, name: str) -> None:
-    place = Place(tmp_path)
-    repository = Repository(place.clones / "octo" / "repo")
+    linting = LinterRuns(tmp_path)
+    repository = Repository(linting.clones / "octo" / "repo")
     base = repository.commit({"old.py": ""})
     repository.git("update-ref", f"refs/heads/{name}", base)
     repository.commit({"first.py": ""})
     head = repository.commit({"second.py": ""})
     task = a_task(forge=Forge.GITLAB, head=head, base=None, ref=name, target=name)
-    assert place.files(task) == ["first.py", "second.py"]
+    assert linting.files(task) == ["first.py", "second.py"]
     assert not (repository.place / "x").exists()
 
 

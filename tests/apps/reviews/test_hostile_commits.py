@@ -11,7 +11,7 @@ import pytest
 
 from clones import LARGEST_FILE
 from isolation import NotIsolated, isolated
-from tests.apps.reviews.linting import Place
+from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import a_push
 from towpath.apps.reviews.model import Review, Verdict
@@ -23,13 +23,13 @@ UNUSED = "import os\n"
 
 
 @pytest.fixture
-def sprung(tmp_path: Path) -> Path:
+def touched(tmp_path: Path) -> Path:
     """What a commit would leave on this machine."""
-    return tmp_path / "sprung"
+    return tmp_path / "touched"
 
 
 def paths(review: Review) -> list[str]:
-    return [it.path for it in review.comments]
+    return [comment.path for comment in review.comments]
 
 
 class TestCodeOfTheCommit:
@@ -38,53 +38,58 @@ class TestCodeOfTheCommit:
     )
     @pytest.mark.parametrize("name", [".flake8", "setup.cfg", "tox.ini"])
     def test_does_not_run_as_a_plug_in_of_flake8(
-        self, place: Place, repository: Repository, sprung: Path, linter: list[str], name: str
+        self,
+        linting: LinterRuns,
+        repository: Repository,
+        touched: Path,
+        linter: list[str],
+        name: str,
     ) -> None:
         plug_in = "[flake8:local-plugins]\nextension = X = evil:Plugin\npaths = .\n"
-        trap = f"import pathlib\npathlib.Path({str(sprung)!r}).touch()\nclass Plugin: pass\n"
+        trap = f"import pathlib\npathlib.Path({str(touched)!r}).touch()\nclass Plugin: pass\n"
         files = {name: f"[flake8]\nexclude = *\n{plug_in}", "evil.py": trap, "a.py": UNUSED}
-        review = place.review(a_push(head=repository.commit(files)), *linter)
-        assert not sprung.exists()
+        review = linting.review(a_push(head=repository.commit(files)), *linter)
+        assert not touched.exists()
         assert "a.py" in paths(review)  # and it hides nothing
 
     @pytest.mark.parametrize("name", ["flake8.py", "ast.py", "sitecustomize.py", "pycodestyle.py"])
     def test_is_not_taken_for_a_module_of_the_linter(
-        self, place: Place, repository: Repository, sprung: Path, name: str
+        self, linting: LinterRuns, repository: Repository, touched: Path, name: str
     ) -> None:
-        trap = f"import pathlib\npathlib.Path({str(sprung)!r}).touch()\n"
+        trap = f"import pathlib\npathlib.Path({str(touched)!r}).touch()\n"
         head = repository.commit({name: trap, "a.py": UNUSED})
-        review = place.review(a_push(head=head), sys.executable, "-m", "flake8")
-        assert not sprung.exists()
+        review = linting.review(a_push(head=head), sys.executable, "-m", "flake8")
+        assert not touched.exists()
         assert "a.py" in paths(review)
 
 
 class TestConfigurationOfTheCommit:
     @pytest.mark.parametrize("name", ["ruff.toml", ".ruff.toml"])
     def test_writes_nowhere_and_hides_nothing(
-        self, place: Place, repository: Repository, sprung: Path, name: str
+        self, linting: LinterRuns, repository: Repository, touched: Path, name: str
     ) -> None:
-        orders = f'cache-dir = "{sprung}"\nfix = true\nexclude = ["*"]\nforce-exclude = true\n'
+        orders = f'cache-dir = "{touched}"\nfix = true\nexclude = ["*"]\nforce-exclude = true\n'
         head = repository.commit({name: f"{orders}lint.ignore = ['F401']\n", "a.py": UNUSED})
-        review = place.review(a_push(head=head), *RUFF)
-        assert not sprung.exists()
+        review = linting.review(a_push(head=head), *RUFF)
+        assert not touched.exists()
         assert paths(review) == ["a.py"]
         assert review.verdict is Verdict.REQUEST_CHANGES
 
     def test_has_no_say_beside_one_s_own(
-        self, place: Place, repository: Repository, tmp_path: Path
+        self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         (tmp_path / "own.toml").write_text('lint.select = ["E711"]\n')
         orders = 'fix = true\nlint.select = ["F401"]\n'
         none = "def f(x):\n    return x == None\n"
         head = repository.commit({"ruff.toml": orders, "a.py": UNUSED, "b.py": none})
-        review = place.review(a_push(head=head), *RUFF, "--config", f"{tmp_path}/own.toml")
+        review = linting.review(a_push(head=head), *RUFF, "--config", f"{tmp_path}/own.toml")
         assert paths(review) == ["b.py"]
 
     @pytest.mark.parametrize(
         "attribute", ["working-tree-encoding=UTF-16", "filter=hide", "ident", "export-ignore"]
     )
     def test_of_git_does_not_change_what_is_looked_at(
-        self, place: Place, repository: Repository, attribute: str
+        self, linting: LinterRuns, repository: Repository, attribute: str
     ) -> None:
         """A file in another encoding would look empty to the linter."""
         before = repository.commit({"a.py": UNUSED})
@@ -94,8 +99,8 @@ class TestConfigurationOfTheCommit:
         repository.git("add", ".gitattributes")
         repository.git("commit", "-q", "-m", "Hide")
         head = repository.git("rev-parse", "HEAD")
-        review = place.review(a_push(head=head, before=before), "sh", "-c", _SHOWS, "sh")
-        said = [it.body for it in review.comments]
+        review = linting.review(a_push(head=head, before=before), "sh", "-c", _SHOWS, "sh")
+        said = [comment.body for comment in review.comments]
         assert said == ["[import os]"]
 
 
@@ -104,37 +109,39 @@ _SHOWS = 'echo "$1:1:1: [$(cat "$1")]"'
 
 class TestNamesOfTheCommit:
     def test_are_no_options_and_no_files_of_arguments(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         names = ["--fix.py", "@orders.py", "-n.py", "a.py", "+x.py", "!x.py"]
         files = dict.fromkeys(names, UNUSED) | {"orders.py": "--fix\n--exit-zero\n"}
-        review = place.review(a_push(head=repository.commit(files)), *RUFF)
+        review = linting.review(a_push(head=repository.commit(files)), *RUFF)
         assert set(names) <= set(paths(review))
 
     @pytest.mark.parametrize("name", ["a\nb.py", "a\u202eb.py", "a\x1b[2Jb.py"])
     def test_that_can_t_be_shown_are_not_approved(
-        self, place: Place, repository: Repository, name: str
+        self, linting: LinterRuns, repository: Repository, name: str
     ) -> None:
         head = repository.commit({name: UNUSED, "ok.py": ""})
-        review = place.review(a_push(head=head), *RUFF)
+        review = linting.review(a_push(head=head), *RUFF)
         assert review.verdict is Verdict.COMMENT
-        assert "Not looked at, for name or size: 1 file." in review.summary
+        assert "Not checked because of name or size: 1 file." in review.summary
 
-    def test_do_not_lead_out_of_the_directory(self, place: Place, repository: Repository) -> None:
+    def test_do_not_lead_out_of_the_directory(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         """git does not make such commits; whoever writes its objects by hand can."""
         blob = repository.git("hash-object", "-w", "--stdin")
         inner = tree(repository, ("100644", "out.py", blob))
         outer = tree(repository, ("40000", "..", inner), ("100644", "a.py", blob))
         head = repository.git("commit-tree", outer, "-m", "Out")
-        review = place.review(a_push(head=head), *RUFF)
+        review = linting.review(a_push(head=head), *RUFF)
         assert review.verdict is Verdict.COMMENT
-        assert list(place.temporary.iterdir()) == []
+        assert list(linting.temporary.iterdir()) == []
 
     def test_a_huge_file_is_not_looked_at_and_not_approved(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"huge.py": "#" * (LARGEST_FILE + 1), "ok.py": ""})
-        review = place.review(a_push(head=head), *RUFF)
+        review = linting.review(a_push(head=head), *RUFF)
         assert review.verdict is Verdict.COMMENT
         assert "size: 1 file." in review.summary
 
@@ -152,9 +159,9 @@ def tree(repository: Repository, *entries: tuple[str, str, str]) -> str:
 class TestALinterThatMayRunCodeOfTheCommit:
     @pytest.mark.parametrize("linter", ["pylint", "eslint", "sh", "towpath-no-such-linter"])
     def test_is_refused_unless_somebody_says_so(
-        self, place: Place, repository: Repository, linter: str
+        self, linting: LinterRuns, repository: Repository, linter: str
     ) -> None:
-        command = [it for it in place.command(linter) if it != "--trust-commits"]
+        command = [word for word in linting.command(linter) if word != "--trust-commits"]
         ran = subprocess.run(command, input=b"", capture_output=True, check=False)
         assert ran.returncode == os.EX_USAGE
         assert b"--trust-commits" in ran.stderr

@@ -24,8 +24,8 @@ HERE = ["127.0.0.0/8"]
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    async with receiving(Receiver(answer=http(body=b"Fine."))) as it:
-        yield it
+    async with receiving(Receiver(answer=http(body=b"Fine."))) as listening:
+        yield listening
 
 
 @pytest.fixture

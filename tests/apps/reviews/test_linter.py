@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from linter import finding
-from tests.apps.reviews.linting import Place
+from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
 from tests.waiting import eventually
@@ -29,10 +29,12 @@ RUFF = [
 
 
 class TestAReviewByALinter:
-    def test_has_the_findings_in_changed_files(self, place: Place, repository: Repository) -> None:
+    def test_has_the_findings_in_changed_files(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         base = repository.commit({"old.py": UNUSED, "ok.py": "a = 1\n"})
         head = repository.commit({"src/new.py": f"b = 2\n{UNUSED}", "ok.py": "a = 2\n"})
-        review = place.review(a_task(head=head, base=base), *RUFF)
+        review = linting.review(a_task(head=head, base=base), *RUFF)
         assert review == Review(
             summary="ruff: 1 finding in 1 of 2 changed files.",
             verdict=Verdict.REQUEST_CHANGES,
@@ -46,49 +48,55 @@ class TestAReviewByALinter:
             ),
         )
 
-    def test_approves_where_there_are_none(self, place: Place, repository: Repository) -> None:
+    def test_approves_where_there_are_none(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         base = repository.commit({"old.py": UNUSED})
         head = repository.commit({"new.py": "a = 1\n"})
-        review = place.review(a_task(head=head, base=base), *RUFF)
+        review = linting.review(a_task(head=head, base=base), *RUFF)
         assert review.verdict is Verdict.APPROVE
-        assert review.summary == "ruff: nothing to say about 1 changed file."
+        assert review.summary == "ruff: no findings in 1 changed file."
 
     def test_approves_what_changes_no_file_of_its_kind(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         base = repository.commit({"old.py": UNUSED})
         head = repository.commit({"README.md": "# Hello\n"})
-        review = place.review(a_task(head=head, base=base), *RUFF)
-        assert review == Review(
-            summary="ruff: no changed files to look at.", verdict=Verdict.APPROVE
-        )
+        review = linting.review(a_task(head=head, base=base), *RUFF)
+        assert review == Review(summary="ruff: no changed files to check.", verdict=Verdict.APPROVE)
 
-    def test_has_no_findings_of_other_files(self, place: Place, repository: Repository) -> None:
+    def test_has_no_findings_of_other_files(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         base = repository.commit({"old.py": UNUSED})
         head = repository.commit({"new.py": "a = 1\n"})
         linter = ["sh", "-c", "echo old.py:1:1: bad; echo ../x.py:1:1: worse; exit 1"]
-        assert place.review(a_task(head=head, base=base), *linter).verdict is Verdict.APPROVE
+        assert linting.review(a_task(head=head, base=base), *linter).verdict is Verdict.APPROVE
 
-    def test_counts_what_it_has_no_room_for(self, place: Place, repository: Repository) -> None:
+    def test_counts_what_it_has_no_room_for(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         head = repository.commit({"many.py": UNUSED})
         linter = ["sh", "-c", "yes 'many.py:1:1: E1 again' | head -n 200000; exit 1"]
-        review = place.review(a_push(head=head), *linter)
+        review = linting.review(a_push(head=head), *linter)
         assert len(review.comments) == 500
         assert "200000 findings in 1 of 1 changed file; the first 500 follow" in review.summary
 
-    async def test_is_that_of_a_command(self, place: Place, repository: Repository) -> None:
+    async def test_is_that_of_a_command(self, linting: LinterRuns, repository: Repository) -> None:
         """As it is configured for a worker; two at once have no quarrel over one clone."""
         base = repository.commit({"old.py": UNUSED})
         head = repository.commit({"new.py": UNUSED})
-        reviewer = CommandReviewer(place.command(*RUFF))
+        reviewer = CommandReviewer(linting.command(*RUFF))
         task = a_task(head=head, base=base)
         reviews = await asyncio.gather(*(reviewer.review(task, an_attempt()) for _ in range(2)))
-        assert [[it.path for it in review.comments] for review in reviews] == [["new.py"]] * 2
+        assert [[comment.path for comment in review.comments] for review in reviews] == [
+            ["new.py"]
+        ] * 2
 
 
 class TestTheFilesOfAChange:
     def test_are_those_since_a_pull_request_left_its_target(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         repository.commit({"old.py": "", "moved.py": "a = 1\n", "gone.py": ""})
         repository.git("checkout", "-q", "-b", "fix")
@@ -97,81 +105,85 @@ class TestTheFilesOfAChange:
         head = repository.commit({"second.py": ""})
         repository.git("checkout", "-q", "main")
         base = repository.commit({"elsewhere.py": "", "old.py": "a = 1\n"})
-        assert place.files(a_task(head=head, base=base)) == ["first.py", "second.py", "there.py"]
+        assert linting.files(a_task(head=head, base=base)) == ["first.py", "second.py", "there.py"]
 
     def test_are_those_since_it_left_the_branch_where_the_forge_names_no_commit(
-        self, place: Place, tmp_path: Path
+        self, linting: LinterRuns, tmp_path: Path
     ) -> None:
         """GitLab says only into which branch a merge request goes."""
         origin = Repository(tmp_path / "origin")
         origin.commit({"old.py": ""})
-        clone = place.clones / "octo" / "repo"
+        clone = linting.clones / "octo" / "repo"
         subprocess.run(["git", "clone", "-q", origin.place, clone], check=True)
         origin.git("checkout", "-q", "-b", "fix")
         origin.commit({"first.py": ""})
         head = origin.commit({"second.py": ""})
         subprocess.run(["git", "-C", clone, "fetch", "-q", "origin", "fix"], check=True)
-        assert place.files(a_task(head=head, base=None)) == ["first.py", "second.py"]
-        assert place.files(a_task(head=head, base=None, target="absent")) == ["second.py"]
-        assert place.files(a_task(head=head, base=None, target=None)) == ["second.py"]
+        assert linting.files(a_task(head=head, base=None)) == ["first.py", "second.py"]
+        assert linting.files(a_task(head=head, base=None, target="absent")) == ["second.py"]
+        assert linting.files(a_task(head=head, base=None, target=None)) == ["second.py"]
 
-    def test_are_those_of_a_whole_push(self, place: Place, repository: Repository) -> None:
+    def test_are_those_of_a_whole_push(self, linting: LinterRuns, repository: Repository) -> None:
         before = repository.commit({"old.py": ""})
         repository.commit({"first.py": ""})
         head = repository.commit({"second.py": ""})
-        assert place.files(a_push(head=head, before=before)) == ["first.py", "second.py"]
+        assert linting.files(a_push(head=head, before=before)) == ["first.py", "second.py"]
 
     def test_are_those_of_the_last_commit_of_a_new_branch(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         repository.commit({"old.py": ""})
         head = repository.commit({"new.py": ""})
-        assert place.files(a_push(head=head)) == ["new.py"]
-        assert place.files(a_push(head=head, before=HEAD)) == ["new.py"]  # forced away
+        assert linting.files(a_push(head=head)) == ["new.py"]
+        assert linting.files(a_push(head=head, before=HEAD)) == ["new.py"]  # forced away
 
-    def test_are_all_in_the_first_commit(self, place: Place, repository: Repository) -> None:
+    def test_are_all_in_the_first_commit(self, linting: LinterRuns, repository: Repository) -> None:
         head = repository.commit({"a.py": "", "b/c.py": ""})
-        assert place.files(a_push(head=head)) == ["a.py", "b/c.py"]
+        assert linting.files(a_push(head=head)) == ["a.py", "b/c.py"]
 
-    def test_are_those_that_a_merge_brings(self, place: Place, repository: Repository) -> None:
+    def test_are_those_that_a_merge_brings(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         repository.commit({"old.py": ""})
         repository.git("checkout", "-q", "-b", "fix")
         repository.commit({"fix.py": ""})
         repository.git("checkout", "-q", "main")
         repository.commit({"other.py": ""})
         repository.git("merge", "-q", "--no-ff", "-m", "Merge", "fix")
-        assert place.files(a_push(head=repository.git("rev-parse", "HEAD"))) == ["fix.py"]
+        assert linting.files(a_push(head=repository.git("rev-parse", "HEAD"))) == ["fix.py"]
 
-    def test_may_have_any_name(self, place: Place, repository: Repository) -> None:
+    def test_may_have_any_name(self, linting: LinterRuns, repository: Repository) -> None:
         names = ["$(touch x).py", "--fix.py", "-q.py", "a b.py", "quote'.py", "ü.py"]
         head = repository.commit(dict.fromkeys(names, ""))
-        assert place.files(a_push(head=head)) == sorted(names)
+        assert linting.files(a_push(head=head)) == sorted(names)
         options = 'for it; do case "$it" in -*) echo "a b.py:1:1: an option";; esac; done'
-        review = place.review(a_push(head=head), "sh", "-c", options, "sh")
+        review = linting.review(a_push(head=head), "sh", "-c", options, "sh")
         assert review.verdict is Verdict.APPROVE
 
-    def test_stand_where_the_command_says(self, place: Place, repository: Repository) -> None:
+    def test_stand_where_the_command_says(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         head = repository.commit({"a.py": ""})
         linter = ["sh", "-c", 'echo "$1:1:1: $2"', "sh", "{files}", "last"]
-        [comment] = place.review(a_push(head=head), *linter).comments
+        [comment] = linting.review(a_push(head=head), *linter).comments
         assert (comment.path, comment.body) == ("a.py", "last")
 
-    def test_are_given_in_portions(self, place: Place, repository: Repository) -> None:
+    def test_are_given_in_portions(self, linting: LinterRuns, repository: Repository) -> None:
         head = repository.commit({f"{number:03}.py": "" for number in range(450)})
         linter = ["sh", "-c", 'echo "$1:1:1: $# at once"', "sh"]
-        said = [it.body for it in place.review(a_push(head=head), *linter).comments]
+        said = [comment.body for comment in linting.review(a_push(head=head), *linter).comments]
         assert said == ["200 at once", "200 at once", "50 at once"]
 
-    def test_may_be_in_a_bare_clone(self, place: Place, tmp_path: Path) -> None:
+    def test_may_be_in_a_bare_clone(self, linting: LinterRuns, tmp_path: Path) -> None:
         head = Repository(tmp_path / "origin").commit({"a.py": ""})
-        bare = place.clones / "group" / "sub" / "repo.git"
+        bare = linting.clones / "group" / "sub" / "repo.git"
         subprocess.run(["git", "clone", "-q", "--bare", tmp_path / "origin", bare], check=True)
-        assert place.files(a_push(head=head, repository="group/sub/repo")) == ["a.py"]
+        assert linting.files(a_push(head=head, repository="group/sub/repo")) == ["a.py"]
 
 
 class TestWhatAStrangerCommitted:
     def test_can_t_lead_to_files_of_this_machine(
-        self, place: Place, repository: Repository, tmp_path: Path
+        self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         """A link would have the linter read, and quote, what the stranger may not see."""
         (tmp_path / "secret.py").write_text(UNUSED)
@@ -180,78 +192,80 @@ class TestWhatAStrangerCommitted:
         (repository.place / "a.py").write_text("")
         head = repository.commit_all()
         links = ["sh", "-c", 'find . -type l | sed "s/.*/a.py:1:1: a link/"; echo "$@"', "sh"]
-        assert place.review(a_push(head=head), *links).verdict is Verdict.APPROVE
-        assert place.files(a_push(head=head)) == ["a.py"]
+        assert linting.review(a_push(head=head), *links).verdict is Verdict.APPROVE
+        assert linting.files(a_push(head=head)) == ["a.py"]
 
     def test_is_not_imported_by_a_linter_in_python(
-        self, place: Place, repository: Repository, tmp_path: Path
+        self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
-        trap = f"import pathlib; pathlib.Path({str(tmp_path / 'sprung')!r}).touch()"
+        trap = f"import pathlib; pathlib.Path({str(tmp_path / 'touched')!r}).touch()"
         head = repository.commit({"json.py": trap})
-        place.run(a_push(head=head), sys.executable, "-m", "json.tool")
-        assert not (tmp_path / "sprung").exists()
+        linting.run(a_push(head=head), sys.executable, "-m", "json.tool")
+        assert not (tmp_path / "touched").exists()
 
-    def test_starts_no_hook(self, place: Place, repository: Repository, tmp_path: Path) -> None:
+    def test_starts_no_hook(
+        self, linting: LinterRuns, repository: Repository, tmp_path: Path
+    ) -> None:
         hook = repository.place / ".git" / "hooks" / "post-checkout"
         hook.parent.mkdir(exist_ok=True)
         hook.write_text(f"#!/bin/sh\ntouch {tmp_path}/hooked\n")
         hook.chmod(0o755)
         head = repository.commit({"a.py": ""})
-        assert place.files(a_push(head=head)) == ["a.py"]
+        assert linting.files(a_push(head=head)) == ["a.py"]
         assert not (tmp_path / "hooked").exists()
 
     @pytest.mark.parametrize("name", ["../repo", "octo/..", "octo/../octo/repo", "/octo/repo"])
     def test_can_t_choose_another_directory(
-        self, place: Place, repository: Repository, name: str
+        self, linting: LinterRuns, repository: Repository, name: str
     ) -> None:
         head = repository.commit({"a.py": ""})
         given = a_push(head=head).packed().replace(b"octo/repo", name.encode())
-        assert place.run(given).code == os.EX_DATAERR
+        assert linting.run(given).code == os.EX_DATAERR
 
     @pytest.mark.parametrize("head", ["--upload-pack=x", "HEAD", "main", "0" * 40])
-    def test_can_t_be_anything_but_a_commit(self, place: Place, head: str) -> None:
+    def test_can_t_be_anything_but_a_commit(self, linting: LinterRuns, head: str) -> None:
         given = a_push().packed().replace(HEAD.encode(), head.encode())
-        assert place.run(given).code == os.EX_DATAERR
+        assert linting.run(given).code == os.EX_DATAERR
 
 
 class TestALinterThatCanNotReview:
     def test_says_that_the_commit_is_not_there_yet(
-        self, place: Place, repository: Repository
+        self, linting: LinterRuns, repository: Repository
     ) -> None:
         head = repository.commit({"a.py": ""})
         for task in (a_task(head=HEAD, base=head), a_task(head=head, base=HEAD)):
-            ran = place.run(task)
+            ran = linting.run(task)
             assert ran.code == os.EX_TEMPFAIL
             assert ran.err == f"repo does not have {HEAD[:12]} yet: fetch it\n"
 
-    def test_says_that_there_is_no_clone(self, place: Place) -> None:
-        ran = place.run(a_task())
+    def test_says_that_there_is_no_clone(self, linting: LinterRuns) -> None:
+        ran = linting.run(a_task())
         assert ran.code == os.EX_TEMPFAIL
         assert "there is no clone of octo/repo" in ran.err
 
     @pytest.mark.parametrize("given", [b"", b"{}", b"[]", b"\xff"])
-    def test_says_that_there_is_no_task(self, place: Place, given: bytes) -> None:
-        assert place.run(given).code == os.EX_DATAERR
+    def test_says_that_there_is_no_task(self, linting: LinterRuns, given: bytes) -> None:
+        assert linting.run(given).code == os.EX_DATAERR
 
     def test_does_not_take_a_directory_around_for_the_clone(
-        self, place: Place, tmp_path: Path
+        self, linting: LinterRuns, tmp_path: Path
     ) -> None:
         around = Repository(tmp_path / "clones")
         head = around.commit({"octo/repo/a.py": ""})
-        ran = place.run(a_push(head=head))
+        ran = linting.run(a_push(head=head))
         assert ran.code == os.EX_SOFTWARE
         assert "not a git repository" in ran.err
 
-    def test_fetches_nothing(self, place: Place, tmp_path: Path) -> None:
+    def test_fetches_nothing(self, linting: LinterRuns, tmp_path: Path) -> None:
         """A clone that lacks the files would else bring them, from wherever it was cloned."""
         origin = Repository(tmp_path / "origin")
         origin.git("config", "uploadpack.allowFilter", "true")
         head = origin.commit({"a.py": UNUSED})
-        clone = place.clones / "octo" / "repo"
+        clone = linting.clones / "octo" / "repo"
         source = f"file://{tmp_path}/origin"
         partial = ["git", "clone", "-q", "-n", "--filter=blob:none", source, str(clone)]
         subprocess.run(partial, check=True)
-        assert place.run(a_push(head=head)).code == os.EX_SOFTWARE
+        assert linting.run(a_push(head=head)).code == os.EX_SOFTWARE
         counted = ["git", "-C", clone, "rev-list", "--objects", "--all", "--missing=print"]
         found = subprocess.run(counted, check=True, capture_output=True).stdout
         assert found.count(b"?") == 1
@@ -260,29 +274,31 @@ class TestALinterThatCanNotReview:
         "linter", [["sh", "-c", "echo broken >&2; exit 1"], ["sh", "-c", "kill -9 $$"]]
     )
     def test_says_that_the_linter_broke(
-        self, place: Place, repository: Repository, linter: list[str]
+        self, linting: LinterRuns, repository: Repository, linter: list[str]
     ) -> None:
         """It looked at nothing: that is no approval."""
         head = repository.commit({"a.py": ""})
-        ran = place.run(a_push(head=head), *linter)
+        ran = linting.run(a_push(head=head), *linter)
         assert (ran.code, ran.out) == (os.EX_SOFTWARE, "")
         assert "and found nothing" in ran.err
 
-    def test_says_that_there_is_no_such_linter(self, place: Place, repository: Repository) -> None:
+    def test_says_that_there_is_no_such_linter(
+        self, linting: LinterRuns, repository: Repository
+    ) -> None:
         head = repository.commit({"a.py": ""})
-        ran = place.run(a_push(head=head), "towpath-no-such-linter")
+        ran = linting.run(a_push(head=head), "towpath-no-such-linter")
         assert ran.code == os.EX_SOFTWARE
         assert "can't be started" in ran.err
 
     def test_clears_away_when_it_is_ended(
-        self, place: Place, repository: Repository, tmp_path: Path
+        self, linting: LinterRuns, repository: Repository, tmp_path: Path
     ) -> None:
         head = repository.commit({"a.py": ""})
         begun = tmp_path / "begun"
         linter = ["sh", "-c", f"touch {begun}; exec sleep 1000"]
         process = Bounded[bytes](
-            place.command(*linter),
-            env=place.environment,
+            linting.command(*linter),
+            env=linting.environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             start_new_session=True,
@@ -292,10 +308,10 @@ class TestALinterThatCanNotReview:
             process.stdin.write(a_push(head=head).packed())
             process.stdin.close()
             eventually(begun.exists)
-            assert list(place.temporary.iterdir())
+            assert list(linting.temporary.iterdir())
             os.killpg(process.pid, signal.SIGTERM)
         assert process.returncode == 128 + signal.SIGTERM
-        assert list(place.temporary.iterdir()) == []
+        assert list(linting.temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -330,9 +346,9 @@ class TestALinterThatCanNotReview:
 )
 def test_lines_of_many_linters_are_understood(line: str, found: tuple[str, bool]) -> None:
     said, grave = found
-    it = finding(line, Path("/tree"))
-    assert it is not None
-    comment: Any = it.comment()
+    understood = finding(line, Path("/tree"))
+    assert understood is not None
+    comment: Any = understood.comment()
     assert (comment.path, comment.line, comment.body) == ("src/a.py", 3, said)
     assert (comment.severity is Severity.ERROR) is grave
 

@@ -53,8 +53,8 @@ def push(**fields: Any) -> ReviewTask:
 
 class TestATask:
     def test_comes_back_as_it_was_written(self) -> None:
-        for it in (task(title="日本語", base="b" * 64, target="main"), push(before=HEAD)):
-            assert ReviewTask.unpacked(it.packed()) == it
+        for made in (task(title="日本語", base="b" * 64, target="main"), push(before=HEAD)):
+            assert ReviewTask.unpacked(made.packed()) == made
 
     def test_is_written_with_all_its_fields(self) -> None:
         """Reviewers in other languages read it."""
@@ -79,7 +79,7 @@ class TestATask:
         names = ["fix", "f\u202eix", "f\u202dix", "fi\u2028x", "x" * 300, "x" * 301, "x" * 244]
         subjects = {subject_of(push(ref=ref)) for ref in names}
         assert len(subjects) == len(names)
-        assert all(is_plain(it) for it in subjects)
+        assert all(is_plain(subject) for subject in subjects)
 
     @pytest.mark.parametrize(
         "repository",
@@ -120,8 +120,8 @@ class TestATask:
             asked = ["git", "check-ref-format", f"refs/heads/{ref}"]
             return subprocess.run(asked, check=False).returncode == 0
 
-        assert [it for it in self.BRANCHES if not allows(it)] == []
-        assert [it for it in self.NO_BRANCHES if allows(it)] == []
+        assert [name for name in self.BRANCHES if not allows(name)] == []
+        assert [name for name in self.NO_BRANCHES if allows(name)] == []
 
     @pytest.mark.parametrize(
         "sha", ["", "main", "a" * 39, "a" * 41, "A" * 40, "g" * 40, "0" * 40, "0" * 64, HEAD + "\n"]
@@ -160,10 +160,10 @@ class TestATask:
         refuse("number", push, number=7)
 
     def test_has_texts_of_one_line_each(self) -> None:
-        it = task(title=" a\nb\0" + "x" * 600, author="\u202eevil\ud800")
-        assert it.title == "a b " + "x" * 495
-        assert it.author == "evil"
-        it.packed()
+        made = task(title=" a\nb\0" + "x" * 600, author="\u202eevil\ud800")
+        assert made.title == "a b " + "x" * 495
+        assert made.author == "evil"
+        made.packed()
 
     @pytest.mark.parametrize(
         ("data", "field"),

@@ -22,7 +22,7 @@ from tests.apps.reviews.deliveries import (
 )
 from tests.apps.reviews.reviewing import a_push, a_review, a_task
 from tests.apps.reviews.test_service import a_hook, settled
-from tests.faults.planting import Planted, planted
+from tests.faults.planting import PlantedFault, planted
 from towpath.apps.reviews import hooks as webhooks
 from towpath.apps.reviews.hooks import Hook
 from towpath.apps.reviews.model import REVIEWS, Forge, ReviewState
@@ -60,12 +60,14 @@ def renumbered(hook: Hook, number: int) -> Hook:
 async def head_states(reviews: Reviews, number: int | None = None) -> dict[int, ReviewState]:
     repository = None if number is None else "octo/repo"
     page = await reviews.list(repository=repository, number=number, size=200)
-    return {int(it.task.head, 16): it.state for it in reversed(page.reviews) if it.task}
+    return {
+        int(review.task.head, 16): review.state for review in reversed(page.reviews) if review.task
+    }
 
 
 async def waiting(reviews: Reviews, number: int | None = None) -> list[int]:
     states = await head_states(reviews, number)
-    return sorted(it for it, state in states.items() if state is ReviewState.PENDING)
+    return sorted(head for head, state in states.items() if state is ReviewState.PENDING)
 
 
 class TestTwoEventsInTheSameSecond:
@@ -235,7 +237,8 @@ class TestOneBodyUnderSeveralDeliveryIds:
     async def test_a_push_too(self, reviews: Reviews) -> None:
         body = payload("github_push")
         ids = [
-            (await reviews.take(read_github(github("push", body, delivery=it)))).id for it in "ab"
+            (await reviews.take(read_github(github("push", body, delivery=delivery)))).id
+            for delivery in "ab"
         ]
         assert ids == ["github-a", "github-a"]
 
@@ -248,28 +251,28 @@ class TestOneBodyUnderSeveralDeliveryIds:
 
 
 FAULTS = (
-    Planted(
+    PlantedFault(
         "ties go by id",
         "subjects",
         "latest",
         "return ordered[-1] if ordered else None",
         'return max(ordered, key=lambda row: row["id"], default=None)',
     ),
-    Planted(
+    PlantedFault(
         "what an event follows is not looked at",
         "subjects",
         "in_order",
         "if before is not None and",
         "if before is None and",
     ),
-    Planted(
+    PlantedFault(
         "one event under two ids is two",
         "subjects",
         "told_before",
         "return None if is_back else row",
         "return None",
     ),
-    Planted(
+    PlantedFault(
         "what was superseded stays so",
         "subjects",
         "revive",
@@ -291,7 +294,7 @@ async def told_in_any_order(reviews: Reviews) -> None:
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=str)
-async def test_a_planted_fault_is_found(tmp_path: Path, fault: Planted) -> None:
+async def test_a_planted_fault_is_found(tmp_path: Path, fault: PlantedFault) -> None:
     async with Ledger(f"sqlite:///{tmp_path}/ledger.db") as ledger:
         await ledger.migrate()
         with planted(fault), pytest.raises(AssertionError):

@@ -116,7 +116,7 @@ class TestEnqueuing:
         assert (await engine.inspect.counts("task")).dead == 0
 
     async def test_many_at_once_is_one_task(self, queue: ReviewQueue, other: ReviewQueue) -> None:
-        calls = (it.enqueue("a") for _ in range(20) for it in (queue, other))
+        calls = (service.enqueue("a") for _ in range(20) for service in (queue, other))
         assert sorted(await asyncio.gather(*calls)) == [False] * 39 + [True]
         assert await drained(queue) == ["a"]
 

@@ -137,9 +137,9 @@ class TestManyAtOnce:
             dequeuer(server.url) as three,
         ):
             said = await asyncio.gather(
-                *(asyncio.to_thread(it.communicate) for it in (one, two, three))
+                *(asyncio.to_thread(process.communicate) for process in (one, two, three))
             )
-            assert [it.returncode for it in (one, two, three)] == [0, 0, 0]
+            assert [process.returncode for process in (one, two, three)] == [0, 0, 0]
         handed = [task for out, _ in said for task in out.split()]
         assert sorted(handed, key=int) == [str(n) for n in range(300)]
         async with Engine(server.url) as engine:

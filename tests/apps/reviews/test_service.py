@@ -53,7 +53,7 @@ async def settled(ledger: Ledger, queue: str, id: str, result: bytes | None) -> 
 
 
 def ids(page: ReviewPage) -> list[str]:
-    return [it.id for it in page.reviews]
+    return [review.id for review in page.reviews]
 
 
 class TestTakingAWebhook:
@@ -126,10 +126,10 @@ class TestWebhooksInAnyOrder:
             await reviews.take(hook)
         views = (await reviews.list(size=200)).reviews
         assert len(views) == len(self.DELIVERIES)
-        pending = {it.id for it in views if it.state is ReviewState.PENDING}
+        pending = {view.id for view in views if view.state is ReviewState.PENDING}
         # The greatest version of each subject; of two with one version, the one that follows.
         assert pending == {"github-pull-11", "github-other-4", "github-push-3"}
-        rest = {it.state for it in views if it.id not in pending}
+        rest = {view.state for view in views if view.id not in pending}
         assert rest == {ReviewState.SUPERSEDED}
 
 
@@ -210,7 +210,9 @@ class TestLooking:
         await settled(ledger, REVIEWS, "github-spoilt", a_review().packed())
         await reviews.take(a_hook("good", task=a_task(number=8)))
         spoil = "UPDATE towpath_jobs SET payload = :x, result = :x WHERE id = 'github-spoilt'"
-        await ledger.write(lambda it: it.execute(text(spoil), {"x": b"\xff{nonsense"}))
+        await ledger.write(
+            lambda connection: connection.execute(text(spoil), {"x": b"\xff{nonsense"})
+        )
         view = await reviews.get("github-spoilt")
         assert (view.state, view.task, view.review) == (ReviewState.COMPLETED, None, None)
         assert ids(await reviews.list()) == ["github-good", "github-spoilt"]

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import OPTIONS, Shop, scheduling_on, started, with_key
+from tests.apps.timers.service_mode import OPTIONS, InstancesApi, scheduling_on, started, with_key
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.service import TimerService
 from towpath.embedded import EmbeddedServer
@@ -35,7 +35,7 @@ async def app(
 
 
 @pytest.fixture
-async def shop(app: FastAPI) -> AsyncIterator[Shop]:
-    """Somebody with a key, on it."""
-    async with with_key(app, "work", "read") as shop:
-        yield shop
+async def api(app: FastAPI) -> AsyncIterator[InstancesApi]:
+    """Its paths of instances, with a key."""
+    async with with_key(app, "work", "read") as api:
+        yield api

@@ -152,7 +152,7 @@ class TestSubmitting:
         for body in WRONG:
             answer = await client.post(ROOT, json={"task_type": "t", **body})
             assert answer.status_code == 422, (body, answer.text)
-        assert [it for it in await engine.queues.list() if it.startswith(PREFIX)] == []
+        assert [name for name in await engine.queues.list() if name.startswith(PREFIX)] == []
 
     async def test_nan_is_no_json(self, client: httpx.AsyncClient) -> None:
         text = b'{"task_type": "t", "delay": NaN}'
@@ -189,12 +189,12 @@ class TestManyAtOnce:
         answer = await client.post(ROOT, json=bodies)
         assert answer.status_code == 200, answer.text
         told = answer.json()["timers"]
-        assert [it.get("error") for it in told] == [
+        assert [row.get("error") for row in told] == [
             None, None, "timer_differs", "invalid_option", "invalid_input", "invalid_input",
             "payload_too_large", None,
         ]  # fmt: skip
-        assert [it.get("status") for it in told] == [None, None, 409, 422, 422, 422, 413, None]
-        assert [it.get("existed") for it in told[:2]] == [False, True]
+        assert [row.get("status") for row in told] == [None, None, 409, 422, 422, 422, 413, None]
+        assert [row.get("existed") for row in told[:2]] == [False, True]
         assert [told[2]["task_id"], told[3]["task_id"]] == ["there", "unfit"]
         assert (await engine.inspect.counts("timers.order.timeout")).delayed == 2
         assert (await engine.inspect.counts("timers.other")).delayed == 1
@@ -217,7 +217,7 @@ class TestRepeating:
         many = [one, one]
         for _ in range(2):
             told = (await client.post(ROOT, json=many, headers={"Idempotency-Key": "k2"})).json()
-            assert len({it["task_id"] for it in told["timers"]}) == 2
+            assert len({timer["task_id"] for timer in told["timers"]}) == 2
         assert (await engine.inspect.counts("timers.t")).delayed == 3
 
 
@@ -300,7 +300,7 @@ class TestLooking:
         while True:
             query = {"task_type": "t", "size": 2} | ({"after": after} if after else {})
             page = (await client.get(ROOT, params=query)).json()
-            found += [it["task_id"] for it in page["timers"]]
+            found += [timer["task_id"] for timer in page["timers"]]
             after = page["after"]
             if after is None:
                 break
@@ -314,7 +314,7 @@ class TestLooking:
         async def ids(**query: str) -> list[str]:
             answer = await client.get(ROOT, params=query)
             assert answer.status_code == 200, answer.text
-            return [it["task_id"] for it in answer.json()["timers"]]
+            return [timer["task_id"] for timer in answer.json()["timers"]]
 
         assert await ids(state="delayed") == ["a", "b"]
         assert await ids(app="shop") == ["b", "c"]
@@ -383,10 +383,10 @@ class TestKeys:
             many = [body, {"task_type": "orders", "delay": 60},
                     {"task_type": "mails", "app": "shop", "delay": 60}]  # fmt: skip
             told = (await narrow.post(ROOT, json=many)).json()["timers"]
-            assert [it.get("error") for it in told] == ["queue_forbidden", None, None]
+            assert [entry.get("error") for entry in told] == ["queue_forbidden", None, None]
             listed = (await narrow.get(ROOT)).json()["timers"]
-            assert {(it["task_type"], it["app"]) for it in listed} == {
+            assert {(timer["task_type"], timer["app"]) for timer in listed} == {
                 ("orders", None), ("mails", "shop"),
             }  # fmt: skip
             types = (await narrow.get(f"{ROOT}/types")).json()["types"]
-            assert {it["queue"] for it in types} == {"timers.orders", "timers.shop--mails"}
+            assert {kind["queue"] for kind in types} == {"timers.orders", "timers.shop--mails"}

@@ -15,12 +15,14 @@ A, B, C = (
 HEAVY = Instance(id="h", app="shop", address="http://h/", types=("t",), weight=3, registered_ms=0)
 
 
-class Told:
+class ObservedBalancer:
+    """A balancer on a clock of the test, and the changes that it told of."""
+
     def __init__(self) -> None:
         self.now = 0.0
         self.changes: list[tuple[str, str, float]] = []
         self.balancer = Balancer(
-            lambda it, task_type, pause: self.changes.append((it.id, task_type, pause)),
+            lambda instance, task_type, pause: self.changes.append((instance.id, task_type, pause)),
             clock=lambda: self.now,
         )
 
@@ -34,106 +36,114 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
-    return Told()
+def observed() -> ObservedBalancer:
+    return ObservedBalancer()
 
 
 class TestChoosing:
-    def test_of_none_is_none(self, told: Told) -> None:
-        assert told.chosen() is None
-        assert told.balancer.choose([A], "t", without={"a"}) is None
+    def test_of_none_is_none(self, observed: ObservedBalancer) -> None:
+        assert observed.chosen() is None
+        assert observed.balancer.choose([A], "t", without={"a"}) is None
 
-    def test_goes_by_weight_where_nobody_is_busy(self, told: Told) -> None:
-        found = Counter(told.chosen(A, HEAVY) for _ in range(2000))
+    def test_goes_by_weight_where_nobody_is_busy(self, observed: ObservedBalancer) -> None:
+        found = Counter(observed.chosen(A, HEAVY) for _ in range(2000))
         assert 2 < found["h"] / found["a"] < 4.5
 
-    def test_goes_by_load_where_somebody_is(self, told: Told) -> None:
+    def test_goes_by_load_where_somebody_is(self, observed: ObservedBalancer) -> None:
         """Who does not answer gathers calls, and gets no more of them than the others have."""
         with ExitStack() as stack:
             for _ in range(8):
-                instance = told.balancer.choose([A, HEAVY], "t")
+                instance = observed.balancer.choose([A, HEAVY], "t")
                 assert instance is not None
-                stack.enter_context(told.balancer.calling(instance, "t"))
-            load = Counter(told.chosen(A, HEAVY) for _ in range(50))
+                stack.enter_context(observed.balancer.calling(instance, "t"))
+            load = Counter(observed.chosen(A, HEAVY) for _ in range(50))
             assert load.keys() == {"a", "h"}
-            with told.balancer.calling(A, "t"), told.balancer.calling(A, "t"):
-                assert told.chosen(A, HEAVY) == "h"
+            with observed.balancer.calling(A, "t"), observed.balancer.calling(A, "t"):
+                assert observed.chosen(A, HEAVY) == "h"
 
-    def test_a_call_that_ended_is_no_load(self, told: Told) -> None:
-        with told.balancer.calling(A, "t"):
-            assert told.chosen(A, B) == "b"
-        assert {told.chosen(A, B) for _ in range(100)} == {"a", "b"}
+    def test_a_call_that_ended_is_no_load(self, observed: ObservedBalancer) -> None:
+        with observed.balancer.calling(A, "t"):
+            assert observed.chosen(A, B) == "b"
+        assert {observed.chosen(A, B) for _ in range(100)} == {"a", "b"}
 
 
 class TestABreaker:
-    def test_opens_after_so_many_failures_in_a_row(self, told: Told) -> None:
-        told.fail(A, THRESHOLD - 1)
-        told.balancer.succeeded(A, "t")
-        told.fail(A, THRESHOLD - 1)
-        assert told.chosen(A) == "a"
-        told.fail(A, 1)
-        assert told.chosen(A) is None
-        assert told.chosen(A, B) == "b"
-        assert told.changes == [("a", "", FIRST_PAUSE)]
-        assert told.balancer.open() == {"a"}
+    def test_opens_after_so_many_failures_in_a_row(self, observed: ObservedBalancer) -> None:
+        observed.fail(A, THRESHOLD - 1)
+        observed.balancer.succeeded(A, "t")
+        observed.fail(A, THRESHOLD - 1)
+        assert observed.chosen(A) == "a"
+        observed.fail(A, 1)
+        assert observed.chosen(A) is None
+        assert observed.chosen(A, B) == "b"
+        assert observed.changes == [("a", "", FIRST_PAUSE)]
+        assert observed.balancer.open() == {"a"}
 
-    def test_lets_one_try_through_after_its_pause(self, told: Told) -> None:
-        told.fail(A)
-        told.now = FIRST_PAUSE
-        assert told.chosen(A) == "a"
-        with told.balancer.calling(A, "t"):
-            assert told.chosen(A) is None
-            assert told.balancer.wait([A], "t") > 0
+    def test_lets_one_try_through_after_its_pause(self, observed: ObservedBalancer) -> None:
+        observed.fail(A)
+        observed.now = FIRST_PAUSE
+        assert observed.chosen(A) == "a"
+        with observed.balancer.calling(A, "t"):
+            assert observed.chosen(A) is None
+            assert observed.balancer.wait([A], "t") > 0
 
-    def test_closes_when_the_try_works(self, told: Told) -> None:
-        told.fail(A)
-        told.now = FIRST_PAUSE
-        with told.balancer.calling(A, "t"):
-            told.balancer.succeeded(A, "t")
-        with told.balancer.calling(A, "t"):
-            assert told.chosen(A) == "a"
-        assert told.changes[-1] == ("a", "", 0.0)
+    def test_closes_when_the_try_works(self, observed: ObservedBalancer) -> None:
+        observed.fail(A)
+        observed.now = FIRST_PAUSE
+        with observed.balancer.calling(A, "t"):
+            observed.balancer.succeeded(A, "t")
+        with observed.balancer.calling(A, "t"):
+            assert observed.chosen(A) == "a"
+        assert observed.changes[-1] == ("a", "", 0.0)
 
-    def test_opens_for_longer_each_time_the_try_fails(self, told: Told) -> None:
-        told.fail(A)
+    def test_opens_for_longer_each_time_the_try_fails(self, observed: ObservedBalancer) -> None:
+        observed.fail(A)
         for _ in range(10):
-            told.now += told.changes[-1][2]
-            with told.balancer.calling(A, "t"):
-                told.balancer.failed(A)
-        pauses = [pause for _, _, pause in told.changes]
+            observed.now += observed.changes[-1][2]
+            with observed.balancer.calling(A, "t"):
+                observed.balancer.failed(A)
+        pauses = [pause for _, _, pause in observed.changes]
         assert pauses[:4] == [1, 2, 4, 8]
         assert pauses[-1] == LONGEST_PAUSE
 
-    def test_a_try_that_was_given_up_keeps_nobody_from_the_next(self, told: Told) -> None:
-        told.fail(A)
-        told.now = FIRST_PAUSE
-        with pytest.raises(KeyError), told.balancer.calling(A, "t"):
+    def test_a_try_that_was_given_up_keeps_nobody_from_the_next(
+        self, observed: ObservedBalancer
+    ) -> None:
+        observed.fail(A)
+        observed.now = FIRST_PAUSE
+        with pytest.raises(KeyError), observed.balancer.calling(A, "t"):
             raise KeyError
-        assert told.chosen(A) == "a"
+        assert observed.chosen(A) == "a"
 
-    def test_what_began_before_it_opened_does_not_prolong_the_pause(self, told: Told) -> None:
-        told.fail(A, 10 * THRESHOLD)
-        told.now = FIRST_PAUSE
-        assert told.chosen(A) == "a"
+    def test_what_began_before_it_opened_does_not_prolong_the_pause(
+        self, observed: ObservedBalancer
+    ) -> None:
+        observed.fail(A, 10 * THRESHOLD)
+        observed.now = FIRST_PAUSE
+        assert observed.chosen(A) == "a"
 
-    def test_one_timer_that_fails_again_and_again_does_not_open_it(self, told: Told) -> None:
+    def test_one_timer_that_fails_again_and_again_does_not_open_it(
+        self, observed: ObservedBalancer
+    ) -> None:
         """It may be the timer's fault; of different timers it is the instance's."""
         for _ in range(10 * THRESHOLD):
-            told.balancer.failed(A, timer="poison")
-        assert told.chosen(A) == "a"
+            observed.balancer.failed(A, timer="poison")
+        assert observed.chosen(A) == "a"
         for n in range(THRESHOLD):
-            told.balancer.failed(A, timer=f"t{n}")
-        assert told.chosen(A) is None
+            observed.balancer.failed(A, timer=f"t{n}")
+        assert observed.chosen(A) is None
 
-    def test_who_does_not_take_a_type_is_called_for_others(self, told: Told) -> None:
+    def test_who_does_not_take_a_type_is_called_for_others(
+        self, observed: ObservedBalancer
+    ) -> None:
         for _ in range(THRESHOLD):
-            told.balancer.refused(A, "t")
-        assert told.chosen(A) is None
-        assert told.chosen(A, task_type="u") == "a"
-        told.now = FIRST_PAUSE
-        assert told.chosen(A) == "a"
+            observed.balancer.refused(A, "t")
+        assert observed.chosen(A) is None
+        assert observed.chosen(A, task_type="u") == "a"
+        observed.now = FIRST_PAUSE
+        assert observed.chosen(A) == "a"
 
-    def test_is_forgotten_with_its_instance(self, told: Told) -> None:
-        told.fail(A)
-        told.balancer.keep({"b"})
-        assert told.chosen(A) == "a"
+    def test_is_forgotten_with_its_instance(self, observed: ObservedBalancer) -> None:
+        observed.fail(A)
+        observed.balancer.keep({"b"})
+        assert observed.chosen(A) == "a"

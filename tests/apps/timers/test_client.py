@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import Shop
+from tests.apps.timers.service_mode import InstancesApi
 from tests.server.messaging import key_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.timers.blocking import DelayQueueJob, TaskSubmitService
@@ -44,7 +44,7 @@ async def client(app: FastAPI, address: str) -> TimerClient:
     return TimerClient("shop", WHERE, server=address, key=await key_of(app, "work"))
 
 
-class Signed:
+class SignedCalls:
     """Calls as the server signs them."""
 
     def __init__(self, client: TimerClient, secret: str) -> None:
@@ -59,15 +59,15 @@ class Signed:
 
 
 @pytest.fixture
-async def signed(client: TimerClient, shop: Shop) -> Signed:
+async def signed(client: TimerClient, api: InstancesApi) -> SignedCalls:
     """A client that is registered and has a handler of `t`."""
     client.on("t")(_nothing)
     await asyncio.to_thread(client.register)
-    return Signed(client, (await shop.register(WHERE, "t"))["secret"])
+    return SignedCalls(client, (await api.register(WHERE, "t"))["secret"])
 
 
 class TestAnswering:
-    def test_runs_the_handler_of_the_type(self, signed: Signed) -> None:
+    def test_runs_the_handler_of_the_type(self, signed: SignedCalls) -> None:
         seen: list[Any] = []
 
         @signed.client.on("u")
@@ -79,7 +79,7 @@ class TestAnswering:
         assert params == {"order": 17}
         assert (call.task_id, call.attempt, call.token, call.app) == ("order-17", 1, 1000, "shop")
 
-    def test_of_a_coroutine_too(self, signed: Signed) -> None:
+    def test_of_a_coroutine_too(self, signed: SignedCalls) -> None:
         seen: list[Any] = []
 
         @signed.client.on("u")
@@ -89,7 +89,9 @@ class TestAnswering:
         assert signed.status(task_type="u") == 200
         assert seen == [{"order": 17}]
 
-    async def test_in_an_event_loop_a_plain_handler_runs_in_a_thread(self, signed: Signed) -> None:
+    async def test_in_an_event_loop_a_plain_handler_runs_in_a_thread(
+        self, signed: SignedCalls
+    ) -> None:
         seen: list[Any] = []
 
         @signed.client.on("plain")
@@ -106,11 +108,11 @@ class TestAnswering:
         assert seen[0] is not threading.main_thread()
         assert seen[1] is threading.main_thread()
 
-    def test_refuses_what_is_not_signed(self, signed: Signed) -> None:
+    def test_refuses_what_is_not_signed(self, signed: SignedCalls) -> None:
         headers, body = signed.call()
         assert signed.client.answer({}, body).status == 401
         assert signed.client.answer(headers, body + b" ").status == 401
-        forged = Signed(signed.client, new_secret())
+        forged = SignedCalls(signed.client, new_secret())
         assert forged.status() == 401
         late = headers_for([signed.secret], "m", body, now=instant(wall_ms()) - minutes(6))
         assert signed.client.answer(late, body).status == 401
@@ -120,15 +122,15 @@ class TestAnswering:
         fresh = TimerClient("shop", WHERE, server=address, key="k")
         assert fresh.answer({}, b"{}").status == 503
 
-    def test_says_that_it_does_not_serve_a_type(self, signed: Signed) -> None:
+    def test_says_that_it_does_not_serve_a_type(self, signed: SignedCalls) -> None:
         assert signed.status(task_type="other") == 404
 
-    def test_refuses_what_is_no_call(self, signed: Signed) -> None:
+    def test_refuses_what_is_no_call(self, signed: SignedCalls) -> None:
         for body in (b"", b"[]", b"{}", b"[" * 100_000, b"\xff"):
             headers = headers_for([signed.secret], "m", body)
             assert signed.client.answer(headers, body).status == 400
 
-    def test_refuses_an_older_attempt(self, signed: Signed) -> None:
+    def test_refuses_an_older_attempt(self, signed: SignedCalls) -> None:
         """Its lease is lost: what it would do, another attempt does."""
         assert signed.status(token=7) == 200
         assert signed.status(token=6) == 409
@@ -137,7 +139,7 @@ class TestAnswering:
         assert signed.status(token=8) == 200
 
     def test_of_a_handler_that_fails_asks_for_another_attempt(
-        self, signed: Signed, caplog: pytest.LogCaptureFixture
+        self, signed: SignedCalls, caplog: pytest.LogCaptureFixture
     ) -> None:
         @signed.client.on("u")
         def handle(_: Any) -> None:
@@ -147,20 +149,20 @@ class TestAnswering:
         assert (body, status) == (b"KeyError", 500)
         assert "canary" in caplog.text
 
-    def test_of_one_that_gives_up_says_never(self, signed: Signed) -> None:
+    def test_of_one_that_gives_up_says_never(self, signed: SignedCalls) -> None:
         @signed.client.on("u")
         def handle(_: Any) -> None:
             raise GiveUp("no such order")
 
         assert signed.client.answer(*signed.call(task_type="u")) == (b"no such order", 422)
 
-    def test_of_one_that_goes_on_says_for_how_long(self, signed: Signed) -> None:
+    def test_of_one_that_goes_on_says_for_how_long(self, signed: SignedCalls) -> None:
         signed.client.on("raises")(_later)
         signed.client.on("returns")(_much_later)
         assert signed.client.answer(*signed.call(task_type="raises")) == (b'{"lease_s": 60}', 202)
         assert signed.client.answer(*signed.call(task_type="returns")) == (b'{"lease_s": 120}', 202)
 
-    def test_a_type_has_one_handler(self, signed: Signed) -> None:
+    def test_a_type_has_one_handler(self, signed: SignedCalls) -> None:
         with pytest.raises(HandlerInvalid):
             signed.client.on("t")(_later)
 
@@ -178,7 +180,7 @@ def _much_later(_: Any) -> Later:
 
 
 class TestTaskWorkers:
-    def test_get_the_params_as_text(self, signed: Signed) -> None:
+    def test_get_the_params_as_text(self, signed: SignedCalls) -> None:
         seen: list[str] = []
 
         @signed.client.worker
@@ -233,41 +235,45 @@ class TestSubmitting:
 
 
 class TestBeingThere:
-    async def test_comes_and_goes(self, client: TimerClient, shop: Shop) -> None:
+    async def test_comes_and_goes(self, client: TimerClient, api: InstancesApi) -> None:
         client.on("t")(_later)
         async with client.lifespan():
-            await eventually_async(shop.instances)
-            [found] = await shop.instances()
+            await eventually_async(api.instances)
+            [found] = await api.instances()
             assert (found["address"], found["task_types"]) == (WHERE, ["t"])
             await eventually_async(lambda: _is(client.registered))
-        assert await shop.instances() == []
+        assert await api.instances() == []
         assert not client.registered
 
     async def test_registers_again_when_it_was_forgotten(
-        self, client: TimerClient, shop: Shop, monkeypatch: pytest.MonkeyPatch
+        self, client: TimerClient, api: InstancesApi, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         client.on("t")(_later)
         register = client.register
         monkeypatch.setattr(client, "register", lambda: (register()[0], 0.05))
         async with client.lifespan():
-            await eventually_async(shop.instances)
+            await eventually_async(api.instances)
             path = f"apps/shop/instances/{instance_id('shop', WHERE)}"
-            assert (await shop.say("DELETE", path)).status_code == 204
-            await eventually_async(shop.instances)
+            assert (await api.say("DELETE", path)).status_code == 204
+            await eventually_async(api.instances)
 
-    async def test_tells_of_a_type_that_comes_later(self, client: TimerClient, shop: Shop) -> None:
+    async def test_tells_of_a_type_that_comes_later(
+        self, client: TimerClient, api: InstancesApi
+    ) -> None:
         client.on("t")(_later)
         async with client.lifespan():
-            await eventually_async(shop.instances)
+            await eventually_async(api.instances)
             client.on("u")(_later)
 
             async def both() -> bool:
-                return [it["task_types"] for it in await shop.instances()] == [["t", "u"]]
+                return [instance["task_types"] for instance in await api.instances()] == [
+                    ["t", "u"]
+                ]
 
             await eventually_async(both)
 
     async def test_waits_for_a_server_that_is_away(
-        self, app: FastAPI, shop: Shop, caplog: pytest.LogCaptureFixture
+        self, app: FastAPI, api: InstancesApi, caplog: pytest.LogCaptureFixture
     ) -> None:
         async with listening(app) as address:
             pass

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from tests.apps.timers.calling import SECRET
+from tests.apps.timers.service_mode import SECRET
 from tests.architecture.sources import ROOT
-from tests.server.serving import PATIENCE, Serving, up
+from tests.server.serving import PATIENCE, RunningServer, up
 from tests.waiting import eventually
 from tests.warm import Bounded
 
@@ -33,20 +33,20 @@ PROGRAMS = [
 
 
 @pytest.fixture(scope="module")
-def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+def scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]:
     allowed = {"TOWPATH_TIMERS__ALLOW": "127.0.0.0/8", "TOWPATH_CALLS__SECRETS": SECRET}
     with up(tmp_path_factory.mktemp("up"), **allowed) as running:
         yield running
 
 
-def instances(scheduler: Serving) -> list[Any]:
+def instances(scheduler: RunningServer) -> list[Any]:
     answer = scheduler.client().get("/api/v1/apps/shop/instances")
     assert answer.status_code == 200, answer.text
     return answer.json()["instances"]
 
 
 @contextmanager
-def example(scheduler: Serving, program: str, said: Path, **more: str) -> Generator[None]:
+def example(scheduler: RunningServer, program: str, said: Path, **more: str) -> Generator[None]:
     """The program, registered; after SIGTERM it leaves and ends."""
     _, key = scheduler.make_key("work", "submit", queues=(QUEUE, "timers.order.timeout"))
     with socket.create_server(("127.0.0.1", 0)) as door:
@@ -73,7 +73,7 @@ def example(scheduler: Serving, program: str, said: Path, **more: str) -> Genera
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_an_example_is_called(scheduler: Serving, program: str, tmp_path: Path) -> None:
+def test_an_example_is_called(scheduler: RunningServer, program: str, tmp_path: Path) -> None:
     if program.endswith(".mjs") and shutil.which("node") is None:
         pytest.skip("node is not installed")
     api, said = scheduler.api(QUEUE), tmp_path / "said"
@@ -82,8 +82,8 @@ def test_an_example_is_called(scheduler: Serving, program: str, tmp_path: Path) 
         for order in orders:
             api.submit({"params": {"order": order}}, id=order)
         for order in orders:
-            eventually(lambda it=order: api.look(it)["state"] == "done", within=PATIENCE)
-        assert [api.look(it)["attempts"] for it in orders] == [1, 1, 1]
+            eventually(lambda made=order: api.look(made)["state"] == "done", within=PATIENCE)
+        assert [api.look(order)["attempts"] for order in orders] == [1, 1, 1]
         address = instances(scheduler)[0]["address"]
         refused = scheduler.client("").post(address, json={"task_type": "order.timeout"})
         assert refused.status_code == 401, "only what is signed"
@@ -92,7 +92,7 @@ def test_an_example_is_called(scheduler: Serving, program: str, tmp_path: Path) 
 
 
 def test_the_delay_queue_in_service_mode_submits_and_is_called(
-    scheduler: Serving, tmp_path: Path
+    scheduler: RunningServer, tmp_path: Path
 ) -> None:
     """Its own timer, stored under its app and type, and run once, not before its time."""
     api, said = scheduler.api(QUEUE), tmp_path / "said"

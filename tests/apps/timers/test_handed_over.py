@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import Shop, with_key
+from tests.apps.timers.service_mode import InstancesApi, with_key
 from tests.calls.receivers import Receiver, http
 from tests.server.serving import code
 from tests.waiting import eventually_async
@@ -22,11 +22,11 @@ from towpath.ledger.records.record import RecordState
 TYPE = "取消 a/b"
 
 
-class Desk:
+class AcceptingInstance:
     """An instance that answers 202 to all, and its key."""
 
-    def __init__(self, app: FastAPI, shop: Shop, receiver: Receiver) -> None:
-        self.app, self.shop, self.receiver = app, shop, receiver
+    def __init__(self, app: FastAPI, api: InstancesApi, receiver: Receiver) -> None:
+        self.app, self.api, self.receiver = app, api, receiver
         self.queue = ""
 
     @property
@@ -59,124 +59,130 @@ class Desk:
 
     async def say(self, verb: str, id: str, **body: Any) -> httpx.Response:
         path = f"timers/{quote(TYPE, safe='')}/{quote(id, safe='')}/{verb}"
-        return await self.shop.say("POST", path, {"app": "shop", **body})
+        return await self.api.say("POST", path, {"app": "shop", **body})
 
 
 @pytest.fixture
-async def desk(app: FastAPI, receiver: Receiver) -> AsyncIterator[Desk]:
+async def instance(app: FastAPI, receiver: Receiver) -> AsyncIterator[AcceptingInstance]:
     receiver.answer = http("202 Accepted", b'{"lease_s": 600}')
-    async with with_key(app, "work", "read") as shop:
-        await shop.register(receiver.url(), TYPE)
-        desk = Desk(app, shop, receiver)
+    async with with_key(app, "work", "read") as api:
+        await api.register(receiver.url(), TYPE)
+        instance = AcceptingInstance(app, api, receiver)
         [info] = await app.state.services["timers"].types.all()
-        desk.queue = info.queue
-        yield desk
+        instance.queue = info.queue
+        yield instance
 
 
-async def test_the_lease_is_as_long_as_the_instance_says(desk: Desk) -> None:
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a/b")
-    await desk.called("a/b")
-    await desk.lengthened("a/b")
+async def test_the_lease_is_as_long_as_the_instance_says(instance: AcceptingInstance) -> None:
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a/b")
+    await instance.called("a/b")
+    await instance.lengthened("a/b")
 
 
-async def test_is_completed_by_its_token_once(desk: Desk) -> None:
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a/b")
-    call = await desk.called("a/b")
-    answer = await desk.say("complete", "a/b", token=call["token"])
+async def test_is_completed_by_its_token_once(instance: AcceptingInstance) -> None:
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a/b")
+    call = await instance.called("a/b")
+    answer = await instance.say("complete", "a/b", token=call["token"])
     assert answer.status_code == 200, answer.text
     assert answer.json() == {"task_id": "a/b", "task_type": TYPE, "state": "done"}
-    assert (await desk.look("a/b")).state is State.DONE
-    code(await desk.say("fail", "a/b", token=call["token"]), 409)
-    assert (await desk.look("a/b")).state is State.DONE
-    log, key = desk.app.state.services["timers"].log, TypeKey(TYPE, "shop")
+    assert (await instance.look("a/b")).state is State.DONE
+    code(await instance.say("fail", "a/b", token=call["token"]), 409)
+    assert (await instance.look("a/b")).state is State.DONE
+    log, key = instance.app.state.services["timers"].log, TypeKey(TYPE, "shop")
 
     async def logged() -> bool:
-        found = [it.outcome for it in (await log.read(key)).firings]
+        found = [firing.outcome for firing in (await log.read(key)).firings]
         return sorted(found) == ["done", "handed_over"]
 
     await eventually_async(logged)
 
 
-async def test_its_app_is_said_in_the_body_or_as_for_every_other_path(desk: Desk) -> None:
+async def test_its_app_is_said_in_the_body_or_as_for_every_other_path(
+    instance: AcceptingInstance,
+) -> None:
     """`?app=` is what GET, PATCH and DELETE take."""
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
-    call = await desk.called("a")
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
+    call = await instance.called("a")
     path = f"timers/{quote(TYPE, safe='')}/a"
     body = {"token": call["token"]}
-    assert code(await desk.shop.say("POST", f"{path}/renew?app=mail", body | {"app": "shop"}), 422)
-    assert code(await desk.shop.say("POST", f"{path}/renew?app=mail", body), 404)
+    assert code(
+        await instance.api.say("POST", f"{path}/renew?app=mail", body | {"app": "shop"}), 422
+    )
+    assert code(await instance.api.say("POST", f"{path}/renew?app=mail", body), 404)
     for verb in ("renew", "complete"):
-        answer = await desk.shop.say("POST", f"{path}/{verb}?app=shop", body)
+        answer = await instance.api.say("POST", f"{path}/{verb}?app=shop", body)
         assert answer.status_code == 200, answer.text
-    assert (await desk.look("a")).state is State.DONE
+    assert (await instance.look("a")).state is State.DONE
 
 
-async def test_is_failed_and_comes_again_under_a_higher_token(desk: Desk) -> None:
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a", max_attempts=2)
-    first = await desk.called("a")
-    answer = await desk.say("fail", "a", token=first["token"], reason="closed")
+async def test_is_failed_and_comes_again_under_a_higher_token(instance: AcceptingInstance) -> None:
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a", max_attempts=2)
+    first = await instance.called("a")
+    answer = await instance.say("fail", "a", token=first["token"], reason="closed")
     assert (answer.status_code, answer.json()["state"]) == (200, "delayed")
-    assert (await desk.look("a")).reason == "closed"
-    second = await desk.called("a", times=2)
+    assert (await instance.look("a")).reason == "closed"
+    second = await instance.called("a", times=2)
     assert second["attempt"] == 2
     assert second["token"] > first["token"]
-    answer = await desk.say("fail", "a", token=second["token"])
+    answer = await instance.say("fail", "a", token=second["token"])
     assert answer.json()["state"] == "dead"
 
 
-async def test_a_token_that_does_not_count_changes_nothing(desk: Desk, app: FastAPI) -> None:
+async def test_a_token_that_does_not_count_changes_nothing(
+    instance: AcceptingInstance, app: FastAPI
+) -> None:
     """Stolen, guessed or stale; or of somebody whose key is not for the type."""
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
-    call = await desk.called("a")
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
+    call = await instance.called("a")
     for verb in ("complete", "fail", "renew"):
         for token in (call["token"] - 1, call["token"] + 1, 1):
-            assert code(await desk.say(verb, "a", token=token), 409) == "lease-lost"
-        assert code(await desk.say(verb, "b", token=call["token"]), 404) == "timer-not-found"
+            assert code(await instance.say(verb, "a", token=token), 409) == "lease-lost"
+        assert code(await instance.say(verb, "b", token=call["token"]), 404) == "timer-not-found"
         for bad in (None, "1", 0, -1, 1.5, 2**63):
-            code(await desk.say(verb, "a", token=bad), 422)
+            code(await instance.say(verb, "a", token=bad), 422)
         path = f"timers/{quote(TYPE, safe='')}/a/{verb}"
         body = {"token": call["token"], "app": "shop"}
         async with with_key(app, "work", queues=("timers.mail--*",)) as thief:
             assert code(await thief.say("POST", path, body), 403) == "queue-forbidden"
         async with with_key(app, "submit", "read") as thief:
             assert code(await thief.say("POST", path, body), 403) == "scope-missing"
-    job = await desk.look("a")
+    job = await instance.look("a")
     assert (job.state, job.attempts) == (State.LEASED, 1)
 
 
-async def test_is_renewed(desk: Desk) -> None:
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
-    call = await desk.called("a")
-    await desk.lengthened("a")  # that would replace a renewal of the same moment
-    answer = await desk.say("renew", "a", token=call["token"], lease_s=3600)
+async def test_is_renewed(instance: AcceptingInstance) -> None:
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
+    call = await instance.called("a")
+    await instance.lengthened("a")  # that would replace a renewal of the same moment
+    answer = await instance.say("renew", "a", token=call["token"], lease_s=3600)
     assert answer.status_code == 200, answer.text
     assert answer.json()["cancel_requested"] is False
-    job = await desk.look("a")
+    job = await instance.look("a")
     assert job.expires_at is not None
     assert job.claimed_at is not None
     assert (job.expires_at - job.claimed_at).total_seconds() > 3000
 
 
-async def test_the_end_of_its_lease_is_a_failed_attempt(desk: Desk) -> None:
-    desk.receiver.answer = http("202 Accepted", b'{"lease_s": 1}')
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a", max_attempts=2)
+async def test_the_end_of_its_lease_is_a_failed_attempt(instance: AcceptingInstance) -> None:
+    instance.receiver.answer = http("202 Accepted", b'{"lease_s": 1}')
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a", max_attempts=2)
 
     async def dead() -> bool:
-        return (await desk.look("a")).state is State.DEAD
+        return (await instance.look("a")).state is State.DEAD
 
     await eventually_async(dead)
-    calls = [msgspec.json.decode(it.body) for it in desk.receiver.requests]
-    assert [it["attempt"] for it in calls] == [1, 2]
+    calls = [msgspec.json.decode(request.body) for request in instance.receiver.requests]
+    assert [call["attempt"] for call in calls] == [1, 2]
 
 
 @pytest.mark.parametrize("body", [b"x", b'{"lease_s": -1}'])
-async def test_what_can_t_be_read_is_a_minute(desk: Desk, body: bytes) -> None:
-    desk.receiver.answer = http("202 Accepted", body)
-    await desk.engine.submit(desk.queue, b'{"params": 1}', id="a")
-    await desk.called("a")
+async def test_what_can_t_be_read_is_a_minute(instance: AcceptingInstance, body: bytes) -> None:
+    instance.receiver.answer = http("202 Accepted", body)
+    await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
+    await instance.called("a")
 
     async def held() -> bool:
-        job = await desk.look("a")
+        job = await instance.look("a")
         assert job.expires_at is not None
         assert job.claimed_at is not None
         return 59 < (job.expires_at - job.claimed_at).total_seconds() < 70
@@ -184,26 +190,26 @@ async def test_what_can_t_be_read_is_a_minute(desk: Desk, body: bytes) -> None:
     await eventually_async(held)
 
 
-async def test_of_a_recorded_timer_the_row_decides(desk: Desk) -> None:
-    jobs = desk.app.state.ledger.jobs
+async def test_of_a_recorded_timer_the_row_decides(instance: AcceptingInstance) -> None:
+    jobs = instance.app.state.ledger.jobs
     for id in ("done", "failed"):
         headers = {"handler": RECORDED}
-        await jobs.submit(desk.queue, b'{"params": 1}', id=id, headers=headers, max_attempts=1)
+        await jobs.submit(instance.queue, b'{"params": 1}', id=id, headers=headers, max_attempts=1)
     tokens: dict[str, int] = {}
 
     async def both() -> bool:
-        for request in desk.receiver.requests:
+        for request in instance.receiver.requests:
             told = msgspec.json.decode(request.body)
             tokens[told["task_id"]] = told["token"]
         return len(tokens) == 2
 
     await eventually_async(both)
-    stale = await desk.say("complete", "done", token=tokens["done"] - 1)
+    stale = await instance.say("complete", "done", token=tokens["done"] - 1)
     assert code(stale, 409) == "lease-lost"
-    answer = await desk.say("complete", "done", token=tokens["done"])
+    answer = await instance.say("complete", "done", token=tokens["done"])
     assert (answer.status_code, answer.json()["state"]) == (200, "done")
-    assert (await jobs.get(desk.queue, "done")).state is RecordState.COMPLETED
-    answer = await desk.say("fail", "failed", token=tokens["failed"], reason="closed")
+    assert (await jobs.get(instance.queue, "done")).state is RecordState.COMPLETED
+    answer = await instance.say("fail", "failed", token=tokens["failed"], reason="closed")
     assert (answer.status_code, answer.json()["state"]) == (200, "dead")
-    record = await jobs.get(desk.queue, "failed")
+    record = await jobs.get(instance.queue, "failed")
     assert (record.state, record.last_error) == (RecordState.DEAD, "closed")

@@ -48,7 +48,7 @@ def mode(engine: Engine, types: Types) -> ServiceMode:
 
 
 async def addresses(instances: Instances) -> list[str]:
-    return sorted(it.address for it in (await instances.roster()).alive())
+    return sorted(instance.address for instance in (await instances.roster()).alive())
 
 
 class TestAnInstance:
@@ -67,35 +67,35 @@ class TestAnInstance:
         """Expiry is a score that is compared with the server's clock, never a TTL."""
         await instances.register("shop", WHERE, ["t"])
         found = cast("list[bytes]", server.ask("KEYS", "timers.instances:*"))
-        keys = [it.decode() for it in found if b":call:" not in it]
+        keys = [key.decode() for key in found if b":call:" not in key]
         assert keys
         assert [server.ask("PTTL", key) for key in keys] == [-1] * len(keys)
 
     async def test_lives_on_by_heartbeats(self, instances: Instances, clock: ManualClock) -> None:
-        it = await instances.register("shop", WHERE, ["t"])
+        instance = await instances.register("shop", WHERE, ["t"])
         for _ in range(3):
             clock.advance(ALIVE_FOR - seconds(1))
-            await instances.beat("shop", it.id)
+            await instances.beat("shop", instance.id)
         assert await addresses(instances) == [WHERE]
 
     async def test_that_is_silent_is_listed_for_a_while_and_may_come_back(
         self, instances: Instances, clock: ManualClock
     ) -> None:
-        it = await instances.register("shop", WHERE, ["t"])
+        instance = await instances.register("shop", WHERE, ["t"])
         clock.advance(minutes(5))
         assert len((await instances.roster()).all()) == 1
-        await instances.beat("shop", it.id)
+        await instances.beat("shop", instance.id)
         assert await addresses(instances) == [WHERE]
 
     async def test_that_is_silent_for_long_is_forgotten(
         self, instances: Instances, clock: ManualClock
     ) -> None:
-        it = await instances.register("shop", WHERE, ["t"])
+        instance = await instances.register("shop", WHERE, ["t"])
         clock.advance(ALIVE_FOR + LISTED_FOR)
         await instances.register("mail", WHERE, ["t"])
         assert [other.app for other in (await instances.roster()).all()] == ["mail"]
         with pytest.raises(InstanceNotFound):
-            await instances.beat("shop", it.id)
+            await instances.beat("shop", instance.id)
 
     async def test_replaces_the_one_at_the_same_address(self, instances: Instances) -> None:
         first = await instances.register("shop", WHERE, ["a"])
@@ -110,17 +110,17 @@ class TestAnInstance:
         assert await addresses(instances) == [WHERE, WHERE]
 
     async def test_that_leaves_is_gone(self, instances: Instances) -> None:
-        it = await instances.register("shop", WHERE, ["t"])
-        await instances.leave("shop", it.id)
+        instance = await instances.register("shop", WHERE, ["t"])
+        await instances.leave("shop", instance.id)
         assert (await instances.roster()).all() == []
         with pytest.raises(InstanceNotFound):
-            await instances.leave("shop", it.id)
+            await instances.leave("shop", instance.id)
 
     async def test_of_another_app_can_t_be_touched(self, instances: Instances) -> None:
-        it = await instances.register("shop", WHERE, ["t"])
+        instance = await instances.register("shop", WHERE, ["t"])
         for verb in (instances.beat, instances.leave):
             with pytest.raises(InstanceNotFound):
-                await verb("mail", it.id)
+                await verb("mail", instance.id)
         assert await addresses(instances) == [WHERE]
 
 
@@ -178,7 +178,7 @@ class TestARoster:
         await instances.register("app0", f"{WHERE}0", ["other"])
         await instances.leave("app1", instance_id("app1", f"{WHERE}1"))
         await roster.refresh()
-        found = {it.address: it.types for it in roster.all()}
+        found = {instance.address: instance.types for instance in roster.all()}
         assert len(found) == 149
         assert found[f"{WHERE}0"] == ("other",)
 
@@ -194,7 +194,7 @@ class TestARoster:
         for n in range(3):
             await instances.register("shop", f"{WHERE}{n}", ["other"])
         await roster.refresh()
-        assert {it.types for it in roster.all()} == {("other",)}
+        assert {instance.types for instance in roster.all()} == {("other",)}
 
 
 class TestServiceMode:
@@ -252,12 +252,12 @@ class TestServiceMode:
     ) -> None:
         await mode.register("shop", WHERE, ["a", "b"])
         await mode.register("shop", WHERE, ["b"])
-        assert {it.key.task_type: it.alive for it in await types.all()} == {"a": 0, "b": 1}
+        assert {view.key.task_type: view.alive for view in await types.all()} == {"a": 0, "b": 1}
 
     async def test_who_leaves_serves_nothing(self, mode: ServiceMode, types: Types) -> None:
         told = await mode.register("shop", WHERE, ["a"])
         await mode.leave(await mode.get("shop", told.instance_id))
-        assert [it.alive for it in await types.all()] == [0]
+        assert [view.alive for view in await types.all()] == [0]
         assert await mode.all() == []
 
     async def test_tells_which_instances_schedulers_avoid(

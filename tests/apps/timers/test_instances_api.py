@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import SECRET, Shop, scheduling_on, started, with_key
+from tests.apps.timers.service_mode import SECRET, InstancesApi, scheduling_on, started, with_key
 from tests.server.serving import code
 from towpath.apps.timers.service_mode import secrets_of
 from towpath.calls.signature import derived
@@ -27,21 +27,21 @@ async def app(server: EmbeddedServer, ledger: Ledger) -> AsyncIterator[FastAPI]:
 
 
 @pytest.fixture
-async def shop(app: FastAPI) -> AsyncIterator[Shop]:
-    async with with_key(app, "submit", "work", "read") as shop:
-        yield shop
+async def api(app: FastAPI) -> AsyncIterator[InstancesApi]:
+    async with with_key(app, "submit", "work", "read") as api:
+        yield api
 
 
 class TestRegistering:
-    async def test_tells_id_secret_and_heartbeat(self, shop: Shop) -> None:
-        told = await shop.register(WHERE, "order.timeout")
+    async def test_tells_id_secret_and_heartbeat(self, api: InstancesApi) -> None:
+        told = await api.register(WHERE, "order.timeout")
         assert told.keys() == {"instance_id", "secret", "heartbeat_s"}
         assert told["secret"] == secrets_of("shop", (SECRET,))[0]
         assert told["heartbeat_s"] == 10
 
-    async def test_is_listed_without_any_secret(self, shop: Shop) -> None:
-        told = await shop.register(f"{WHERE}?key=canary", "a", "取消 b/c", weight=7)
-        [found] = await shop.instances()
+    async def test_is_listed_without_any_secret(self, api: InstancesApi) -> None:
+        told = await api.register(f"{WHERE}?key=canary", "a", "取消 b/c", weight=7)
+        [found] = await api.instances()
         heard = found.pop("last_heartbeat")
         assert heard
         assert found == {
@@ -55,20 +55,20 @@ class TestRegistering:
             "avoided_by": [],
         }
 
-    async def test_again_replaces_it(self, shop: Shop) -> None:
-        first = await shop.register(WHERE, "a")
-        assert (await shop.register(WHERE, "b"))["instance_id"] == first["instance_id"]
-        assert [it["task_types"] for it in await shop.instances()] == [["b"]]
+    async def test_again_replaces_it(self, api: InstancesApi) -> None:
+        first = await api.register(WHERE, "a")
+        assert (await api.register(WHERE, "b"))["instance_id"] == first["instance_id"]
+        assert [instance["task_types"] for instance in await api.instances()] == [["b"]]
 
-    async def test_heartbeats_and_leaving(self, shop: Shop) -> None:
-        told = await shop.register(WHERE, "a")
+    async def test_heartbeats_and_leaving(self, api: InstancesApi) -> None:
+        told = await api.register(WHERE, "a")
         path = f"apps/shop/instances/{told['instance_id']}"
         for method in ("POST", "PUT"):
-            assert (await shop.say(method, f"{path}/heartbeat")).status_code == 204
-        assert (await shop.say("DELETE", path)).status_code == 204
-        assert await shop.instances() == []
+            assert (await api.say(method, f"{path}/heartbeat")).status_code == 204
+        assert (await api.say("DELETE", path)).status_code == 204
+        assert await api.instances() == []
         for method, which in (("POST", f"{path}/heartbeat"), ("DELETE", path)):
-            assert code(await shop.say(method, which), 404) == "instance-not-found"
+            assert code(await api.say(method, which), 404) == "instance-not-found"
 
     @pytest.mark.parametrize(
         "address",
@@ -80,9 +80,11 @@ class TestRegistering:
             "x" * 3000,
         ],
     )
-    async def test_refuses_addresses_that_may_not_be_called(self, shop: Shop, address: str) -> None:
-        code(await shop.try_to_register(address, "a"), 422)
-        assert await shop.instances() == []
+    async def test_refuses_addresses_that_may_not_be_called(
+        self, api: InstancesApi, address: str
+    ) -> None:
+        code(await api.try_to_register(address, "a"), 422)
+        assert await api.instances() == []
 
     @pytest.mark.parametrize(
         "body",
@@ -99,23 +101,23 @@ class TestRegistering:
             {"address": WHERE, "task_types": ["a"], "secret": "mine"},
         ],
     )
-    async def test_refuses_what_does_not_fit(self, shop: Shop, body: object) -> None:
-        code(await shop.say("POST", "apps/shop/instances", body), 422)
-        assert await shop.instances() == []
+    async def test_refuses_what_does_not_fit(self, api: InstancesApi, body: object) -> None:
+        code(await api.say("POST", "apps/shop/instances", body), 422)
+        assert await api.instances() == []
 
-    async def test_an_app_has_so_many(self, shop: Shop) -> None:
+    async def test_an_app_has_so_many(self, api: InstancesApi) -> None:
         for n in range(100):
-            await shop.register(f"{WHERE}{n}", "a")
-        refusal = await shop.try_to_register(f"{WHERE}100", "a")
+            await api.register(f"{WHERE}{n}", "a")
+        refusal = await api.try_to_register(f"{WHERE}100", "a")
         assert code(refusal, 429) == "too-many-instances"
-        await shop.register(f"{WHERE}99", "a")
-        assert len(await shop.instances()) == 100
+        await api.register(f"{WHERE}99", "a")
+        assert len(await api.instances()) == 100
 
-    async def test_the_address_of_timers_opens_nothing_else(self, shop: Shop) -> None:
+    async def test_the_address_of_timers_opens_nothing_else(self, api: InstancesApi) -> None:
         """`timers.allow` is for instances alone: a callback to the same place is refused."""
-        await shop.register(WHERE, "a")
+        await api.register(WHERE, "a")
         message = {"user_id": "u", "org_id": "o", "message": "m", "client_id": "c"}
-        refusal = await shop.say("POST", "message", {**message, "callback_url": WHERE})
+        refusal = await api.say("POST", "message", {**message, "callback_url": WHERE})
         assert code(refusal, 422) == "invalid-option"
         assert "callback_url" in refusal.text
 
@@ -131,28 +133,32 @@ class TestKeys:
             refusal = await narrow.try_to_register(WHERE, "b")
             assert code(refusal, 403) == "queue-forbidden", "it would own the timers without an app"
 
-    async def test_see_and_touch_only_what_they_are_for(self, app: FastAPI, shop: Shop) -> None:
-        told = await shop.register(WHERE, "a")
+    async def test_see_and_touch_only_what_they_are_for(
+        self, app: FastAPI, api: InstancesApi
+    ) -> None:
+        told = await api.register(WHERE, "a")
         path = f"apps/shop/instances/{told['instance_id']}"
         missing = f"apps/shop/instances/{'0' * 32}"
         async with with_key(app, "work", "read", queues=("timers.*b",)) as other:
             assert await other.instances() == []
             for method, end in (("POST", "/heartbeat"), ("DELETE", "")):
-                refusals = [await other.say(method, it + end) for it in (path, missing)]
-                assert {code(it, 404) for it in refusals} == {"instance-not-found"}
-        assert len(await shop.instances()) == 1
+                refusals = [await other.say(method, place + end) for place in (path, missing)]
+                assert {code(answer, 404) for answer in refusals} == {"instance-not-found"}
+        assert len(await api.instances()) == 1
 
     async def test_without_any_nothing_is_told(self, app: FastAPI) -> None:
-        async with with_key(app, "read") as shop:
-            shop.client.headers.pop("x-api-key")
+        async with with_key(app, "read") as api:
+            api.client.headers.pop("x-api-key")
             for method in ("GET", "POST"):
-                assert (await shop.say(method, "apps/shop/instances", {})).status_code == 401
+                assert (await api.say(method, "apps/shop/instances", {})).status_code == 401
 
 
 def test_an_app_s_secret_is_its_own() -> None:
     """Neither another app's, nor that of another kind of calls, whatever it is called."""
-    kinds = {derived(SECRET, it) for it in ("push", "callback", "outbox", "reviewer")}
-    apps = {it for name in ("push", "shop", "timers shop") for it in secrets_of(name, (SECRET,))}
+    kinds = {derived(SECRET, purpose) for purpose in ("push", "callback", "outbox", "reviewer")}
+    apps = {
+        secret for name in ("push", "shop", "timers shop") for secret in secrets_of(name, (SECRET,))
+    }
     assert len(kinds | apps) == 7
 
 

@@ -288,7 +288,7 @@ class TestOwning:
                 assert await ended(timers, "y", "u") is State.DONE
 
                 async def withdrawn() -> bool:
-                    return [it.queue for it in timers.app.handlers].count(
+                    return [handler.queue for handler in timers.app.handlers].count(
                         queue_of(TypeKey("t"))
                     ) == 0
 
@@ -312,7 +312,7 @@ class TestTheLog:
                 assert await ended(timers, "bad") is State.DEAD
             page = await timers.log("t")
         dead, failed, done = page.firings
-        assert [it.outcome for it in page.firings] == [
+        assert [firing.outcome for firing in page.firings] == [
             FiringOutcome.DEAD, FiringOutcome.FAILED, FiringOutcome.DONE,
         ]  # fmt: skip
         assert (done.task_id, done.attempt, done.reason) == ("good", 1, None)

@@ -82,7 +82,7 @@ class TestSeveralProcesses:
                 count += len(some)
                 eventually(partial(has_lines, file, count))
                 assert count < 2000
-            [view] = [it for it in await timers.all_types() if it.task_type == "shared"]
+            [view] = [shown for shown in await timers.all_types() if shown.task_type == "shared"]
             assert (view.status, view.alive) == ("served", 2)
         assert len(lines(file)) == count
 
@@ -108,7 +108,10 @@ class TestARestart:
                     for id in ids
                 ]
             )
-            assert {getattr(it, "state", it) for it in made} <= {State.DELAYED, State.READY}
+            assert {getattr(answer, "state", answer) for answer in made} <= {
+                State.DELAYED,
+                State.READY,
+            }
             assert getattr(made[-1], "state", None) is State.DELAYED
         kept.stop()
         kept.start()

@@ -74,7 +74,7 @@ async def state(client: httpx.AsyncClient, id: str) -> str:
 async def all_in(client: httpx.AsyncClient, *states: str) -> None:
     async def so() -> bool:
         page = (await client.get(ROOT, params={"size": 1000, "task_type": "t"})).json()["timers"]
-        return {it["state"] for it in page} <= set(states)
+        return {timer["state"] for timer in page} <= set(states)
 
     await eventually_async(so)
 
@@ -150,23 +150,25 @@ class TestInTheMomentItFallsDue:
         said = await in_turn(one)
         await all_in(client, "done")
         expected = {200: 1, 201: 2, 409: 1}
-        assert {id: len(ran[id]) for id in said} == {id: expected[it] for id, it in said.items()}
+        assert {id: len(ran[id]) for id in said} == {
+            id: expected[answer] for id, answer in said.items()
+        }
 
 
 class TestManyAtOnce:
     async def test_the_same_submit_is_one_timer(self, client: httpx.AsyncClient, ran: Ran) -> None:
         body = {"task_type": "t", "task_id": "x", "delay": 0.3, "params": [1]}
         answers = await asyncio.gather(*(client.post(ROOT, json=body) for _ in range(20)))
-        assert sorted(it.status_code for it in answers) == [200] * 19 + [201]
-        assert len({it.json()["delay_time"] for it in answers}) == 1
+        assert sorted(answer.status_code for answer in answers) == [200] * 19 + [201]
+        assert len({answer.json()["delay_time"] for answer in answers}) == 1
         await all_in(client, "done")
         assert len(ran["x"]) == 1
 
     async def test_of_different_ones_under_an_id_one_is_in(self, client: httpx.AsyncClient) -> None:
         bodies = [{"task_type": "u", "task_id": "x", "delay": 60, "params": n} for n in range(20)]
         answers = await asyncio.gather(*(client.post(ROOT, json=body) for body in bodies))
-        assert sorted(it.status_code for it in answers) == [201] + [409] * 19
-        [made] = [it.json() for it in answers if it.status_code == 201]
+        assert sorted(answer.status_code for answer in answers) == [201] + [409] * 19
+        [made] = [answer.json() for answer in answers if answer.status_code == 201]
         assert (await client.get(f"{ROOT}/u/x")).json()["params"] == made["params"]
 
 
@@ -214,7 +216,7 @@ async def test_types_of_any_text_are_told_apart(client: httpx.AsyncClient) -> No
         assert (found.json()["task_type"], found.json()["params"]) == (name, n)
         assert (await client.get(path + "/explain")).status_code == 200
         listed = (await client.get(ROOT, params={"task_type": name})).json()["timers"]
-        assert [it["task_id"] for it in listed] == [name]
+        assert [timer["task_id"] for timer in listed] == [name]
     types = (await client.get(f"{ROOT}/types")).json()["types"]
-    assert sorted(it["task_type"] for it in types) == sorted(ODD)
-    assert len({it["queue"] for it in types}) == len(ODD)
+    assert sorted(view["task_type"] for view in types) == sorted(ODD)
+    assert len({view["queue"] for view in types}) == len(ODD)

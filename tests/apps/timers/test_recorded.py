@@ -162,7 +162,7 @@ class TestWorkers:
 
             async def logged() -> bool:
                 found = (await timers.log("t")).firings
-                return {it.task_id for it in found} == {"recorded", "plain"}
+                return {firing.task_id for firing in found} == {"recorded", "plain"}
 
             await eventually_async(logged)
         assert sorted(map(str, seen)) == ["1", "2"]

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.timers.calling import SECRET, Shop, altered
+from tests.apps.timers.service_mode import SECRET, InstancesApi, altered
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
 from tests.waiting import eventually_async
 from towpath.apps.timers.balancer import THRESHOLD
@@ -65,10 +65,10 @@ def told(receiver: Receiver, at: int = 0) -> Any:
 
 class TestACall:
     async def test_comes_when_the_timer_is_due(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         """A type that nobody has served before, without a restart."""
-        await shop.register(receiver.url(), "取消 order")
+        await api.register(receiver.url(), "取消 order")
         id = await submit(timers, "取消 order", delay="50ms")
         timer = await ended(timers, id, "取消 order")
         assert (timer.state, timer.attempts) == (State.DONE, 1)
@@ -86,10 +86,10 @@ class TestACall:
         assert verify(secrets_of("shop", (SECRET,)), request.headers, request.body)
 
     async def test_is_logged_and_counted(
-        self, app: FastAPI, shop: Shop, timers: TimerService, receiver: Receiver
+        self, app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         """Who was called, how late, what came of it."""
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         receiver.answer = http("500 No")
         id = await submit(timers, retry=Fixed(milliseconds(500)))
         await eventually_async(lambda: _is(len(receiver.requests) == 1))
@@ -113,29 +113,29 @@ class TestACall:
         assert value("towpath_timers_breakers_open") == 0
 
     async def test_comes_over_connections_that_are_kept(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         for _ in range(5):
             await ended(timers, await submit(timers))
         assert len(receiver.requests) == 5
         assert receiver.connections == 1
 
     async def test_of_a_timer_without_an_app_goes_to_the_owner_of_its_type(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         id = await submit(timers, app=None)
         assert (await ended(timers, id, app=None)).state is State.DONE
         assert told(receiver)["app"] is None
 
     async def test_waits_while_no_instance_is_alive(
-        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver, other: Receiver
     ) -> None:
-        here = await shop.register(receiver.url(), "t")
+        here = await api.register(receiver.url(), "t")
         await ended(timers, await submit(timers))
-        await shop.say("DELETE", f"apps/shop/instances/{here['instance_id']}")
-        await shop.register(other.url(), "u")
+        await api.say("DELETE", f"apps/shop/instances/{here['instance_id']}")
+        await api.register(other.url(), "u")
         await ended(timers, await submit(timers, "u"), "u")  # so the scheduler has seen both
         id = await submit(timers)
         await ended(timers, await submit(timers, "u"), "u")
@@ -143,17 +143,17 @@ class TestACall:
         timer = await timers.get(key, id)
         assert (timer.state, timer.attempts) == (State.READY, 0)
         assert (await timers.explain(key, id)).text.startswith("no instance of app shop is alive")
-        types = {it.key.task_type: it.alive for it in await timers.types.all()}
+        types = {view.key.task_type: view.alive for view in await timers.types.all()}
         assert types == {"t": 0, "u": 1}
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         assert (await ended(timers, id)).attempts == 1
 
 
 class TestAnAnswer:
     async def test_that_says_never_is_the_end(
-        self, shop: Shop, timers: TimerService, receiver: Receiver, other: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver, other: Receiver
     ) -> None:
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         for status in (400, 410, 413, 415, 422):
             receiver.answer = http(f"{status} No")
             timer = await ended(timers, await submit(timers))
@@ -162,7 +162,7 @@ class TestAnAnswer:
 
     @pytest.mark.parametrize("status", ["404 No", "429 Busy", "302 Found"])
     async def test_of_one_that_does_not_take_it_sends_it_to_another(
-        self, app: FastAPI, shop: Shop, receiver: Receiver, other: Receiver, status: str
+        self, app: FastAPI, api: InstancesApi, receiver: Receiver, other: Receiver, status: str
     ) -> None:
         """An instance that lies about its types, or redirects. No redirect is followed."""
         timers: TimerService = app.state.services["timers"]
@@ -170,8 +170,8 @@ class TestAnAnswer:
         elsewhere = Receiver()
         async with receiving(elsewhere):
             receiver.answer = http(status, headers=(("Location", elsewhere.url()),))
-            await shop.register(receiver.url(), "t", weight=100)
-            await shop.register(other.url(), "t")
+            await api.register(receiver.url(), "t", weight=100)
+            await api.register(other.url(), "t")
             await eventually_async(lambda: _is(value("towpath_timers_instances") == 2))
             for _ in range(15):
                 timer = await ended(timers, await submit(timers))
@@ -180,13 +180,13 @@ class TestAnAnswer:
             # It counts against the instance: after some refusals it is hardly asked any more.
             assert THRESHOLD <= len(receiver.requests) < 13
             assert elsewhere.requests == []
-        breakers = {it["address"]: it["breaker"] for it in await shop.instances()}
+        breakers = {instance["address"]: instance["breaker"] for instance in await api.instances()}
         assert breakers[other.url()] == "closed"
 
     async def test_that_fails_is_tried_again(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         answers = iter([http("500 No"), http("502 No"), http()])
 
         async def behave(reader: Reader, writer: Writer) -> None:
@@ -197,14 +197,14 @@ class TestAnAnswer:
         timer = await ended(timers, await submit(timers))
         assert (timer.state, timer.attempts) == (State.DONE, 3)
         calls = [told(receiver, at) for at in range(3)]
-        assert [it["attempt"] for it in calls] == [1, 2, 3]
-        tokens = [it["token"] for it in calls]
+        assert [call["attempt"] for call in calls] == [1, 2, 3]
+        tokens = [call["token"] for call in calls]
         assert tokens == sorted(set(tokens)), "it grows with each attempt"
 
     async def test_with_retry_after_is_kept_to(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         receiver.answer = http("503 Busy", headers=(("Retry-After", "3600"),))
         id = await submit(timers)
         key = TypeKey("t", "shop")
@@ -218,10 +218,10 @@ class TestAnAnswer:
         assert (await timers.get(key, id)).due - before > seconds(3500)
 
     async def test_that_is_slow_or_none_at_all_is_tried_again(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         """Slow, closed after reading, reset."""
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         silent = asyncio.Event()
 
         async def behave(_: Reader, writer: Writer) -> None:
@@ -242,10 +242,10 @@ class TestAnAnswer:
         assert (timer.state, timer.attempts) == (State.DONE, 4)
 
     async def test_of_50_megabytes_is_cut(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         """2xx is 2xx, whatever else it says."""
-        await shop.register(receiver.url(), "t")
+        await api.register(receiver.url(), "t")
         sent = 0
 
         async def behave(_: Reader, writer: Writer) -> None:
@@ -265,27 +265,27 @@ class TestAnAnswer:
 
 class TestUnreachable:
     async def test_another_instance_is_called_at_once(
-        self, shop: Shop, timers: TimerService, receiver: Receiver
+        self, api: InstancesApi, timers: TimerService, receiver: Receiver
     ) -> None:
         async with receiving(Receiver()) as gone:
             pass
-        await shop.register(gone.url(), "t")
-        await shop.register(receiver.url(), "t")
+        await api.register(gone.url(), "t")
+        await api.register(receiver.url(), "t")
         for _ in range(6):
             timer = await ended(timers, await submit(timers, retry=None))
             assert (timer.state, timer.attempts) == (State.DONE, 1)
 
     async def test_what_reached_nobody_is_no_attempt(
-        self, shop: Shop, timers: TimerService
+        self, api: InstancesApi, timers: TimerService
     ) -> None:
         """All breakers open: it waits, however long, and is done when somebody is back."""
         async with receiving(Receiver()) as gone:
             pass
-        await shop.register(gone.url(), "t")
+        await api.register(gone.url(), "t")
         ids = [await submit(timers) for _ in range(8)]
 
         async def avoided() -> bool:
-            return [it["breaker"] for it in await shop.instances()] == ["open"]
+            return [instance["breaker"] for instance in await api.instances()] == ["open"]
 
         await eventually_async(avoided)
         whys = {(await timers.explain(TypeKey("t", "shop"), id)).why for id in ids}

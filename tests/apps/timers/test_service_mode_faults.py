@@ -12,9 +12,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.apps.timers.calling import SECRET
-from tests.server.receiving import endpoint
-from tests.server.serving import PATIENCE, Serving, serve
+from tests.apps.timers.service_mode import SECRET
+from tests.server.serving import PATIENCE, RunningServer, serve
+from tests.server.webhook_endpoint import endpoint
 from tests.waiting import eventually
 from tests.warm import Bounded
 from towpath.embedded import EmbeddedServer
@@ -35,7 +35,7 @@ def free_port() -> int:
 
 
 @pytest.fixture
-def schedulers(tmp_path: Path, server: EmbeddedServer) -> Iterator[list[Serving]]:
+def schedulers(tmp_path: Path, server: EmbeddedServer) -> Iterator[list[RunningServer]]:
     with ExitStack() as stack:
         homes = [tmp_path / name for name in ("one", "two")]
         for home in homes:
@@ -44,7 +44,7 @@ def schedulers(tmp_path: Path, server: EmbeddedServer) -> Iterator[list[Serving]
 
 
 @contextmanager
-def instance(at: Serving, file: Path) -> Generator[subprocess.Popen[bytes]]:
+def instance(at: RunningServer, file: Path) -> Generator[subprocess.Popen[bytes]]:
     address = f"http://127.0.0.1:{free_port()}/timers"
     process = Bounded[bytes](
         [sys.executable, str(PROGRAM), address, at.address, str(file)],
@@ -61,25 +61,27 @@ def instance(at: Serving, file: Path) -> Generator[subprocess.Popen[bytes]]:
 def addresses(client: httpx.Client) -> list[str]:
     answer = client.get("/api/v1/apps/shop/instances")
     assert answer.status_code == 200, answer.text
-    return [it["address"] for it in answer.json()["instances"] if it["alive"]]
+    return [
+        registered["address"] for registered in answer.json()["instances"] if registered["alive"]
+    ]
 
 
 def lines(file: Path) -> list[list[str]]:
     return [line.split() for line in file.read_text().splitlines()] if file.exists() else []
 
 
-def submit(at: Serving, n: int) -> None:
+def submit(at: RunningServer, n: int) -> None:
     due = {"delay": 0.5 + 3 * n / TIMERS, "retry": "fixed:300ms"}
     at.api(QUEUE).submit({"params": n}, id=f"timer-{n}", **due)
 
 
-def open_timers(at: Serving) -> int:
+def open_timers(at: RunningServer) -> int:
     counts = at.api(QUEUE).get().json()
     return counts["ready"] + counts["delayed"] + counts["leased"]
 
 
 def test_every_timer_is_completed_once_and_none_early(
-    schedulers: list[Serving], tmp_path: Path
+    schedulers: list[RunningServer], tmp_path: Path
 ) -> None:
     ran = tmp_path / "ran"
     one, two = schedulers

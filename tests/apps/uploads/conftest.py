@@ -11,7 +11,7 @@ from fastapi import FastAPI
 
 from tests.apps.uploads.serving import uploads_app
 from tests.apps.uploads.tus_client import TUS
-from tests.apps.uploads.uploading import Desk
+from tests.apps.uploads.uploading import UploadServices
 from tests.server.messaging import client_of, key_of
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.records import UploadRecords
@@ -44,11 +44,11 @@ def options(tmp_path: Path) -> UploadsOptions:
 
 
 @pytest.fixture
-async def desk(
+async def uploads(
     server: EmbeddedServer, ledger: Ledger, options: UploadsOptions
-) -> AsyncIterator[Desk]:
+) -> AsyncIterator[UploadServices]:
     async with Engine(server.url) as engine, DirectoryStore(options) as store:
-        yield Desk(engine, ledger, store, options)
+        yield UploadServices(engine, ledger, store, options)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from tests.apps.uploads.uploading import digest_of, new_row
+from tests.apps.uploads.uploading import new_row, put_one
 from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.records import SCRIPTS, Budget, UploadRecords
@@ -118,15 +118,13 @@ async def _what_has_room_first(
     records: UploadRecords, upload_id: str, waiting: list[tuple[str, int]]
 ) -> None:
     chart = await records.state(upload_id).chart()
-    room = [n for it in chart.missing_of_begun() for n in range(it.first, it.last + 1)]
-    waiting.sort(key=lambda it: it[0] != upload_id or it[1] not in room)
+    room = [n for gap in chart.missing_of_begun() for n in range(gap.first, gap.last + 1)]
+    waiting.sort(key=lambda chunk: chunk[0] != upload_id or chunk[1] not in room)
 
 
 async def _put(records: UploadRecords, upload_id: str, number: int, data: bytes) -> Put:
     token, chunks = f"t{number}", records.chunks(upload_id)
     await chunks.append(token, 0, data)
-    found = await records.state(upload_id).put(
-        number, length=len(data), digest=digest_of(data), token=token, last=False, most=100
-    )
-    await chunks.place(number, found.token)
+    found = await put_one(records.state(upload_id), number, data, token)
+    await chunks.place({number: found.token})
     return found

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from tests.apps.uploads.cutting_relay import cutting_relay
 from tests.cli.command import Command
-from tests.server.serving import PATIENCE, Serving, serving
+from tests.server.serving import PATIENCE, RunningServer, serving
 from tests.waiting import eventually
 from tests.warm import COMMAND, Program
 from towpath.apps.uploads.client.sending import Sending, SendOptions, StopSignal
@@ -34,30 +35,30 @@ def port() -> int:
 
 
 @contextmanager
-def up(home: Path, port: int, **more: str) -> Generator[Serving]:
+def up(home: Path, port: int, **more: str) -> Generator[RunningServer]:
     """`towpath up`; the same one if it is started again."""
     home.mkdir(exist_ok=True)
     data, env = home / "data", {"TOWPATH_API_KEY": KEY, **more}
     database = f"sqlite:///{data}/towpath.db"
     words = ("up", "--data", str(data))
-    with serving(*words, database=database, log=home / "log", env=env, port=port) as it:
-        yield it
+    with serving(*words, database=database, log=home / "log", env=env, port=port) as served:
+        yield served
 
 
 @pytest.fixture
-def it(tmp_path: Path, port: int) -> Iterator[Serving]:
-    with up(tmp_path / "up", port) as it:
-        yield it
+def served(tmp_path: Path, port: int) -> Iterator[RunningServer]:
+    with up(tmp_path / "up", port) as running:
+        yield running
 
 
 @pytest.fixture
-def command(it: Serving, tmp_path: Path) -> Command:
-    return command_for(it, tmp_path)
+def command(served: RunningServer, tmp_path: Path) -> Command:
+    return command_for(served, tmp_path)
 
 
-def command_for(it: Serving, folder: Path) -> Command:
+def command_for(served: RunningServer, folder: Path) -> Command:
     command = Command("redis://127.0.0.1:1", folder)
-    command.env |= {"TOWPATH_API_URL": it.address, "TOWPATH_API_KEY": it.key}
+    command.env |= {"TOWPATH_API_URL": served.address, "TOWPATH_API_KEY": served.key}
     return command
 
 
@@ -69,8 +70,8 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def content(it: Serving, sent: dict[str, Any]) -> bytes:
-    return it.client().get(f"{ROOT}/{sent['upload_id']}/content").content
+def content(served: RunningServer, sent: dict[str, Any]) -> bytes:
+    return served.client().get(f"{ROOT}/{sent['upload_id']}/content").content
 
 
 def begun(command: Command, words: list[str]) -> Program[str]:
@@ -85,13 +86,13 @@ def begun(command: Command, words: list[str]) -> Program[str]:
     )
 
 
-def uploads(it: Serving) -> list[dict[str, Any]]:
-    return it.client().get(ROOT).json()["uploads"]
+def uploads(served: RunningServer) -> list[dict[str, Any]]:
+    return served.client().get(ROOT).json()["uploads"]
 
 
 class TestUpload:
     def test_sends_files_and_tells_of_each(
-        self, command: Command, it: Serving, file: Path, tmp_path: Path
+        self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "empty").write_bytes(b"")
         (tmp_path / "ä b.txt").write_text("small")
@@ -102,14 +103,14 @@ class TestUpload:
         assert set(told) == set(names)
         for name, sent in told.items():
             assert (sent["status"], sent["checksum"]["algorithm"]) == ("COMPLETED", "crc64nvme")
-            assert content(it, sent) == (tmp_path / name).read_bytes()
+            assert content(served, sent) == (tmp_path / name).read_bytes()
         assert command.env["TOWPATH_API_KEY"] not in ran.out + ran.err
         again = command("upload", "film.bin", "--json", "--chunk-size", "256k", "--connector", "c1")
         assert json.loads(again.out)["upload_id"] == told["film.bin"]["upload_id"]
         assert json.loads(again.out)["resumed_from"] == file.stat().st_size
         anew = command("upload", "empty", "--again", "--connector", "c1", "--chunk-size", "256k")
         assert "was there" not in anew.out
-        assert len(uploads(it)) == 4
+        assert len(uploads(served)) == 4
 
     def test_sends_small_files_at_once_and_a_line_of_each(
         self, command: Command, tmp_path: Path
@@ -122,7 +123,7 @@ class TestUpload:
         assert {line["file"] for line in ran.objects} == set(names)
 
     def test_without_the_library_of_crcs_sends_sha256(
-        self, command: Command, it: Serving, tmp_path: Path
+        self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         """As in a core install: the module is there, and can't be imported."""
         (tmp_path / "lib" / "awscrt").mkdir(parents=True)
@@ -141,10 +142,10 @@ class TestUpload:
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["checksum"]["algorithm"] == "sha256"
 
-    def test_takes_standard_input(self, command: Command, it: Serving) -> None:
+    def test_takes_standard_input(self, command: Command, served: RunningServer) -> None:
         ran = command("upload", "-", "--name", "x.txt", "--json", input="hello")
-        assert content(it, json.loads(ran.out)) == b"hello"
-        assert uploads(it)[0]["name"] == "x.txt"
+        assert content(served, json.loads(ran.out)) == b"hello"
+        assert uploads(served)[0]["name"] == "x.txt"
 
     def test_shows_a_bar_with_rate_and_remaining_time(self, command: Command, file: Path) -> None:
         ran = command.in_terminal("upload", file.name).end()
@@ -154,12 +155,12 @@ class TestUpload:
         assert "0:00:00" in ran.out
 
     def test_interrupted_goes_on(
-        self, command: Command, it: Serving, file: Path, tmp_path: Path
+        self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         """Ctrl-C while chunks are under way: the second run sends what is missing."""
         words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
         program = begun(command, words)
-        eventually(lambda: _received(it) > 3)
+        eventually(lambda: _received(served) > 3)
         program.send_signal(signal.SIGINT)
         out, err = program.communicate(timeout=PATIENCE)
         assert (program.returncode, out) == (130, "")
@@ -169,16 +170,29 @@ class TestUpload:
         assert ran.code == 0, ran.err
         sent = json.loads(ran.out)
         assert 0 < sent["resumed_from"] < file.stat().st_size
-        assert content(it, sent) == file.read_bytes()
-        assert len(uploads(it)) == 1
+        assert content(served, sent) == file.read_bytes()
+        assert len(uploads(served)) == 1
+
+    @pytest.mark.parametrize("parallel", ["1", "4"])
+    def test_goes_on_after_connections_were_cut_in_the_middle_of_chunks(
+        self, command: Command, served: RunningServer, file: Path, port: int, parallel: str
+    ) -> None:
+        limits = [at * MIB + 300_000 for at in (0, 1, 5, 6, 13, 18)]
+        with cutting_relay(port, limits) as relay:
+            command.env["TOWPATH_API_URL"] = relay.url
+            words = ("--json", "--chunk-size", "256k", "--parallel", parallel)
+            ran = command("upload", "film.bin", *words)
+        assert ran.code == 0, ran.err
+        assert relay.cuts == len(limits)
+        assert content(served, json.loads(ran.out)) == file.read_bytes()
 
     def test_goes_on_when_the_server_was_killed_and_is_back(
-        self, command: Command, it: Serving, file: Path, tmp_path: Path, port: int
+        self, command: Command, served: RunningServer, file: Path, tmp_path: Path, port: int
     ) -> None:
         words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
         program = begun(command, words)
-        eventually(lambda: _received(it) > 3)
-        it.kill()
+        eventually(lambda: _received(served) > 3)
+        served.kill()
         with up(tmp_path / "up", port) as back:
             out, err = program.communicate(timeout=PATIENCE)
             assert program.returncode == 0, err
@@ -186,30 +200,30 @@ class TestUpload:
             assert len(uploads(back)) == 1
 
 
-def _received(it: Serving) -> int:
-    found = uploads(it)
+def _received(served: RunningServer) -> int:
+    found = uploads(served)
     if not found:
         return 0
-    return it.client().get(f"{ROOT}/{found[0]['upload_id']}").json()["received_chunks"]
+    return served.client().get(f"{ROOT}/{found[0]['upload_id']}").json()["received_chunks"]
 
 
-class Enough(Exception):
+class SentEnough(Exception):
     """So much was to be sent."""
 
 
-def send_first(it: Serving, file: Path) -> dict[str, Any]:
+def send_first(served: RunningServer, file: Path) -> dict[str, Any]:
     """The command's upload with its first chunk, and nothing more."""
 
     def told(size: int) -> None:
         if size:
-            raise Enough
+            raise SentEnough
 
     wish, stop = SendOptions(at_once=1, chunk_size=MIB), StopSignal()
-    address = Address.parse(it.address, it.key)
-    with pytest.raises(Enough):
+    address = Address.parse(served.address, served.key)
+    with pytest.raises(SentEnough):
         Sending(address, file, file.name, wish, stop).run(told)
     stop.set()
-    [found] = uploads(it)
+    [found] = uploads(served)
     return found
 
 
@@ -219,10 +233,10 @@ def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
     """Four parts of eight chunks have room: two are another key's, two this one's are begun."""
     (file := tmp_path / "film.bin").write_bytes(random.Random(6).randbytes(40 * MIB))
     chunk = file.read_bytes()[39 * MIB :]
-    with up(tmp_path / "up", port, TOWPATH_UPLOADS__BUDGET=str(32 * MIB)) as it:
-        own, other = it.client(), it.client(it.make_key("submit")[1])
+    with up(tmp_path / "up", port, TOWPATH_UPLOADS__BUDGET=str(32 * MIB)) as served:
+        own, other = served.client(), served.client(served.make_key("submit")[1])
         assert own.post("/api/v1/queues/uploads/pause").status_code == 204
-        path = f"{ROOT}/{send_first(it, file)['upload_id']}"
+        path = f"{ROOT}/{send_first(served, file)['upload_id']}"
         assert own.put(f"{path}/chunks/39", content=chunk).status_code == 200
         begun_there = {"name": "other", "size": 16 * MIB, "chunk_size": MIB}
         there = f"{ROOT}/{other.post(ROOT, json=begun_there).json()['upload_id']}"
@@ -234,18 +248,18 @@ def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
         assert refused.json()["missing"] == [[1, 7], [32, 38]]
 
         program = begun(
-            command_for(it, tmp_path), ["upload", "film.bin", "--chunk-size", "1m", "--json"]
+            command_for(served, tmp_path), ["upload", "film.bin", "--chunk-size", "1m", "--json"]
         )
         eventually(lambda: own.get(f"{path}/missing").json()["missing"] == [[8, 31]])
         assert program.poll() is None
         assert own.post("/api/v1/queues/uploads/resume").status_code == 204
         out, err = program.communicate(timeout=PATIENCE)
         assert program.returncode == 0, err
-        assert content(it, json.loads(out)) == file.read_bytes()
+        assert content(served, json.loads(out)) == file.read_bytes()
 
 
 class TestARefusal:
-    def test_says_what_to_do(self, command: Command, it: Serving, tmp_path: Path) -> None:
+    def test_says_what_to_do(self, command: Command, served: RunningServer, tmp_path: Path) -> None:
         (tmp_path / "folder").mkdir()
         (tmp_path / "f").write_text("x")
         for words, code, told in (
@@ -265,7 +279,7 @@ class TestARefusal:
         assert (ran.code, "TOWPATH_API_KEY_FILE" in ran.err) == (2, True)
 
     def test_of_one_file_lets_the_others_be_sent(
-        self, command: Command, it: Serving, tmp_path: Path
+        self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         (tmp_path / "a").write_text("a")
         (tmp_path / "b\tb").write_text("b")
@@ -275,15 +289,15 @@ class TestARefusal:
         assert "refused" in ran.err
 
     def test_of_a_key_that_may_not_read_is_the_servers_own(
-        self, command: Command, it: Serving, tmp_path: Path
+        self, command: Command, served: RunningServer, tmp_path: Path
     ) -> None:
         (tmp_path / "f").write_text("x")
-        _, key = it.make_key("submit")
+        _, key = served.make_key("submit")
         ran = command("upload", "f", TOWPATH_API_KEY=key)
         assert (ran.code, "no scope `read`" in ran.err) == (1, True)
 
     def test_of_a_store_that_is_full_is_told_and_resumed(
-        self, command: Command, it: Serving, file: Path, tmp_path: Path
+        self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         """The store can't write: its folder is a file. Mended, the same command goes on."""
         objects = tmp_path / "up" / "data" / "uploads"
@@ -298,4 +312,4 @@ class TestARefusal:
         objects.with_name("away").rename(objects)
         ran = command("upload", "film.bin", "--json")
         assert ran.code == 0, ran.err
-        assert content(it, json.loads(ran.out)) == file.read_bytes()
+        assert content(served, json.loads(ran.out)) == file.read_bytes()

@@ -22,5 +22,7 @@ def test_the_archive_stores_a_file_and_reads_it_back_again_and_again(
         ran = run(words, env=env, cwd=ROOT)
         assert ran.code == 0, ran.err
         assert ran.out == f"report.pdf: {9 * 1024 * 1024 + 5} bytes, sha256 {digest}\n"
-    objects = [it for it in (tmp_path / "archive" / "objects" / "names").rglob("*") if it.is_file()]
+    objects = [
+        path for path in (tmp_path / "archive" / "objects" / "names").rglob("*") if path.is_file()
+    ]
     assert len(objects) == 1

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, cast
 import msgspec
 import pytest
 
-from tests.apps.uploads.uploading import Desk
-from tests.faults.planting import Planted, planted
+from tests.apps.uploads.uploading import UploadServices
+from tests.faults.planting import PlantedFault, planted
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import KIB, UploadsOptions
@@ -35,18 +35,18 @@ class Died(BaseException):
     """The process is dead."""
 
 
-class Place(NamedTuple):
-    """Where an upload is under way, and its times can be moved."""
+class TimedUploads(NamedTuple):
+    """An upload that is under way, on a clock that the test moves."""
 
-    desk: Desk
+    services: UploadServices
     server: EmbeddedServer
     clock: ManualClock
 
     async def start(self) -> View:
-        return await self.desk.start(size=SIZE, chunk_size=SIZE)
+        return await self.services.start(size=SIZE, chunk_size=SIZE)
 
     async def put(self, view: View) -> None:
-        await self.desk.put(view, 0, DATA)
+        await self.services.put(view, 0, DATA)
 
     async def dies(self, kind: type, step: str, do: Callable[[], Awaitable[object]]) -> None:
         """Do it in a process that dies before that step."""
@@ -60,138 +60,140 @@ class Place(NamedTuple):
                 await do()
 
     async def swept(self) -> None:
-        await self.desk.service.sweeping.once(older=ZERO)
-        await self.desk.work()
+        await self.services.service.sweeping.once(older=ZERO)
+        await self.services.work()
 
     async def is_completed(self, view: View) -> None:
-        assert await self.desk.status(view) is Status.COMPLETED
-        assert await self.desk.content(view) == DATA
-        assert len(await self.desk.events()) == 1
-        assert await self.desk.lifecycle.records.budget.used() == 0
+        assert await self.services.status(view) is Status.COMPLETED
+        assert await self.services.content(view) == DATA
+        assert len(await self.services.events()) == 1
+        assert await self.services.lifecycle.records.budget.used() == 0
 
 
 @pytest.fixture
-async def place(
+async def timed(
     server: EmbeddedServer, ledger: Ledger, options: UploadsOptions, clock: Clock
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[TimedUploads]:
     async with Engine(server.url, clock=clock) as engine, DirectoryStore(options) as store:
-        yield Place(Desk(engine, ledger, store, options), server, cast("ManualClock", clock))
+        yield TimedUploads(
+            UploadServices(engine, ledger, store, options), server, cast("ManualClock", clock)
+        )
 
 
 # ── the gaps ─────────────────────────────────────────────────────────────────────────────
 
 
-async def before_the_bytes(it: Place) -> None:
+async def before_the_bytes(timed: TimedUploads) -> None:
     """Its room is taken back when nothing came."""
-    view = await it.start()
-    await it.dies(Receiving, "_staged", lambda: it.put(view))
-    assert await it.desk.lifecycle.records.budget.used() > 0
-    it.clock.advance(minutes(3))
-    await it.swept()
-    assert await it.desk.lifecycle.records.budget.used() == 0
+    view = await timed.start()
+    await timed.dies(Receiving, "_staged", lambda: timed.put(view))
+    assert await timed.services.lifecycle.records.budget.used() > 0
+    timed.clock.advance(minutes(3))
+    await timed.swept()
+    assert await timed.services.lifecycle.records.budget.used() == 0
 
 
-async def before_the_state(it: Place) -> None:
+async def before_the_state(timed: TimedUploads) -> None:
     """Bytes that don't count go by themselves, and the chunk is missing."""
-    view = await it.start()
+    view = await timed.start()
 
     async def left(*_: Any) -> None:
         """What the process would have done for its end."""
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Receiving, "_dropped", left)
-        await it.dies(Receiving, "_counted", lambda: it.put(view))
-    [staged] = cast("list[bytes]", it.server.ask("KEYS", "upload:*:staging:*"))
-    assert 0 < cast("int", it.server.ask("PTTL", staged.decode())) <= duration_ms("it", STAGED)
-    assert await it.desk.service.missing(view.upload.upload_id) == [Range(0, 0)]
-    await it.put(view)
-    await it.desk.work()
-    await it.is_completed(view)
+        patch.setattr(Receiving, "drop", left)
+        await timed.dies(Receiving, "_counted", lambda: timed.put(view))
+    [staged] = cast("list[bytes]", timed.server.ask("KEYS", "upload:*:staging:*"))
+    assert 0 < cast("int", timed.server.ask("PTTL", staged.decode())) <= duration_ms("it", STAGED)
+    assert await timed.services.service.missing(view.upload.upload_id) == [Range(0, 0)]
+    await timed.put(view)
+    await timed.services.work()
+    await timed.is_completed(view)
 
 
-async def before_the_place(it: Place) -> None:
+async def before_the_place(timed: TimedUploads) -> None:
     """Bytes that count are found beside their place."""
-    view = await it.start()
-    await it.dies(Chunks, "place", lambda: it.put(view))
-    await it.swept()
-    await it.is_completed(view)
+    view = await timed.start()
+    await timed.dies(Chunks, "place", lambda: timed.put(view))
+    await timed.swept()
+    await timed.is_completed(view)
 
 
-async def before_the_room_is_kept(it: Place) -> None:
+async def before_the_room_is_kept(timed: TimedUploads) -> None:
     """A chunk that is sent again has its room for as long as its bytes."""
-    view = await it.start()
-    await it.dies(Budget, "renew", lambda: it.put(view))
-    await it.put(view)
-    it.clock.advance(minutes(30))
-    await it.desk.lifecycle.records.budget.tidy()
-    assert await it.desk.lifecycle.records.budget.used() > 0
+    view = await timed.start()
+    await timed.dies(Budget, "renew", lambda: timed.put(view))
+    await timed.put(view)
+    timed.clock.advance(minutes(30))
+    await timed.services.lifecycle.records.budget.tidy()
+    assert await timed.services.lifecycle.records.budget.used() > 0
 
 
-async def before_the_job(it: Place) -> None:
+async def before_the_job(timed: TimedUploads) -> None:
     """The sweep submits it."""
-    view = await it.start()
-    await it.dies(Lifecycle, "submit", lambda: it.put(view))
-    await it.swept()
-    await it.is_completed(view)
+    view = await timed.start()
+    await timed.dies(Lifecycle, "submit", lambda: timed.put(view))
+    await timed.swept()
+    await timed.is_completed(view)
 
 
-async def without_the_bytes(it: Place) -> None:
+async def without_the_bytes(timed: TimedUploads) -> None:
     """What counts and has no bytes any more is missing again."""
-    view = await it.start()
-    await it.dies(Lifecycle, "submit", lambda: it.put(view))
-    it.server.ask("DEL", f"upload:{{{view.upload.upload_id}}}:chunks:0")
-    await it.desk.service.sweeping.once(older=ZERO)
-    fields, _ = await it.desk.lifecycle.records.state(view.upload.upload_id).look()
+    view = await timed.start()
+    await timed.dies(Lifecycle, "submit", lambda: timed.put(view))
+    timed.server.ask("DEL", f"upload:{{{view.upload.upload_id}}}:chunks:0")
+    await timed.services.service.sweeping.once(older=ZERO)
+    fields, _ = await timed.services.lifecycle.records.state(view.upload.upload_id).look()
     assert fields["received_chunks"] == "0"
 
 
-async def without_the_state(it: Place) -> None:
+async def without_the_state(timed: TimedUploads) -> None:
     """What Redis has lost is rebuilt."""
-    view = await it.start()
-    it.server.ask("FLUSHALL")
-    await it.desk.service.sweeping.once(older=ZERO)
-    fields, _ = await it.desk.lifecycle.records.state(view.upload.upload_id).look()
+    view = await timed.start()
+    timed.server.ask("FLUSHALL")
+    await timed.services.service.sweeping.once(older=ZERO)
+    fields, _ = await timed.services.lifecycle.records.state(view.upload.upload_id).look()
     assert fields["generation"] == "2"
 
 
-async def before_the_room_is_given_back(it: Place) -> None:
+async def before_the_room_is_given_back(timed: TimedUploads) -> None:
     """A part is stored, and its room is released by the sweep; the upload is completed by it."""
-    view = await it.start()
-    await it.put(view)
+    view = await timed.start()
+    await timed.put(view)
 
     async def nothing(*_: Any) -> None:
         """It died before."""
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "release", nothing)
-        await it.dies(Storing, "_finish", it.desk.work)
-    await it.swept()
-    await it.is_completed(view)
+        await timed.dies(Storing, "_finish", timed.services.work)
+    await timed.swept()
+    await timed.is_completed(view)
 
 
-async def before_the_row(it: Place) -> None:
+async def before_the_row(timed: TimedUploads) -> None:
     """The object is there, and nobody was told."""
-    view = await it.start()
-    await it.put(view)
-    await it.dies(Ledger, "write", it.desk.work)
-    await it.swept()
-    await it.is_completed(view)
+    view = await timed.start()
+    await timed.put(view)
+    await timed.dies(Ledger, "write", timed.services.work)
+    await timed.swept()
+    await timed.is_completed(view)
 
 
-async def before_redis_is_told(it: Place) -> None:
+async def before_redis_is_told(timed: TimedUploads) -> None:
     """The row says COMPLETED, and Redis hears of it by the next delivery."""
-    view = await it.start()
-    await it.put(view)
-    await it.dies(Storing, "_tell_completed", it.desk.work)
+    view = await timed.start()
+    await timed.put(view)
+    await timed.dies(Storing, "_tell_completed", timed.services.work)
     work = Work(view.upload.upload_id, 1, 0)
-    await it.desk.engine.submit(UPLOADS, msgspec.json.encode(work), id="delivered again")
-    await it.desk.work()
-    fields, _ = await it.desk.lifecycle.records.state(view.upload.upload_id).look()
+    await timed.services.engine.submit(UPLOADS, msgspec.json.encode(work), id="delivered again")
+    await timed.services.work()
+    fields, _ = await timed.services.lifecycle.records.state(view.upload.upload_id).look()
     assert fields["status"] == "COMPLETED"
-    await it.is_completed(view)
+    await timed.is_completed(view)
 
 
-Gap = Callable[[Place], Awaitable[None]]
+Gap = Callable[[TimedUploads], Awaitable[None]]
 GAPS: list[Gap] = [
     before_the_bytes, before_the_state, before_the_place, before_the_room_is_kept, before_the_job,
     without_the_bytes, without_the_state, before_the_room_is_given_back, before_the_row,
@@ -200,32 +202,32 @@ GAPS: list[Gap] = [
 
 
 @pytest.mark.parametrize("gap", GAPS, ids=lambda gap: gap.__name__)
-async def test_a_gap_is_repaired(place: Place, gap: Gap) -> None:
-    await gap(place)
+async def test_a_gap_is_repaired(timed: TimedUploads, gap: Gap) -> None:
+    await gap(timed)
 
 
 # ── faults in what repairs them ──────────────────────────────────────────────────────────
 
 PUSH, SWEEP = f"{HERE}.lifecycle", f"{HERE}.sweeping"
 RECORDS, RECEIVING, PARTS = f"{HERE}.records", f"{HERE}.receiving", f"{HERE}.parts"
-FAULTS: list[tuple[Gap, Planted]] = [
+FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         before_the_bytes,
-        Planted(
+        PlantedFault(
             "room is kept for nobody",
             SWEEP, "Sweep._release", "await self._records.budget.tidy()", "pass",
         ),
     ),
     (
         before_the_state,
-        Planted(
+        PlantedFault(
             "what is staged stays for good",
             RECORDS, "Chunks.stage", 'duration_ms("stays", STAGED)', "10**12",
         ),
     ),
     (
         before_the_place,
-        Planted(
+        PlantedFault(
             "bytes are looked for in their place alone",
             RECORDS, "Chunks.fetch", "for number in tokens.keys() - set(placed):",
             "for number in ():",
@@ -233,14 +235,14 @@ FAULTS: list[tuple[Gap, Planted]] = [
     ),
     (
         before_the_room_is_kept,
-        Planted(
+        PlantedFault(
             "a duplicate keeps no room",
             RECEIVING, "Receiving._compared", "if put.token:", "if False:",
         ),
     ),
     (
         before_the_job,
-        Planted(
+        PlantedFault(
             "nobody submits what nobody submitted",
             PUSH, "Lifecycle.push", "for part, turn in chart.whole_parts():",
             "for part, turn in ():",
@@ -248,35 +250,35 @@ FAULTS: list[tuple[Gap, Planted]] = [
     ),
     (
         without_the_bytes,
-        Planted(
+        PlantedFault(
             "nobody looks for the bytes",
             RECORDS, "UploadRecords.sync", "if not gone or", "if True or",
         ),
     ),
     (
         without_the_state,
-        Planted(
+        PlantedFault(
             "what is lost stays lost",
             SWEEP, "Sweep._look_after", "await self._restore(upload, swept)", "pass",
         ),
     ),
     (
         before_the_room_is_given_back,
-        Planted(
+        PlantedFault(
             "room of what is stored is kept",
             SWEEP, "Sweep._release", "parts - begun", "parts - parts",
         ),
     ),
     (
         before_the_row,
-        Planted(
+        PlantedFault(
             "nobody completes what is stored",
             PUSH, "Lifecycle.push", "len(chart.parts) == plan.total_parts", "False",
         ),
     ),
     (
         before_redis_is_told,
-        Planted(
+        PlantedFault(
             "who finds it completed tells nobody",
             PARTS, "Storing._left_behind", "if upload.status is Status.COMPLETED:", "if False:",
         ),
@@ -284,7 +286,9 @@ FAULTS: list[tuple[Gap, Planted]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("gap", "fault"), [pytest.param(*it, id=str(it[1])) for it in FAULTS])
-async def test_a_planted_fault_is_found(place: Place, gap: Gap, fault: Planted) -> None:
+@pytest.mark.parametrize(
+    ("gap", "fault"), [pytest.param(*pair, id=str(pair[1])) for pair in FAULTS]
+)
+async def test_a_planted_fault_is_found(timed: TimedUploads, gap: Gap, fault: PlantedFault) -> None:
     with planted(fault), pytest.raises((AssertionError, UploadUnknown)):
-        await gap(place)
+        await gap(timed)

@@ -35,7 +35,7 @@ class TestAnUpload:
         content = await client.get(f"{ROOT}/{found['upload_id']}/content")
         assert content.content == data
         listed = (await client.get(ROOT, params={"status": "COMPLETED"})).json()
-        assert [it["upload_id"] for it in listed["uploads"]] == [found["upload_id"]]
+        assert [shown["upload_id"] for shown in listed["uploads"]] == [found["upload_id"]]
 
     async def test_answers_a_chunk_as_the_document_says(
         self, client: httpx.AsyncClient, data: bytes
@@ -185,12 +185,12 @@ class TestARefusal:
         last = {"is_last": "true"}
         upload, unsized = await start(client, size=len(data)), await start(client)
         assert (await put(client, unsized, 1, b"end", params=last)).status_code == 200
-        for it in (upload, unsized):
+        for upload_id in (upload, unsized):
             for _ in range(2):
-                answer = await put(client, it, 0, data[:C], params=last)
+                answer = await put(client, upload_id, 0, data[:C], params=last)
                 assert answer.status_code == 409
                 assert answer.json()["type"].endswith("/last-chunk-differs")
-                await put(client, it, 0, data[:C])
+                await put(client, upload_id, 0, data[:C])
         assert (await put(client, unsized, 2, b"end", params=last)).status_code == 422
 
     async def test_of_a_wait_that_can_t_be(self, client: httpx.AsyncClient) -> None:
@@ -238,7 +238,7 @@ class TestARefusal:
             async with client_of(app, await key_of(app, "read", "submit")) as client:
                 upload = await start(client, **small)
                 answers += [await put(client, upload, part * 128, few) for part in range(4)]
-        assert [it.status_code for it in answers] == [200] * 8 + [503] * 4
+        assert [answer.status_code for answer in answers] == [200] * 8 + [503] * 4
         assert int(answers[-1].headers["Retry-After"]) >= 1
         assert answers[-1].json()["missing"] == []
 

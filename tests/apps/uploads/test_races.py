@@ -1,17 +1,19 @@
 """Uploads when something happens in the middle of something else."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk, change
+from tests.apps.uploads.uploading import UploadServices, change, in_pieces
 from tests.waiting import WITHIN, eventually_async
 from towpath.apps.uploads import lifecycle
-from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost
+from towpath.apps.uploads.appending import Appending
+from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost, OffsetDiffers
 from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.service import View
 from towpath.apps.uploads.states import UploadState
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.stores.errors import StoreBusy
@@ -22,14 +24,28 @@ from towpath.errors import ServerUnreachable
 from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
+Send = Callable[[UploadServices, View, bytes], Awaitable[object]]
+
+
+async def send_alone(uploads: UploadServices, view: View, data: bytes) -> object:
+    return await uploads.put(view, 0, data[:MIB])
+
+
+async def send_together(uploads: UploadServices, view: View, data: bytes) -> object:
+    return await uploads.put(view, 0, data[: 2 * MIB], count=2)
+
+
+async def send_by_tus(uploads: UploadServices, view: View, data: bytes) -> object:
+    body = in_pieces(data[:MIB])
+    return await Appending(uploads.service).append(view.upload.upload_id, 0, body, holder="key")
 
 
 class TestALossOfRedisWhileAChunkComes:
     @pytest.mark.parametrize("after", [2 * MIB, C])
     async def test_is_told_and_the_chunk_can_be_sent_again(
-        self, desk: Desk, data: bytes, server: EmbeddedServer, after: int
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer, after: int
     ) -> None:
-        view = await desk.start(size=2 * C)
+        view = await uploads.start(size=2 * C)
 
         async def body() -> AsyncIterator[bytes]:
             yield data[:after]
@@ -37,50 +53,66 @@ class TestALossOfRedisWhileAChunkComes:
             yield data[after:C]
 
         with pytest.raises(ChunkLost):
-            await desk.service.put_chunk(view.upload.upload_id, 0, body(), holder="key", length=C)
-        await desk.send(view, data[: 2 * C])
-        await desk.work()
-        assert await desk.content(view) == data[: 2 * C]
+            await uploads.service.put_chunk(
+                view.upload.upload_id, 0, body(), holder="key", length=C
+            )
+        await uploads.send(view, data[: 2 * C])
+        await uploads.work()
+        assert await uploads.content(view) == data[: 2 * C]
 
+    @pytest.mark.parametrize("send", [send_alone, send_together, send_by_tus])
     async def test_behind_its_bytes_never_leaves_a_chunk_that_counts_without_them(
-        self, desk: Desk, data: bytes, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+        self,
+        uploads: UploadServices,
+        data: bytes,
+        server: EmbeddedServer,
+        send: Send,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """Another client's request has rebuilt the state when this one's chunk is to count."""
-        view = await desk.start(size=2 * C)
-        upload = view.upload.upload_id
-        counted = desk.service._receiving._counted  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        view = await uploads.start(size=2 * MIB, chunk_size=MIB)
+        upload, put, told = view.upload.upload_id, UploadState.put, list[int]()
 
-        async def late(*args: Any, **more: Any) -> Any:
+        async def late(self: UploadState, *args: Any, **more: Any) -> Any:
             server.ask("FLUSHALL")
-            await desk.lifecycle.restore(upload)
-            return await counted(*args, **more)
+            await uploads.lifecycle.restore(upload)
+            return await put(self, *args, **more)
+
+        async def tell(_: str, number: int, **more: Any) -> None:
+            told.append(number)
 
         with monkeypatch.context() as patch:
-            patch.setattr(desk.service._receiving, "_counted", late)  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
-            with pytest.raises(ChunkLost):
-                await desk.put(view, 0, data[:C])
-        assert await desk.service.missing(upload) == [Range(0, 1)]
+            patch.setattr(UploadState, "put", late)
+            patch.setattr(uploads.lifecycle, "tell_chunk", tell)
+            with pytest.raises((ChunkLost, OffsetDiffers)):
+                await send(uploads, view, data)
+        assert await uploads.service.missing(upload) == [Range(0, 1)]
+        assert told == []
 
     async def test_is_repaired_once_by_those_who_come_at_the_same_time(
-        self, desk: Desk, data: bytes, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+        self,
+        uploads: UploadServices,
+        data: bytes,
+        server: EmbeddedServer,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", WITHIN)
-        view = await desk.start(size=4 * C)
-        await change(desk, view, updated_at=0)
+        view = await uploads.start(size=4 * C)
+        await change(uploads, view, updated_at=0)
         server.ask("FLUSHALL")
         await asyncio.gather(
-            *(desk.put(view, number, data[number * C : number * C + C]) for number in range(4))
+            *(uploads.put(view, number, data[number * C : number * C + C]) for number in range(4))
         )
-        assert await desk.service.missing(view.upload.upload_id) == []
-        assert (await desk.lifecycle.row(view.upload.upload_id)).generation == 2
+        assert await uploads.service.missing(view.upload.upload_id) == []
+        assert (await uploads.lifecycle.row(view.upload.upload_id)).generation == 2
 
     async def test_is_repaired_once_also_by_those_who_have_waited_for_another(
-        self, desk: Desk, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+        self, uploads: UploadServices, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whoever has waited in vain for one must wait for the next one all the same."""
-        view = await desk.start(size=4 * C)
+        view = await uploads.start(size=4 * C)
         upload, rows = view.upload.upload_id, 0
-        row, reopen, opened = desk.lifecycle.row, desk.lifecycle.reopen, UploadState.open
+        row, reopen, opened = uploads.lifecycle.row, uploads.lifecycle.reopen, UploadState.open
 
         async def counted(upload_id: str) -> Upload:
             nonlocal rows
@@ -100,53 +132,52 @@ class TestALossOfRedisWhileAChunkComes:
             await eventually_async(looked)
             return await opened(*args)
 
-        monkeypatch.setattr(desk.lifecycle, "row", counted)
-        monkeypatch.setattr(desk.lifecycle, "reopen", begun)
+        monkeypatch.setattr(uploads.lifecycle, "row", counted)
+        monkeypatch.setattr(uploads.lifecycle, "reopen", begun)
         monkeypatch.setattr(UploadState, "open", late)
         server.ask("FLUSHALL")
-        await asyncio.gather(*(desk.lifecycle.restore(upload) for _ in range(4)))
+        await asyncio.gather(*(uploads.lifecycle.restore(upload) for _ in range(4)))
         assert (await row(upload)).generation == 2
 
 
 class TestAChunk:
     async def test_that_is_put_in_its_place_after_its_part_was_stored_leaves_nothing(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=C)
-        chunks = desk.lifecycle.records.chunks(view.upload.upload_id)
-        place = chunks.place
-        await desk.send(view, data[:C])
+        view = await uploads.start(size=C)
+        chunks = uploads.lifecycle.records.chunks(view.upload.upload_id)
+        await uploads.send(view, data[:C])
         held = server.ask("HGET", f"upload:{{{view.upload.upload_id}}}:held", "0")
         assert isinstance(held, bytes)
-        await desk.work()
-        assert await place(0, held.decode()) is None
+        await uploads.work()
+        assert await chunks.place({0: held.decode()}) == ([0], [])
         assert server.ask("KEYS", "upload:*:chunks:*") == []
 
     async def test_of_a_part_whose_digests_are_lost_is_not_learned_anew(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         """Of one of several chunks in a part, nobody can tell: no lie is kept of it."""
-        view = await desk.start(size=4 * C)
-        await desk.send(view, data[: 2 * C])
-        await desk.work()
+        view = await uploads.start(size=4 * C)
+        await uploads.send(view, data[: 2 * C])
+        await uploads.work()
         server.ask("FLUSHALL")
-        assert (await desk.put(view, 0, data[C : 2 * C])).duplicate
-        assert (await desk.put(view, 0, data[:C])).duplicate
-        await desk.put(view, 2, data[2 * C : 3 * C])
+        assert (await uploads.put(view, 0, data[C : 2 * C])).duplicate
+        assert (await uploads.put(view, 0, data[:C])).duplicate
+        await uploads.put(view, 2, data[2 * C : 3 * C])
         with pytest.raises(ChunkDiffers):
-            await desk.put(view, 2, data[:C])
+            await uploads.put(view, 2, data[:C])
 
     async def test_that_is_a_part_of_its_own_is_compared_with_what_the_store_tells(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
         size = 8 * MIB
-        view = await desk.start(size=len(data), chunk_size=size)
-        await desk.send(view, data[:size])
-        await desk.work()
+        view = await uploads.start(size=len(data), chunk_size=size)
+        await uploads.send(view, data[:size])
+        await uploads.work()
         server.ask("FLUSHALL")
         with pytest.raises(ChunkDiffers):
-            await desk.put(view, 0, data[size : 2 * size])
-        assert (await desk.put(view, 0, data[:size])).duplicate
+            await uploads.put(view, 0, data[size : 2 * size])
+        assert (await uploads.put(view, 0, data[:size])).duplicate
 
 
 class TestChunksOnAnotherRedis:
@@ -163,70 +194,72 @@ class TestChunksOnAnotherRedis:
             Engine(oldest_server.url) as chunks,
             DirectoryStore(options) as store,
         ):
-            desk = Desk(engine, ledger, store, options, chunks=chunks)
-            view = await desk.start(size=len(data))
+            uploads = UploadServices(engine, ledger, store, options, chunks=chunks)
+            view = await uploads.start(size=len(data))
             upload = view.upload.upload_id
-            await desk.send(view, data[: 3 * C])
+            await uploads.send(view, data[: 3 * C])
             oldest_server.ask("FLUSHALL")
-            assert await desk.service.missing(upload) == [Range(0, 4)]
-            await desk.send(view, data[: 3 * C])
-            await desk.work()
+            assert await uploads.service.missing(upload) == [Range(0, 4)]
+            await uploads.send(view, data[: 3 * C])
+            await uploads.work()
             server.ask("FLUSHALL")
-            assert await desk.service.missing(upload) == [Range(2, 4)]
+            assert await uploads.service.missing(upload) == [Range(2, 4)]
             assert oldest_server.ask("KEYS", "upload:*:chunks:*") == []
-            await desk.send(view, data)
-            await desk.work()
-            assert await desk.content(view) == data
-            assert (await desk.put(view, 0, data[:C])).duplicate
+            await uploads.send(view, data)
+            await uploads.work()
+            assert await uploads.content(view) == data
+            assert (await uploads.put(view, 0, data[:C])).duplicate
 
 
 class TestAStore:
     async def test_that_has_other_parts_is_believed_and_they_are_sent_again(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=4 * C)
-        await desk.send(view, data[: 4 * C])
-        await desk.work(parts_only=True)
-        upload = await desk.lifecycle.row(view.upload.upload_id)
-        multipart = desk.lifecycle.multipart(upload)
+        view = await uploads.start(size=4 * C)
+        await uploads.send(view, data[: 4 * C])
+        await uploads.work(parts_only=True)
+        upload = await uploads.lifecycle.row(view.upload.upload_id)
+        multipart = uploads.lifecycle.multipart(upload)
         assert multipart is not None
-        await desk.store.put_part(multipart, 2, [b"other bytes"])
-        await desk.work_again()
-        assert await desk.status(view) is Status.UPLOADING
-        assert await desk.service.missing(view.upload.upload_id) == [Range(2, 3)]
-        await desk.send(view, data[: 4 * C])
-        await desk.work()
-        assert await desk.content(view) == data[: 4 * C]
+        await uploads.store.put_part(multipart, 2, [b"other bytes"])
+        await uploads.work_again()
+        assert await uploads.status(view) is Status.UPLOADING
+        assert await uploads.service.missing(view.upload.upload_id) == [Range(2, 3)]
+        await uploads.send(view, data[: 4 * C])
+        await uploads.work()
+        assert await uploads.content(view) == data[: 4 * C]
 
     async def test_that_lost_the_object_before_the_end_gets_it_again(
-        self, desk: Desk, data: bytes, monkeypatch: pytest.MonkeyPatch
+        self, uploads: UploadServices, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """A worker dies between the object and the row, and the object goes."""
-        view = await desk.start(size=C)
-        await desk.send(view, data[:C])
+        view = await uploads.start(size=C)
+        await uploads.send(view, data[:C])
 
         async def dies(*_: Any) -> None:
             raise ServerUnreachable("gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(desk.storing, "_finish", dies)
+            patch.setattr(uploads.storing, "_finish", dies)
             with pytest.raises(ServerUnreachable):
-                await desk.work()
-        await desk.store.delete(view.upload.s3_key)
-        await desk.service.sweeping.once(older=ZERO)
-        await desk.work()
-        assert await desk.service.missing(view.upload.upload_id) == [Range(0, 0)]
-        await desk.send(view, data[:C])
-        await desk.work()
-        assert await desk.content(view) == data[:C]
+                await uploads.work()
+        await uploads.store.delete(view.upload.s3_key)
+        await uploads.service.sweeping.once(older=ZERO)
+        await uploads.work()
+        assert await uploads.service.missing(view.upload.upload_id) == [Range(0, 0)]
+        await uploads.send(view, data[:C])
+        await uploads.work()
+        assert await uploads.content(view) == data[:C]
 
-    async def test_that_asks_to_slow_down_is_tried_again(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=4 * C)
-        await desk.send(view, data[: 4 * C])
-        desk.faults.before["put_part"] = StoreBusy("SlowDown")
-        await desk.work()
-        assert len(desk.later) == 2
-        assert await desk.status(view) is Status.UPLOADING
-        desk.faults.before.clear()
-        await desk.work_again()
-        assert await desk.content(view) == data[: 4 * C]
+    async def test_that_asks_to_slow_down_is_tried_again(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=4 * C)
+        await uploads.send(view, data[: 4 * C])
+        uploads.faults.before["put_part"] = StoreBusy("SlowDown")
+        await uploads.work()
+        assert len(uploads.later) == 2
+        assert await uploads.status(view) is Status.UPLOADING
+        uploads.faults.before.clear()
+        await uploads.work_again()
+        assert await uploads.content(view) == data[: 4 * C]

@@ -33,7 +33,7 @@ def test_the_largest_object_has_a_day(
 ) -> None:
     app = Towpath(server.url, ledger=ledger)
     add_uploads(app, DirectoryStore(options), options)
-    [limit] = [it.options.time_limit for it in app.handlers if it.queue == UPLOADS]
+    [limit] = [handler.options.time_limit for handler in app.handlers if handler.queue == UPLOADS]
     assert limit == days(1)
     assert limit.total_seconds() * SLOWEST >= LARGEST_SIZE
 

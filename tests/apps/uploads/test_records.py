@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from tests.apps.uploads.uploading import digest_of, new_row
+from tests.apps.uploads.uploading import digest_of, new_row, put_one
 from towpath.apps.uploads.errors import (
     ChunkDiffers,
     ChunkInvalid,
@@ -45,10 +45,8 @@ def put(records: UploadRecords) -> PutChunk:
         token = f"t{number}-{digest_of(data).hex()[:6]}"
         chunks = records.chunks(of)
         await chunks.append(token, 0, data)
-        found = await records.state(of).put(
-            number, length=len(data), digest=digest_of(data), token=token, last=last, most=MOST
-        )
-        await chunks.place(number, found.token)
+        found = await put_one(records.state(of), number, data, token, last=last, most=MOST)
+        await chunks.place({number: found.token})
         return found
 
     return put
@@ -178,26 +176,12 @@ class TestAChunk:
         state, chunks = records.state("u1"), records.chunks("u1")
         for token, data in (("one", b"aaaa"), ("two", b"bbbb")):
             await chunks.append(token, 0, data)
-        first = await state.put(
-            0,
-            length=4,
-            digest=digest_of(b"aaaa"),
-            token="one",  # noqa: S106 -- names who sends it
-            last=False,
-            most=MOST,
-        )
+        first = await put_one(state, 0, b"aaaa", "one")
         with pytest.raises(ChunkDiffers):
-            await state.put(
-                0,
-                length=4,
-                digest=digest_of(b"bbbb"),
-                token="two",  # noqa: S106 -- as above
-                last=False,
-                most=MOST,
-            )
+            await put_one(state, 0, b"bbbb", "two")
         # Nobody has put it into its place yet: it is found all the same.
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
-        await chunks.place(0, first.token)
+        await chunks.place({0: first.token})
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
 
     async def test_s_pieces_are_joined_in_order_and_only_there(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk, in_pieces
+from tests.apps.uploads.uploading import UploadServices, in_pieces
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
     BudgetFull,
@@ -42,264 +42,287 @@ C = 4 * MIB
 class TestAFile:
     @pytest.mark.parametrize("size", [1, C - 1, C, C + 1, 2 * C, 2 * C + 1, 4 * C])
     async def test_of_any_size_comes_back_as_it_was_sent(
-        self, desk: Desk, data: bytes, size: int
+        self, uploads: UploadServices, data: bytes, size: int
     ) -> None:
-        view = await desk.start(size=size)
-        await desk.send(view, data[:size])
-        await desk.work()
-        assert await desk.status(view) is Status.COMPLETED
-        assert await desk.content(view) == data[:size]
+        view = await uploads.start(size=size)
+        await uploads.send(view, data[:size])
+        await uploads.work()
+        assert await uploads.status(view) is Status.COMPLETED
+        assert await uploads.content(view) == data[:size]
 
-    async def test_of_no_bytes_is_completed_by_itself(self, desk: Desk) -> None:
-        view = await desk.start(size=0)
-        await desk.work()
-        assert await desk.status(view) is Status.COMPLETED
-        assert await desk.content(view) == b""
+    async def test_of_no_bytes_is_completed_by_itself(self, uploads: UploadServices) -> None:
+        view = await uploads.start(size=0)
+        await uploads.work()
+        assert await uploads.status(view) is Status.COMPLETED
+        assert await uploads.content(view) == b""
 
-    async def test_may_come_in_any_order_with_equal_chunks(self, desk: Desk) -> None:
+    async def test_may_come_in_any_order_with_equal_chunks(self, uploads: UploadServices) -> None:
         data = b"same" * (C // 4) * 5
-        view = await desk.start(size=len(data))
+        view = await uploads.start(size=len(data))
         for number in (4, 0, 3, 1, 2):
-            await desk.put(view, number, data[:C])
-        await desk.work()
-        assert await desk.content(view) == data
+            await uploads.put(view, number, data[:C])
+        await uploads.work()
+        assert await uploads.content(view) == data
 
-    async def test_of_unknown_size_ends_with_its_last_chunk(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=None)
-        await desk.put(view, 4, data[4 * C :], is_last=True)
+    async def test_of_unknown_size_ends_with_its_last_chunk(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=None)
+        await uploads.put(view, 4, data[4 * C :], is_last=True)
         for number in range(4):
-            await desk.put(view, number, data[number * C : number * C + C])
-        await desk.work()
-        assert await desk.content(view) == data
+            await uploads.put(view, number, data[number * C : number * C + C])
+        await uploads.work()
+        assert await uploads.content(view) == data
 
     async def test_of_unknown_size_is_completed_when_somebody_says_so(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=None)
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
-        assert await desk.status(view) is Status.UPLOADING
-        await desk.service.complete(view.upload.upload_id)
-        await desk.work()
-        assert await desk.content(view) == data[: 3 * C]
+        view = await uploads.start(size=None)
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
+        assert await uploads.status(view) is Status.UPLOADING
+        await uploads.service.complete(view.upload.upload_id)
+        await uploads.work()
+        assert await uploads.content(view) == data[: 3 * C]
 
     async def test_of_unknown_size_may_end_with_an_empty_chunk(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=None)
-        await desk.put(view, 0, data[:C])
-        await desk.put(view, 1, b"", is_last=True)
-        await desk.work()
-        assert await desk.content(view) == data[:C]
+        view = await uploads.start(size=None)
+        await uploads.put(view, 0, data[:C])
+        await uploads.put(view, 1, b"", is_last=True)
+        await uploads.work()
+        assert await uploads.content(view) == data[:C]
 
-    async def test_has_a_row_an_event_and_a_state_that_agree(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=len(data), connector_id="c1")
-        await desk.send(view, data)
-        await desk.work()
-        now = await desk.service.status(view.upload.upload_id)
-        [event] = await desk.events()
+    async def test_has_a_row_an_event_and_a_state_that_agree(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=len(data), connector_id="c1")
+        await uploads.send(view, data)
+        await uploads.work()
+        now = await uploads.service.status(view.upload.upload_id)
+        [event] = await uploads.events()
         assert event["node_id"] == view.upload.node_id
         assert event["s3_key"] == f"connectors/c1/{view.upload.node_id}"
         assert (event["size"], event["etag"]) == (len(data), now.upload.etag)
-        fields, _ = await desk.lifecycle.records.state(view.upload.upload_id).look()
+        fields, _ = await uploads.lifecycle.records.state(view.upload.upload_id).look()
         assert (fields["status"], fields["final_etag"]) == ("COMPLETED", now.upload.etag)
         assert now.fields["final_size"] == str(len(data))
-        assert await desk.lifecycle.records.budget.used() == 0
+        assert await uploads.lifecycle.records.budget.used() == 0
 
     @pytest.mark.parametrize("algorithm", list(Algorithm))
     @pytest.mark.parametrize("size", [C + 1, 4 * C])
     async def test_is_compared_with_its_checksum(
-        self, desk: Desk, data: bytes, algorithm: Algorithm, size: int
+        self, uploads: UploadServices, data: bytes, algorithm: Algorithm, size: int
     ) -> None:
         for sent, ends in ((data, Status.COMPLETED), (data[::-1], Status.FAILED)):
             wanted = Checksum.of(algorithm, [data[:size]])
-            view = await desk.start(size=size, checksum=wanted)
-            await desk.send(view, sent[:size])
-            await desk.work()
-            assert await desk.status(view) is ends
+            view = await uploads.start(size=size, checksum=wanted)
+            await uploads.send(view, sent[:size])
+            await uploads.work()
+            assert await uploads.status(view) is ends
         with pytest.raises(ObjectNotFound):
-            await desk.store.head(view.upload.s3_key)
+            await uploads.store.head(view.upload.s3_key)
         assert (
-            "checksum" in (await desk.service.status(view.upload.upload_id)).fields["error_message"]
+            "checksum"
+            in (await uploads.service.status(view.upload.upload_id)).fields["error_message"]
         )
-        assert len(await desk.events()) == 1
+        assert len(await uploads.events()) == 1
         # Resumed, all of it has to come again; the right bytes now.
-        await desk.service.resume(view.upload.upload_id)
-        await desk.send(view, data[:size])
-        await desk.work()
-        assert await desk.status(view) is Status.COMPLETED
+        await uploads.service.resume(view.upload.upload_id)
+        await uploads.send(view, data[:size])
+        await uploads.work()
+        assert await uploads.status(view) is Status.COMPLETED
 
 
 class TestStarting:
-    async def test_again_under_the_same_name_is_the_same_upload(self, desk: Desk) -> None:
+    async def test_again_under_the_same_name_is_the_same_upload(
+        self, uploads: UploadServices
+    ) -> None:
         new = NewUpload(name="a", size=5)
-        first, _ = await desk.service.start(new, owner="k", idempotency_key="x")
-        again, existed = await desk.service.start(new, owner="k", idempotency_key="x")
+        first, _ = await uploads.service.start(new, owner="k", idempotency_key="x")
+        again, existed = await uploads.service.start(new, owner="k", idempotency_key="x")
         assert (again.upload.upload_id, existed) == (first.upload.upload_id, True)
         with pytest.raises(UploadDiffers):
-            await desk.service.start(NewUpload(name="b", size=5), owner="k", idempotency_key="x")
-        other, existed = await desk.service.start(new, owner="o", idempotency_key="x")
+            await uploads.service.start(NewUpload(name="b", size=5), owner="k", idempotency_key="x")
+        other, existed = await uploads.service.start(new, owner="o", idempotency_key="x")
         assert not existed
         assert other.upload.upload_id != first.upload.upload_id
 
-    async def test_with_parts_above_a_quarter_of_the_budget_is_refused(self, desk: Desk) -> None:
+    async def test_with_parts_above_a_quarter_of_the_budget_is_refused(
+        self, uploads: UploadServices
+    ) -> None:
         with pytest.raises(PartTooLarge):
-            await desk.start(chunk_size=17 * MIB)
+            await uploads.start(chunk_size=17 * MIB)
 
     async def test_above_the_quota_of_its_key_is_refused(
         self, server: EmbeddedServer, ledger: Ledger, tmp_path: Path
     ) -> None:
         options = UploadsOptions(directory=tmp_path / "o", open_per_key=2, bytes_per_key=100)
         async with Engine(server.url) as engine, DirectoryStore(options) as store:
-            desk = Desk(engine, ledger, store, options)
-            await desk.start(size=60)
+            uploads = UploadServices(engine, ledger, store, options)
+            await uploads.start(size=60)
             with pytest.raises(QuotaReached):
-                await desk.start(size=60)
-            await desk.start(size=None)
+                await uploads.start(size=60)
+            await uploads.start(size=None)
             with pytest.raises(QuotaReached):
-                await desk.start(size=1)
+                await uploads.start(size=1)
 
 
 class TestAChunk:
     async def test_sent_again_is_a_duplicate_before_and_after_it_was_stored(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=len(data))
-        first = await desk.put(view, 0, data[:C])
-        again = await desk.put(view, 0, data[:C])
+        view = await uploads.start(size=len(data))
+        first = await uploads.put(view, 0, data[:C])
+        again = await uploads.put(view, 0, data[:C])
         assert (first.duplicate, again.duplicate) == (False, True)
-        await desk.send(view, data)
-        await desk.work()
-        stored = await desk.put(view, 0, data[:C])
+        await uploads.send(view, data)
+        await uploads.work()
+        stored = await uploads.put(view, 0, data[:C])
         assert (stored.duplicate, stored.received_chunks) == (True, 5)
         assert (stored.safety, stored.state) == (Safety.STORED, Status.COMPLETED)
         with pytest.raises(ChunkDiffers):
-            await desk.put(view, 0, data[C : 2 * C])
+            await uploads.put(view, 0, data[C : 2 * C])
 
-    async def test_that_is_cut_never_counts(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=len(data))
+    async def test_that_is_cut_never_counts(self, uploads: UploadServices, data: bytes) -> None:
+        view = await uploads.start(size=len(data))
         with pytest.raises(ChunkCut):
-            await desk.put(view, 0, data[: C - 1], length=C)
-        assert (await desk.service.missing(view.upload.upload_id))[0] == Range(0, 4)
-        await desk.put(view, 0, data[:C])
+            await uploads.put(view, 0, data[: C - 1], length=C)
+        assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(0, 4)
+        await uploads.put(view, 0, data[:C])
 
     async def test_whose_sender_leaves_is_dropped(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=len(data))
+        view = await uploads.start(size=len(data))
 
         async def leaves() -> AsyncIterator[bytes]:
             yield data[: 2 * MIB]
             raise ConnectionResetError
 
         with pytest.raises(ConnectionResetError):
-            await desk.service.put_chunk(view.upload.upload_id, 0, leaves(), holder="key", length=C)
+            await uploads.service.put_chunk(
+                view.upload.upload_id, 0, leaves(), holder="key", length=C
+            )
         assert server.ask("KEYS", "upload:*:staging:*") == []
 
-    async def test_with_more_bytes_than_announced_is_refused(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=len(data))
+    async def test_with_more_bytes_than_announced_is_refused(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=len(data))
         for length in (None, C):
             with pytest.raises(ChunkInvalid):
-                await desk.put(view, 0, data[: C + 1], length=length)
+                await uploads.put(view, 0, data[: C + 1], length=length)
 
-    async def test_is_compared_with_its_digest(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=len(data))
+    async def test_is_compared_with_its_digest(self, uploads: UploadServices, data: bytes) -> None:
+        view = await uploads.start(size=len(data))
         wrong = ContentDigest("sha-256", sha256(b"x").digest())
         with pytest.raises(DigestMismatch):
-            await desk.put(view, 0, data[:C], digest=wrong)
+            await uploads.put(view, 0, data[:C], digest=wrong)
         for number, hashed in ((0, sha256), (1, sha512)):
             name = "sha-256" if hashed is sha256 else "sha-512"
             chunk = data[number * C : number * C + C]
             right = ContentDigest(name, hashed(chunk).digest())
-            assert not (await desk.put(view, number, chunk, digest=right)).duplicate
+            assert not (await uploads.put(view, number, chunk, digest=right)).duplicate
 
     @pytest.mark.parametrize("number", [-1, 5, 10**12])
     async def test_of_a_number_that_there_is_not_is_refused(
-        self, desk: Desk, data: bytes, number: int
+        self, uploads: UploadServices, data: bytes, number: int
     ) -> None:
-        view = await desk.start(size=len(data))
+        view = await uploads.start(size=len(data))
         with pytest.raises(ChunkInvalid):
-            await desk.put(view, number, data[:C])
+            await uploads.put(view, number, data[:C])
 
-    async def test_beyond_ten_thousand_parts_is_refused(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=None)
+    async def test_beyond_ten_thousand_parts_is_refused(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=None)
         with pytest.raises(UploadTooLarge):
-            await desk.put(view, 20_001, data[:C])
+            await uploads.put(view, 20_001, data[:C])
         with pytest.raises(UploadTooLarge):
-            await desk.put(view, 20_000, data[:C])
+            await uploads.put(view, 20_000, data[:C])
 
-    async def test_of_an_upload_that_nobody_started_is_refused(self, desk: Desk) -> None:
+    async def test_of_an_upload_that_nobody_started_is_refused(
+        self, uploads: UploadServices
+    ) -> None:
         with pytest.raises(UploadNotFound):
-            await desk.service.put_chunk("nobody", 0, in_pieces(b"x"), holder="key")
+            await uploads.service.put_chunk("nobody", 0, in_pieces(b"x"), holder="key")
 
     async def test_says_how_safe_it_is_and_waits_for_what_is_asked(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=len(data))
-        assert (await desk.put(view, 0, data[:C])).safety is Safety.MEMORY
+        view = await uploads.start(size=len(data))
+        assert (await uploads.put(view, 0, data[:C])).safety is Safety.MEMORY
         for wanted in (Safety.DISK, Safety.REPLICA):
             with pytest.raises(DurabilityUnavailable):
-                await desk.put(view, 1, data[C : 2 * C], safety=wanted)
+                await uploads.put(view, 1, data[C : 2 * C], safety=wanted)
 
 
 class TestTheBudget:
-    async def test_refuses_a_new_part_and_says_what_has_room(self, desk: Desk, data: bytes) -> None:
+    async def test_refuses_a_new_part_and_says_what_has_room(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
         """64 MiB for all, 32 for the key: four parts of 8 MiB can be begun."""
-        view = await desk.start(size=50 * MIB)
+        view = await uploads.start(size=50 * MIB)
         for part in range(4):
-            await desk.put(view, part * 2, data[:C])
+            await uploads.put(view, part * 2, data[:C])
         with pytest.raises(BudgetFull) as refusal:
-            await desk.put(view, 8, data[:C])
+            await uploads.put(view, 8, data[:C])
         assert refusal.value.missing == tuple(Range(n, n) for n in (1, 3, 5, 7))
         assert refusal.value.after > 0
-        await desk.put(view, 1, data[:C])
-        await desk.work()
-        await desk.put(view, 8, data[:C])
+        await uploads.put(view, 1, data[:C])
+        await uploads.work()
+        await uploads.put(view, 8, data[:C])
 
 
 class TestAnEnd:
     async def test_aborted_leaves_nothing(
-        self, desk: Desk, data: bytes, server: EmbeddedServer, options: UploadsOptions
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer, options: UploadsOptions
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
         for _ in range(2):
-            await desk.service.abort(view.upload.upload_id)
-        assert await desk.status(view) is Status.ABORTED
-        assert [it async for it in desk.store.list_multiparts()] == []
+            await uploads.service.abort(view.upload.upload_id)
+        assert await uploads.status(view) is Status.ABORTED
+        assert [multipart async for multipart in uploads.store.list_multiparts()] == []
         assert server.ask("KEYS", "upload:*:chunks:*") == []
-        assert await desk.lifecycle.records.budget.used() == 0
+        assert await uploads.lifecycle.records.budget.used() == 0
         with pytest.raises(UploadGone):
-            await desk.put(view, 4, data[4 * C :])
-        for ask in (desk.service.missing, desk.service.complete, desk.service.resume):
+            await uploads.put(view, 4, data[4 * C :])
+        for ask in (uploads.service.missing, uploads.service.complete, uploads.service.resume):
             with pytest.raises(UploadGone):
                 await ask(view.upload.upload_id)
 
-    async def test_of_a_completed_one_can_t_be_undone(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=C)
-        await desk.send(view, data[:C])
-        await desk.work()
+    async def test_of_a_completed_one_can_t_be_undone(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=C)
+        await uploads.send(view, data[:C])
+        await uploads.work()
         with pytest.raises(UploadConflict):
-            await desk.service.abort(view.upload.upload_id)
+            await uploads.service.abort(view.upload.upload_id)
         with pytest.raises(UploadNotFailed):
-            await desk.service.resume(view.upload.upload_id)
+            await uploads.service.resume(view.upload.upload_id)
         with pytest.raises((UploadEnded, ChunkInvalid)):
-            await desk.put(view, 1, data[:C])
+            await uploads.put(view, 1, data[:C])
 
-    async def test_with_chunks_missing_is_refused(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=len(data))
-        await desk.put(view, 2, data[2 * C : 3 * C])
+    async def test_with_chunks_missing_is_refused(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=len(data))
+        await uploads.put(view, 2, data[2 * C : 3 * C])
         with pytest.raises(UploadIncomplete) as refusal:
-            await desk.service.complete(view.upload.upload_id)
+            await uploads.service.complete(view.upload.upload_id)
         assert refusal.value.missing == (Range(0, 1), Range(3, 4))
 
     async def test_comes_by_itself_when_nobody_has_heard_of_it(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.put(view, 0, data[:C])
-        assert not await desk.lifecycle.expire(view.upload)
+        view = await uploads.start(size=len(data))
+        await uploads.put(view, 0, data[:C])
+        assert not await uploads.lifecycle.expire(view.upload)
         server.ask("FLUSHALL")
-        assert await desk.lifecycle.expire(view.upload)
-        assert await desk.status(view) is Status.EXPIRED
+        assert await uploads.lifecycle.expire(view.upload)
+        assert await uploads.status(view) is Status.EXPIRED

@@ -5,18 +5,18 @@ done again and again: at call k the answer is lost, or the process dies, before 
 had its effect. Whatever it is, a client that repeats what failed, a worker that is given the job
 again and the sweep bring it to its end: once, whole, and nothing left.
 
-TOWPATH_UPLOAD_STEPS=all tries every way at each step, also at those that change little.
+TOWPATH_UPLOAD_STEPS=all tries every kind of fault at each step, also at those that change little.
 """
 
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk, in_pieces
+from tests.apps.uploads.uploading import UploadServices, in_pieces
 from towpath.apps.uploads import model, pieces, records
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
@@ -43,18 +43,19 @@ TELLING = (
     "SpaceRecord.commit",
     "Engine.submit",
 )
-"""Steps at which each way is tried always."""
+"""Steps at which each kind of fault is tried always."""
 EACH = (
     "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.place SpaceRecord.commit"
     " Engine.submit Ledger.decide"
 )
 IN_PARTS = f"{EACH} SpaceRecord.extend DirectoryStore.put_part DirectoryStore.complete"
+TOGETHER_IN_PARTS = f"{EACH} DirectoryStore.put_part DirectoryStore.complete"
 WHOLE = f"{EACH} DirectoryStore.put"
 """What is among the steps of a file in parts, and of one that is an object at once."""
 STORE = ("put", "begin_multipart", "put_part", "complete", "abort", "head", "delete", "list_parts")
 
 
-class Way(StrEnum):
+class FaultKind(StrEnum):
     """What happens at the call."""
 
     LOST_BEFORE = "the call is not made"
@@ -67,18 +68,18 @@ class Died(BaseException):
     """The process is dead: nothing of it goes on, not even what it does at its end."""
 
 
-class Faults:
+class CallFaults:
     """Counts calls, and lets one go wrong."""
 
-    now: ClassVar["Faults"]
+    now: ClassVar["CallFaults"]
 
     def __init__(self) -> None:
         self.calls: list[str] = []
-        self.at, self.way = -1, Way.LOST_BEFORE
+        self.at, self.fault = -1, FaultKind.LOST_BEFORE
         self.dead = False
 
-    def plant(self, at: int, way: Way) -> None:
-        self.calls, self.at, self.way, self.dead = [], at, way, False
+    def plant(self, at: int, fault: FaultKind) -> None:
+        self.calls, self.at, self.fault, self.dead = [], at, fault, False
 
     async def call(self, name: str, error: Exception, do: Callable[[], Awaitable[Any]]) -> Any:
         if self.dead:
@@ -86,22 +87,22 @@ class Faults:
         self.calls.append(name)
         if len(self.calls) - 1 != self.at:
             return await do()
-        if self.way in (Way.LOST_AFTER, Way.DIES_AFTER):
+        if self.fault in (FaultKind.LOST_AFTER, FaultKind.DIES_AFTER):
             await do()
-        if self.way in (Way.DIES_BEFORE, Way.DIES_AFTER):
+        if self.fault in (FaultKind.DIES_BEFORE, FaultKind.DIES_AFTER):
             self.dead = True
             raise Died
         raise error
 
 
 @pytest.fixture
-def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
+def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
     """Every call goes through it; and parts are small, so that a run takes no time."""
     monkeypatch.setattr(model, "LEAST_PART", 2 * C)
     monkeypatch.setattr(port, "LEAST_PART", C)
     for module in (pieces, records):
         monkeypatch.setattr(module, "PIECE", C // 2)
-    Faults.now = found = Faults()
+    CallFaults.now = found = CallFaults()
 
     def counted(kind: type, name: str, error: Exception) -> None:
         real = getattr(kind, name)
@@ -109,7 +110,7 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> Faults:
         async def call(own: Any, *args: Any, **more: Any) -> Any:
             word = args[0] if name in ("run", "read") and kind is SpaceRecord else name
             told = f"{kind.__name__}.{word}"
-            return await Faults.now.call(told, error, lambda: real(own, *args, **more))
+            return await CallFaults.now.call(told, error, lambda: real(own, *args, **more))
 
         monkeypatch.setattr(kind, name, call)
 
@@ -129,11 +130,13 @@ def options(tmp_path: Path) -> UploadsOptions:
     return UploadsOptions(directory=tmp_path / "objects", budget=32 * MIB)
 
 
-class Run:
+class UploadRun:
     """A client, a server and a worker, each of which does again what failed."""
 
-    def __init__(self, desk: Desk, faults: Faults, data: bytes) -> None:
-        self.desk, self.faults, self.data = desk, faults, data
+    def __init__(
+        self, uploads: UploadServices, faults: CallFaults, data: bytes, sends: Sequence[range]
+    ) -> None:
+        self.uploads, self.faults, self.data, self.sends = uploads, faults, data, sends
 
     async def again(self, do: Callable[[], Awaitable[Any]]) -> Any:
         """Do it until it works: the fault is there once."""
@@ -146,13 +149,13 @@ class Run:
 
     async def upload(self, name: str) -> str:
         """An upload from its start to its end."""
-        service = self.desk.service
+        service = self.uploads.service
         checksum = Checksum.of(Algorithm.CRC32C, [self.data])
         new = NewUpload(name=name, size=len(self.data), chunk_size=C, checksum=checksum)
         view, _ = await self.again(lambda: service.start(new, owner="k", idempotency_key=name))
         upload = view.upload.upload_id
-        for number in (2, 0, 1) if len(self.data) > C else (0,):
-            await self.again(lambda n=number: self.put(upload, n))
+        for numbers in self.sends:
+            await self.again(lambda n=numbers: self.put(upload, n))
         for _ in range(6):
             await self.work()
             status = (await self.again(lambda: service.status(upload))).status
@@ -160,24 +163,29 @@ class Run:
                 break
             assert status is not Status.FAILED
             await self.again(lambda: service.sweeping.once(older=ZERO))
-            for it in await self.again(lambda: service.missing(upload)):
-                for number in range(it.first, it.last + 1):
-                    await self.again(lambda n=number: self.put(upload, n))
+            for gap in await self.again(lambda: service.missing(upload)):
+                for number in range(gap.first, gap.last + 1):
+                    await self.again(lambda n=number: self.put(upload, range(n, n + 1)))
         return upload
 
-    async def put(self, upload: str, number: int) -> None:
-        chunk = self.data[number * C : number * C + C]
-        await self.desk.service.put_chunk(
-            upload, number, in_pieces(chunk), holder="k", length=len(chunk)
+    async def put(self, upload: str, numbers: range) -> None:
+        body = self.data[numbers.start * C : numbers.stop * C]
+        await self.uploads.service.put_chunk(
+            upload,
+            numbers[0],
+            in_pieces(body),
+            holder="k",
+            count=len(numbers),
+            length=len(body),
         )
 
     async def work(self) -> None:
-        engine = self.desk.engine
+        engine = self.uploads.engine
         while leases := await engine.claim(UPLOADS, worker="w", lease=seconds(60), count=10):
             for lease in leases:
                 ctx = Context(lease, handler="uploads", time_limit=seconds(60), tell=lambda _: None)
                 try:
-                    await self.desk.storing.work(lease.payload, ctx)
+                    await self.uploads.storing.work(lease.payload, ctx)
                 except (TowpathError, Retry, Died):
                     self.faults.dead = False
                     await engine.release(lease)
@@ -186,38 +194,49 @@ class Run:
 
     async def check(self, upload: str, server: EmbeddedServer) -> None:
         """It is completed, once, with the right bytes, and nothing is left."""
-        view = await self.desk.service.status(upload)
+        view = await self.uploads.service.status(upload)
         assert view.status is Status.COMPLETED
-        assert await self.desk.content(view) == self.data
-        events = [it for it in await self.desk.events() if it["upload_id"] == upload]
+        assert await self.uploads.content(view) == self.data
+        events = [event for event in await self.uploads.events() if event["upload_id"] == upload]
         assert len(events) == 1
-        await self.desk.service.sweeping.once(older=ZERO)
-        assert [it async for it in self.desk.store.list_multiparts()] == []
-        assert await self.desk.lifecycle.records.budget.used() == 0
+        await self.uploads.service.sweeping.once(older=ZERO)
+        assert [multipart async for multipart in self.uploads.store.list_multiparts()] == []
+        assert await self.uploads.lifecycle.records.budget.used() == 0
         assert server.ask("KEYS", f"upload:{{{upload}}}:chunks:*") == []
         for key in cast("list[bytes]", server.ask("KEYS", f"upload:{{{upload}}}:*")):
             assert cast("int", server.ask("PTTL", key.decode())) > 0, key
 
 
+ALONE = (range(2, 3), range(1), range(1, 2))
+TOGETHER = (range(2, 3), range(2))
+"""In which order chunks are sent, and which of them in one request."""
+
+
 @pytest.mark.parametrize(
-    ("data", "needed"), [(DATA, IN_PARTS), (DATA[: C // 2], WHOLE)], ids=["in parts", "whole"]
+    ("sends", "needed"),
+    [(ALONE, IN_PARTS), (TOGETHER, TOGETHER_IN_PARTS), (ALONE[1:2], WHOLE)],
+    ids=["in parts", "in parts, two chunks together", "whole"],
 )
 async def test_a_fault_at_each_step_leaves_one_whole_object(
-    desk: Desk, faults: Faults, server: EmbeddedServer, data: bytes, needed: str
+    uploads: UploadServices,
+    faults: CallFaults,
+    server: EmbeddedServer,
+    sends: Sequence[range],
+    needed: str,
 ) -> None:
-    run = Run(desk, faults, data)
+    run = UploadRun(uploads, faults, DATA if len(sends) > 1 else DATA[: C // 2], sends)
     await run.check(await run.upload("plain"), server)
-    faults.plant(-1, Way.LOST_BEFORE)
+    faults.plant(-1, FaultKind.LOST_BEFORE)
     await run.upload("counted")
     steps = list(faults.calls)
     assert set(needed.split()) <= set(steps)
     for at, step in enumerate(steps):
         every = ALL or step.startswith(TELLING)
-        for way in list(Way) if every else [list(Way)[at % len(Way)]]:
-            faults.plant(at, way)
+        for fault in list(FaultKind) if every else [list(FaultKind)[at % len(FaultKind)]]:
+            faults.plant(at, fault)
             try:
-                upload = await run.upload(f"{at} {way}")
-                faults.plant(-1, way)
+                upload = await run.upload(f"{at} {fault}")
+                faults.plant(-1, fault)
                 await run.check(upload, server)
             except AssertionError as error:
-                raise AssertionError(f"step {at}, {step}: {way}") from error
+                raise AssertionError(f"step {at}, {step}: {fault}") from error

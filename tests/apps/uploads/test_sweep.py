@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.apps.uploads.uploading import Desk, change
+from tests.apps.uploads.uploading import UploadServices, change
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
@@ -18,179 +18,181 @@ from towpath.errors import ServerUnreachable
 C = 4 * MIB
 
 
-async def multiparts(desk: Desk) -> list[str]:
-    return [it.key async for it in desk.store.list_multiparts()]
+async def multiparts(uploads: UploadServices) -> list[str]:
+    return [multipart.key async for multipart in uploads.store.list_multiparts()]
 
 
 class TestWhatStandsStill:
     async def test_between_its_chunk_and_its_job_goes_on(
-        self, desk: Desk, data: bytes, monkeypatch: pytest.MonkeyPatch
+        self, uploads: UploadServices, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        view = await desk.start(size=2 * C)
+        view = await uploads.start(size=2 * C)
 
         async def dies(_: Work) -> None:
             raise ServerUnreachable("gone")
 
         with monkeypatch.context() as patch:
-            patch.setattr(desk.lifecycle, "submit", dies)
-            await desk.put(view, 0, data[:C])
+            patch.setattr(uploads.lifecycle, "submit", dies)
+            await uploads.put(view, 0, data[:C])
             with pytest.raises(ServerUnreachable):
-                await desk.put(view, 1, data[C : 2 * C])
-        await desk.work()
-        assert await desk.status(view) is Status.UPLOADING
-        swept = await desk.service.sweeping.once(older=ZERO)
+                await uploads.put(view, 1, data[C : 2 * C])
+        await uploads.work()
+        assert await uploads.status(view) is Status.UPLOADING
+        swept = await uploads.service.sweeping.once(older=ZERO)
         assert (swept.looked_at, swept.chunks_queued) == (1, 2)
-        await desk.work()
-        assert await desk.content(view) == data[: 2 * C]
+        await uploads.work()
+        assert await uploads.content(view) == data[: 2 * C]
 
     async def test_that_redis_has_lost_is_rebuilt_and_completed(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=4 * C)
-        await desk.send(view, data[: 4 * C])
-        await desk.work(parts_only=True)
+        view = await uploads.start(size=4 * C)
+        await uploads.send(view, data[: 4 * C])
+        await uploads.work(parts_only=True)
         server.ask("FLUSHALL")
-        await desk.service.sweeping.once()
-        await desk.work()
-        assert await desk.content(view) == data[: 4 * C]
-        assert len(await desk.events()) == 1
+        await uploads.service.sweeping.once()
+        await uploads.work()
+        assert await uploads.content(view) == data[: 4 * C]
+        assert len(await uploads.events()) == 1
 
     async def test_whose_job_has_died_fails_and_can_be_resumed(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=2 * C)
-        await desk.send(view, data[: 2 * C])
-        [lease] = await desk.engine.claim(UPLOADS, worker="w", lease=seconds(60))
-        await desk.engine.bury(lease, "its worker died")
-        await desk.service.sweeping.once(older=ZERO)
-        now = await desk.service.status(view.upload.upload_id)
+        view = await uploads.start(size=2 * C)
+        await uploads.send(view, data[: 2 * C])
+        [lease] = await uploads.engine.claim(UPLOADS, worker="w", lease=seconds(60))
+        await uploads.engine.bury(lease, "its worker died")
+        await uploads.service.sweeping.once(older=ZERO)
+        now = await uploads.service.status(view.upload.upload_id)
         assert now.status is Status.FAILED
         assert "its worker died" in now.fields["error_message"]
-        assert (await desk.engine.inspect.counts(UPLOADS)).dead == 0
-        await desk.service.resume(view.upload.upload_id)
-        await desk.work()
-        assert await desk.content(view) == data[: 2 * C]
+        assert (await uploads.engine.inspect.counts(UPLOADS)).dead == 0
+        await uploads.service.resume(view.upload.upload_id)
+        await uploads.work()
+        assert await uploads.content(view) == data[: 2 * C]
 
     async def test_without_its_bytes_is_missing_them_again(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.put(view, 0, data[:C])
+        view = await uploads.start(size=len(data))
+        await uploads.put(view, 0, data[:C])
         server.ask("DEL", f"upload:{{{view.upload.upload_id}}}:chunks:0")
-        await desk.service.sweeping.once(older=ZERO)
-        fields, _ = await desk.lifecycle.records.state(view.upload.upload_id).look()
+        await uploads.service.sweeping.once(older=ZERO)
+        fields, _ = await uploads.lifecycle.records.state(view.upload.upload_id).look()
         assert fields["received_chunks"] == "0"
 
-    async def test_but_is_heard_of_is_left_alone(self, desk: Desk, data: bytes) -> None:
-        view = await desk.start(size=2 * C)
-        await desk.put(view, 0, data[:C])
-        await change(desk, view, deadline=0)
-        swept = await desk.service.sweeping.once()
+    async def test_but_is_heard_of_is_left_alone(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=2 * C)
+        await uploads.put(view, 0, data[:C])
+        await change(uploads, view, deadline=0)
+        swept = await uploads.service.sweeping.once()
         assert (swept.expired, swept.looked_at) == (0, 1)
-        row = await desk.lifecycle.row(view.upload.upload_id)
+        row = await uploads.lifecycle.row(view.upload.upload_id)
         assert row.deadline > view.upload.created_at
 
 
 class TestWhatWasGivenUp:
     async def test_by_its_client_expires_and_leaves_nothing(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
-        assert await multiparts(desk)
-        await change(desk, view, deadline=0)
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
+        assert await multiparts(uploads)
+        await change(uploads, view, deadline=0)
         server.ask("HSET", f"upload:{{{view.upload.upload_id}}}:state", "updated_at", "0")
-        swept = await desk.service.sweeping.once(older=ZERO)
+        swept = await uploads.service.sweeping.once(older=ZERO)
         assert (swept.expired, swept.deleted) == (1, 1)
-        assert await desk.status(view) is Status.EXPIRED
-        assert await multiparts(desk) == []
+        assert await uploads.status(view) is Status.EXPIRED
+        assert await multiparts(uploads) == []
         assert server.ask("KEYS", "upload:*:chunks:*") == []
-        assert await desk.lifecycle.records.budget.used() == 0
-        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 0
+        assert await uploads.lifecycle.records.budget.used() == 0
+        assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 0
 
     async def test_while_it_had_failed_expires_too(
-        self, desk: Desk, data: bytes, server: EmbeddedServer
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
-        await desk.lifecycle.fail(view.upload.upload_id, 1, "no luck")
-        await change(desk, view, deadline=0)
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
+        await uploads.lifecycle.fail(view.upload.upload_id, 1, "no luck")
+        await change(uploads, view, deadline=0)
         server.ask("FLUSHALL")
-        assert (await desk.service.sweeping.once()).expired == 1
-        assert await multiparts(desk) == []
+        assert (await uploads.service.sweeping.once()).expired == 1
+        assert await multiparts(uploads) == []
 
     async def test_while_the_store_was_away_is_removed_when_it_is_back(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
-        desk.faults.before["abort"] = StoreUnreachable("no answer")
-        await desk.service.abort(view.upload.upload_id)
-        assert await desk.status(view) is Status.ABORTED
-        swept = await desk.service.sweeping.once(older=ZERO, store_too=False)
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
+        uploads.faults.before["abort"] = StoreUnreachable("no answer")
+        await uploads.service.abort(view.upload.upload_id)
+        assert await uploads.status(view) is Status.ABORTED
+        swept = await uploads.service.sweeping.once(older=ZERO, store_too=False)
         assert (swept.deleted, swept.troubles) == (0, 1)
-        desk.faults.before.clear()
-        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 1
-        assert await multiparts(desk) == []
+        uploads.faults.before.clear()
+        assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 1
+        assert await multiparts(uploads) == []
 
     async def test_and_was_completed_in_the_store_behind_it_is_removed(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
         """A worker that dies between the object and the row, while somebody aborts."""
-        view = await desk.start(size=C)
-        await desk.send(view, data[:C])
-        await desk.service.abort(view.upload.upload_id)
-        await desk.store.put(view.upload.s3_key, [data[:C]])
-        assert (await desk.service.sweeping.once(older=ZERO)).deleted == 1
+        view = await uploads.start(size=C)
+        await uploads.send(view, data[:C])
+        await uploads.service.abort(view.upload.upload_id)
+        await uploads.store.put(view.upload.s3_key, [data[:C]])
+        assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 1
         with pytest.raises(ObjectNotFound):
-            await desk.store.head(view.upload.s3_key)
+            await uploads.store.head(view.upload.s3_key)
 
 
 class TestWhatNoRecordKnows:
     async def test_is_aborted_in_the_store_and_others_are_not(
-        self, desk: Desk, data: bytes
+        self, uploads: UploadServices, data: bytes
     ) -> None:
-        view = await desk.start(size=len(data))
-        await desk.send(view, data[: 3 * C])
-        await desk.work()
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
         twice, nobody = view.upload.s3_key, "connectors/c/" + "0" * 8 + "-0000" * 3 + "-" + "0" * 12
         for key in (twice, nobody, "somebody/else"):
-            await desk.store.begin_multipart(key, upload="x")
-        assert (await desk.service.sweeping.once()).orphans == 0  # they may be written down yet
-        assert (await desk.service.sweeping.once(older=ZERO)).orphans == 2
-        assert sorted(await multiparts(desk)) == sorted([twice, "somebody/else"])
-        await desk.send(view, data)
-        await desk.work()
-        assert await desk.content(view) == data
+            await uploads.store.begin_multipart(key, upload="x")
+        assert (await uploads.service.sweeping.once()).orphans == 0  # they may be written down yet
+        assert (await uploads.service.sweeping.once(older=ZERO)).orphans == 2
+        assert sorted(await multiparts(uploads)) == sorted([twice, "somebody/else"])
+        await uploads.send(view, data)
+        await uploads.work()
+        assert await uploads.content(view) == data
 
-    async def test_waits_while_the_store_is_away(self, desk: Desk) -> None:
-        class Away:
+    async def test_waits_while_the_store_is_away(self, uploads: UploadServices) -> None:
+        class AwayStore:
             async def list_multiparts(self) -> Any:
                 raise StoreUnreachable("no answer")
                 yield
 
-        sweep = Sweep(desk.lifecycle)
-        sweep._stores = lambda: [cast("ObjectStore", Away())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
+        sweep = Sweep(uploads.lifecycle)
+        sweep._stores = lambda: [cast("ObjectStore", AwayStore())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         assert (await sweep.once()).troubles == 1
 
-    async def test_of_the_budget_is_released(self, desk: Desk, data: bytes) -> None:
+    async def test_of_the_budget_is_released(self, uploads: UploadServices, data: bytes) -> None:
         """A worker that dies between the part and its room."""
-        view = await desk.start(size=len(data))
-        budget = desk.lifecycle.records.budget
+        view = await uploads.start(size=len(data))
+        budget = uploads.lifecycle.records.budget
         await budget.reserve(view.upload.upload_id, 2, holder="key", size=8 * MIB)
-        await desk.put(view, 0, data[:C])
-        assert (await desk.service.sweeping.once()).released == 0
+        await uploads.put(view, 0, data[:C])
+        assert (await uploads.service.sweeping.once()).released == 0
         await budget.renew(view.upload.upload_id, [2])
-        assert (await desk.service.sweeping.once()).released == 1
+        assert (await uploads.service.sweeping.once()).released == 1
         assert await budget.used() == 8 * MIB
 
 
 class TestSeveralServers:
-    async def test_take_turns_and_all_know_what_was_counted(self, desk: Desk) -> None:
-        turns = desk.lifecycle.records.turns
+    async def test_take_turns_and_all_know_what_was_counted(self, uploads: UploadServices) -> None:
+        turns = uploads.lifecycle.records.turns
         assert await turns.take("a", lasts=seconds(60)) == (True, 0)
         await turns.note(7)
         assert await turns.take("b", lasts=seconds(60)) == (False, 7)
@@ -198,20 +200,20 @@ class TestSeveralServers:
 
 
 async def test_after_everything_only_what_is_known_remains(
-    desk: Desk, data: bytes, server: EmbeddedServer, options: UploadsOptions
+    uploads: UploadServices, data: bytes, server: EmbeddedServer, options: UploadsOptions
 ) -> None:
     """With all uploads ended and the clock past all windows, no key remains but fixed ones."""
-    done, aborted = await desk.start(size=len(data)), await desk.start(size=len(data))
-    await desk.send(done, data)
-    await desk.work()
-    await desk.send(aborted, data[: 3 * C])
-    await desk.work()
-    await desk.service.abort(aborted.upload.upload_id)
-    await desk.service.sweeping.once(older=ZERO)
+    done, aborted = await uploads.start(size=len(data)), await uploads.start(size=len(data))
+    await uploads.send(done, data)
+    await uploads.work()
+    await uploads.send(aborted, data[: 3 * C])
+    await uploads.work()
+    await uploads.service.abort(aborted.upload.upload_id)
+    await uploads.service.sweeping.once(older=ZERO)
     for view in (done, aborted):
         found = cast("list[bytes]", server.ask("KEYS", f"*{view.upload.upload_id}*"))
         names = {key.decode().split(":")[2] for key in found}
         assert not names & {"chunks", "staging", "held", "pending", "fill", "turns"}, names
         assert all(cast("int", server.ask("PTTL", key.decode())) > 0 for key in found)
-    assert await desk.lifecycle.records.budget.used() == 0
-    assert await desk.service.missing(done.upload.upload_id) == [] != [Range(0, 0)]
+    assert await uploads.lifecycle.records.budget.used() == 0
+    assert await uploads.service.missing(done.upload.upload_id) == [] != [Range(0, 0)]

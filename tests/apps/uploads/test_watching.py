@@ -51,7 +51,7 @@ class TestWatching:
             told.setdefault(words[2].split(":")[1], []).append(json.loads(words[3]))
             assert words[2] in ("upload:chunk:received", f"upload:progress:{found['upload_id']}")
         writer.close()
-        assert [sorted(it) for it in told["chunk"]] == [
+        assert [sorted(message) for message in told["chunk"]] == [
             ["chunk_number", "is_last", "timestamp", "upload_id"]
         ] * 2
         assert told["progress"][-1] == {

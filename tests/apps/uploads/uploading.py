@@ -12,6 +12,7 @@ from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
 from towpath.apps.uploads.receiving import ChunkReceipt
 from towpath.apps.uploads.service import UploadService, View
+from towpath.apps.uploads.states import NewChunk, Put, UploadState
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.clock import hours, seconds
@@ -66,13 +67,24 @@ def digest_of(data: bytes) -> bytes:
     return Checksum.of(Algorithm.CRC64NVME, [data]).raw
 
 
+async def put_one(
+    state: UploadState, number: int, data: bytes, token: str, *, last: bool = False, most: int = 100
+) -> Put:
+    """A staged chunk counts."""
+    chunk = NewChunk(number, len(data), digest_of(data), token)
+    puts, refusal = await state.put([chunk], last=last, most=most)
+    if refusal is not None:
+        raise refusal
+    return puts[0]
+
+
 async def in_pieces(data: bytes, size: int = 300_000) -> AsyncIterator[bytes]:
     """A body as it comes from a socket."""
     for at in range(0, len(data), size):
         yield data[at : at + size]
 
 
-class Desk:
+class UploadServices:
     """The service, and a worker that works when it is told to."""
 
     def __init__(
@@ -85,7 +97,7 @@ class Desk:
         chunks: Engine | None = None,
     ) -> None:
         self.engine, self.ledger = engine, ledger
-        self.store = self.faults = Faulty(store)
+        self.store = self.faults = FaultyStore(store)
         self.lifecycle = Lifecycle(
             engine=lambda: engine,
             chunks=lambda: chunks or engine,
@@ -163,7 +175,7 @@ class Desk:
         return await self.ledger.read(read)
 
 
-class Faulty:
+class FaultyStore:
     """A store in trouble: calls fail as they are told to, before or after they have an effect."""
 
     def __init__(self, store: ObjectStore) -> None:
@@ -171,7 +183,7 @@ class Faulty:
         self.before: dict[str, Exception] = {}
         self.after: dict[str, Exception] = {}
 
-    def at(self, bucket: str) -> "Faulty":
+    def at(self, bucket: str) -> "FaultyStore":
         return self
 
     def __getattr__(self, name: str) -> Any:
@@ -188,7 +200,7 @@ class Faulty:
         return faulty
 
 
-async def change(desk: Desk, view: View, **values: int) -> None:
+async def change(uploads: UploadServices, view: View, **values: int) -> None:
     """Write into a row what time would."""
     words = ", ".join(f"{name} = {value}" for name, value in values.items())
     sql = f"UPDATE towpath_uploads_documents SET {words} WHERE upload_id = ?"  # noqa: S608
@@ -196,4 +208,4 @@ async def change(desk: Desk, view: View, **values: int) -> None:
     def write(connection: Any) -> None:
         connection.exec_driver_sql(sql, (view.upload.upload_id,))
 
-    await desk.ledger.write(write)
+    await uploads.ledger.write(write)

@@ -77,17 +77,17 @@ def main(words: Sequence[str]) -> None:
     beside = Path(words[words.index("--beside") + 1]) if "--beside" in words else None
     found = figures(beside)
     if "--json" in words:
-        told = [asdict(it) | {"reached": it.reached} for it in found]
+        told = [asdict(figure) | {"reached": figure.reached} for figure in found]
         sys.stdout.write(json.dumps(told, indent=1) + "\n")
         return
     sys.stdout.write(f"{'figure':<42} {'is':>8}    {'at most':>8}\n")
-    for it in found:
-        most = "" if it.most is None else f"{it.most:>8,}"
-        verdict = {None: "", True: "reached", False: "not reached"}[it.reached]
-        line = f"{it.name:<42} {it.value:>8,} {it.unit:<2} {most:>8}  {verdict}"
+    for figure in found:
+        most = "" if figure.most is None else f"{figure.most:>8,}"
+        verdict = {None: "", True: "reached", False: "not reached"}[figure.reached]
+        line = f"{figure.name:<42} {figure.value:>8,} {figure.unit:<2} {most:>8}  {verdict}"
         sys.stdout.write(line.rstrip() + "\n")
         if "--names" in words:
-            sys.stdout.writelines(f"    {name}\n" for name in it.names)
+            sys.stdout.writelines(f"    {name}\n" for name in figure.names)
 
 
 if __name__ == "__main__":

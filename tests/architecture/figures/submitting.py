@@ -19,7 +19,7 @@ _WARM = 20
 
 
 @dataclass
-class Way:
+class SubmitPath:
     """How a submit gets to the socket."""
 
     frames: list[str] = field(default_factory=list)
@@ -28,13 +28,13 @@ class Way:
     """Entered before, in whatever order."""
 
 
-def measured() -> Way:
+def measured() -> SubmitPath:
     """On a real server, with the event loop of Python itself: its sockets can be seen at work."""
     with EmbeddedServer() as server, watched_tasks():
         return asyncio.run(_measured(server.url))
 
 
-async def _measured(url: str) -> Way:
+async def _measured(url: str) -> SubmitPath:
     app = Towpath(url)
 
     @app.handler("figures")
@@ -47,15 +47,15 @@ async def _measured(url: str) -> Way:
         return await asyncio.create_task(_watched(thumbnail))
 
 
-async def _watched(handler: Any) -> Way:
-    way, tasks = Way(), mark()
+async def _watched(handler: Any) -> SubmitPath:
+    taken, tasks = SubmitPath(), mark()
 
     def see(frame: FrameType, event: str, what: Any) -> None:
         if event == "call" and is_ours(frame) and asyncio.current_task() in tasks:
-            way.modules.add(shown(Path(frame.f_code.co_filename)))
+            taken.modules.add(shown(Path(frame.f_code.co_filename)))
         elif event == "c_call" and _sends(what):
             sys.setprofile(None)
-            way.frames = nested(tasks, frame)
+            taken.frames = nested(tasks, frame)
 
     call = handler.submit("cat.png")
     sys.setprofile(see)
@@ -63,8 +63,8 @@ async def _watched(handler: Any) -> Way:
         await call
     finally:
         sys.setprofile(None)
-    assert way.frames, "no bytes were seen on their way"
-    return way
+    assert taken.frames, "no bytes were seen on their way"
+    return taken
 
 
 def _sends(what: Any) -> bool:

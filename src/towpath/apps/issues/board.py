@@ -1,4 +1,4 @@
-"""The rows of issues, and the queue that hands them out: changed together, in this order.
+"""Changes of issues: first of the row, then of the queue that hands them out.
 
 A row is changed first, with the job that shows the change on GitHub in the same transaction; then
 the queue is told. What a crash leaves in between is found by `tend`: each row says whether the
@@ -69,7 +69,7 @@ class Revised(NamedTuple):
 
 
 class Board:
-    """All issues that are known, with the queue that hands them out."""
+    """All known issues, and the queue that hands them out."""
 
     def __init__(
         self,

@@ -226,7 +226,7 @@ async def sync(session: Session, *, repository: Wanted = None, wait: Wait = "60s
     synced = msgspec.json.decode(job.result, type=Synced)
     text = (
         f"{synced.repository}  {synced.issues} open, {synced.changed} changed,"
-        f" {synced.repaired} labels mended, {synced.requests} requests"
+        f" {synced.repaired} labels corrected, {synced.requests} requests"
     )
     session.out.answer(msgspec.to_builtins(synced), text)
 
@@ -265,7 +265,7 @@ async def policy(
     handed = sum(1 for _, after in shown if not after.withheld)
     session.out.note(
         f"the policy is valid; of {len(shown)} open issues {handed} are handed out with it,"
-        f" {len(differ)} otherwise than now"
+        f" {len(differ)} differently than now"
     )
 
 

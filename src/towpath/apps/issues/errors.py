@@ -1,4 +1,4 @@
-"""What issues refuse.
+"""Errors of issues.
 
 TowpathError
 ├── IssueNotFound       there is no such issue

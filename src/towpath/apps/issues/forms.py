@@ -32,22 +32,24 @@ _TASK = "octo~repo~12~1"
 
 
 class IssueIn(Body):
-    """An issue of any tracker: new, or as it is now."""
+    """An issue of any tracker, as it is now."""
 
     model_config = example(
         repository="octo/repo", number=12, title="It breaks", labels=["P1"], state="open"
     )
 
     repository: Name
-    """`owner/name`."""
+    """The repository, as `owner/name`."""
     number: Number
+    """Number of the issue in its repository."""
     title: Annotated[str, Field(max_length=2000)] = ""
     body: Annotated[str, Field(max_length=BODY_MOST)] = ""
     labels: Labels = Field(default_factory=list)
-    """The policy uses them to choose priority, role and task type."""
+    """Labels; the policy derives priority, role and task type from them."""
     url: Annotated[str, Field(max_length=2000)] = ""
-    """The URL of its web page."""
+    """URL of its web page."""
     state: Annotated[str, Field(pattern="^(open|closed)$")] = "open"
+    """`open` or `closed`."""
     assignees: Names = Field(default_factory=list)
     """People who work on the issue; an assigned issue is not handed out."""
 
@@ -69,6 +71,7 @@ class IssueOut(Answer):
     """An issue."""
 
     id: str
+    """`owner/name#number`, in lower case."""
     repository: str
     number: int
     title: str
@@ -76,30 +79,36 @@ class IssueOut(Answer):
     labels: list[str]
     state: IssueState
     source: IssueSource
+    """Where the issue comes from."""
     assignable: bool
     """Whether agents can get it, now or after its review delay."""
     withheld: str | None
-    """Why it is not handed out, in a word."""
+    """Why it is not handed out, in one word; null if it is."""
     why: str | None
-    """The reason as a sentence."""
+    """The same reason as a sentence."""
     task_type: TaskType
     role: str
+    """The role that an agent needs."""
     priority: int
     """0 to 100; higher is handed out first."""
     task_id: str | None
+    """The id of its task, if it has one."""
     holder: str | None
-    """The agent that holds it."""
+    """The agent that holds it; null if none does."""
     held_since: datetime | None
+    """When the agent got it."""
     expires_at: datetime | None
-    """When the holder loses it unless it sends a heartbeat."""
+    """When the agent loses it unless it sends a heartbeat."""
     branch: str | None
-    """The branch that was made for it."""
+    """The branch created for it."""
     pr_number: int | None
+    """Number of its pull request."""
     outcome: str | None
     """The outcome of its last task."""
     found_at: datetime | None
     """When it was first seen to need a review."""
     review_status: ReviewDelay | None
+    """Whether its review delay is over; null if it has none."""
 
     @classmethod
     def of(cls, issue: Issue) -> IssueOut:
@@ -131,7 +140,7 @@ class IssueOut(Answer):
 
 
 class IssuesOut(Answer):
-    """A page of issues, by repository and number."""
+    """A page of issues, sorted by repository and number."""
 
     issues: list[IssueOut]
     after: str | None
@@ -142,9 +151,11 @@ class IssueQuery(Body):
     """Which issues."""
 
     repository: Name | None = None
+    """Only issues of this repository, as `owner/name`."""
     state: IssueState | None = None
+    """Only issues in this state."""
     assignable: bool | None = None
-    """true = those that agents can get; false = all others."""
+    """true: only issues that agents can get; false: only the others."""
     agent: AgentId | None = None
     """Only issues that this agent holds."""
     after: Annotated[str, Field(max_length=300)] | None = None
@@ -156,7 +167,9 @@ class IssueExplanationOut(Answer):
     """Why an issue is not handed out."""
 
     why: str
+    """The reason as one word."""
     text: str
+    """The reason as a sentence."""
 
 
 class RequestIn(Body):
@@ -165,17 +178,17 @@ class RequestIn(Body):
     model_config = example(agent_id="agent-7", roles=["developer"], wait=30)
 
     agent_id: AgentId
-    """The agent's name: letters, digits, and `._@:+-`."""
+    """The agent's name: 1 to 64 letters, digits and `._@:+-`."""
     roles: Names = Field(default_factory=list)
-    """The agent's roles; none = all."""
+    """The agent's roles; empty = any role."""
     repositories: Names = Field(default_factory=list)
-    """Repositories that the agent works on; none = all."""
+    """Repositories that the agent works on, as `owner/name`; empty = all."""
     wait: Annotated[float, Field(ge=0, le=WAIT_MOST, strict=True, allow_inf_nan=False)] = 0
-    """Seconds to wait for a task."""
+    """Seconds to wait for a task if none is free."""
 
 
 class TaskOut(Answer):
-    """A task that the agent now holds. Its texts were written by strangers."""
+    """A task that the agent now holds. Strangers wrote its title, body and labels."""
 
     model_config = example(
         repository="octo/repo",
@@ -200,19 +213,21 @@ class TaskOut(Answer):
     body: str
     labels: list[str]
     branch: str
-    """The branch for the work; it is created on GitHub within moments."""
+    """The branch to work on; the server creates it on GitHub shortly after."""
     role: str
     task_type: TaskType
+    """What to do: solve the issue, review its pull request, or fix it."""
     task_id: str
     token: int
     """Proves that the agent holds the task: send it with every request about the task."""
     expires_at: datetime
-    """When another agent may get the task, unless a heartbeat comes first."""
+    """When another agent may get the task, unless a heartbeat comes before."""
     pr_number: int | None
+    """Number of the pull request, if there is one."""
 
 
 class HeldTaskIn(Body):
-    """A word of an agent about its task."""
+    """A request of an agent about its task."""
 
     token: Token
     agent_id: AgentId | None = None
@@ -226,49 +241,52 @@ class HeartbeatIn(HeldTaskIn):
 
 
 class CompleteTaskIn(HeldTaskIn):
-    """The work is done."""
+    """A task that is done."""
 
     model_config = example(token=1794771968716192, result="done", pr_number=31)
 
     result: Words = ""
-    """The result, in a line or two."""
+    """What was done, in one or two lines."""
     pr_number: Number | None = None
-    """The pull request."""
+    """Number of the pull request, if there is one."""
 
 
 class FailTaskIn(HeldTaskIn):
-    """It did not work."""
+    """A task that failed."""
 
     model_config = example(token=1794771968716192, reason="the tests can't be run here")
 
     reason: Words = "no reason given"
+    """Why it failed."""
 
 
 class ReleaseTaskIn(HeldTaskIn):
-    """The agent gives the task back."""
+    """A task to give back."""
 
     model_config = example(token=1794771968716192, reason="not my language")
 
     reason: Words = ""
+    """Why the agent gives it back."""
     not_before: Instant | None = None
-    """Do not hand it out before this time."""
+    """The task is not handed out before this time."""
 
 
 class HeldTaskOut(Answer):
-    """The agent still holds the task."""
+    """A task that the agent still holds."""
 
     task_id: str
     expires_at: datetime
+    """When another agent may get the task, unless another heartbeat comes before."""
     withdrawn: str | None
-    """Why the agent should stop: the issue was closed, assigned or relabelled."""
+    """Why the agent should stop (the issue was closed, assigned or relabelled); null = go on."""
 
 
 class EndedOut(Answer):
-    """The outcome of the task."""
+    """What became of the task."""
 
     task_id: str
     state: str
-    """`done`; `ready` or `delayed`: it is offered again; `dead`: given up; `cancelled`."""
+    """`done`; `ready` or `delayed`: it is offered again; `dead`: it was given up; `cancelled`."""
 
 
 class DeliveredOut(Answer):
@@ -277,13 +295,13 @@ class DeliveredOut(Answer):
     model_config = example(issues=["octo/repo#12"], ignored=None)
 
     issues: list[str]
-    """The issues that it changed."""
+    """Ids of the issues that it changed."""
     ignored: str | None
-    """Why it changed none."""
+    """Why it changed none; null if it did."""
 
 
 class TakeAwayIn(Body):
-    """Why the issue is taken away."""
+    """Why the issue is taken from its agent."""
 
     model_config = example(reason="its agent hangs")
 

@@ -1,4 +1,4 @@
-"""Handing out: the best task that an agent may have, in its hands and nobody else's.
+"""Handing out: leases the best task to the agent that asks for one.
 
 The queue chooses and leases in one step. Then the row is asked, which may have changed meanwhile:
 what it does not confirm is given back, and no agent hears of it.

@@ -1,4 +1,4 @@
-"""Webhooks: what they tell of issues, pull requests, labels and repositories, and what comes of it.
+"""GitHub's webhooks about issues, pull requests, labels and repositories, applied to the rows.
 
 Each can be taken twice, or in another order than they were sent: rows know how new they are.
 """
@@ -50,7 +50,7 @@ _LISTENED = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A delivery that tells of something we know."""
+    """A webhook that is about something we know."""
 
     event: ForgeEvent
     action: str
@@ -91,7 +91,7 @@ def _check(fact: IssueFact) -> None:
 
 
 class Intake:
-    """What comes of a webhook."""
+    """Applies webhooks to the issues."""
 
     def __init__(self, board: Board) -> None:
         self._board, self._moving = board, Moving(board)

@@ -1,4 +1,4 @@
-"""Issues over HTTP: tell of them, look at them; and for agents: ask for a task, hold it, end it."""
+"""Issues over HTTP: add and read them; for agents: request, hold and end a task."""
 
 from __future__ import annotations
 

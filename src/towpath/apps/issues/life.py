@@ -1,5 +1,5 @@
-"""The life of an issue, as changes of its row: told of, judged, held, let go. Nothing else is known
-here: neither database nor queue.
+"""The life of an issue, as changes of its row: added, judged by the policy, held, released. Nothing
+else is known here: neither database nor queue.
 """
 
 from __future__ import annotations

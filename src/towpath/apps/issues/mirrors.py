@@ -1,4 +1,4 @@
-"""What outsiders see in Redis: the document's keys, made from the rows. They decide nothing.
+"""Keys in Redis that other programs read, written from the rows. They decide nothing.
 
 `issue_lock_<id>` is there while an issue is held, and goes by itself when the lease ends;
 `review_delay_<id>` says since when a review waits. Ids are those of issues: `owner/name#12`.
@@ -62,8 +62,8 @@ class Mirrors:
                 .run(
                     "delay",
                     found_at=found.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-                    pr=str(issue.pr_number or ""),
-                    status=str(status),
+                    pr_number=str(issue.pr_number or ""),
+                    review_status=str(status),
                     expiry=_DELAY_KEPT,
                 )
             )

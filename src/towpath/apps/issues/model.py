@@ -1,4 +1,4 @@
-"""What an issue is, what a task is, and what can be known of both."""
+"""Issues and tasks: their values, and the rules for names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class IssueSource(StrEnum):
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """An issue as its tracker tells of it. Raises IssueInvalid for what can't be right.
+    """An issue as its tracker describes it. Raises IssueInvalid for values that are not possible.
 
     Every text was written by a stranger: it is made harmless to show, and is never a command, a
     path or a branch of ours.
@@ -242,7 +242,7 @@ class TaskResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Task(msgspec.Struct, frozen=True, kw_only=True):
-    """A task in an agent's hands."""
+    """A task that an agent holds."""
 
     task_id: str
     token: int

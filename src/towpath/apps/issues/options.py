@@ -17,7 +17,7 @@ from towpath.options import Allowed, Options, Secret
 
 
 class IssuesOptions(Options, frozen=True, kw_only=True):
-    """Issues: where they come from, who gets them, and what GitHub is told."""
+    """Issues: where they come from, who gets them, and what GitHub shows."""
 
     repositories: tuple[str, ...] = ()
     """Repositories whose issues are handed out, as owner/name. None = all that send webhooks."""

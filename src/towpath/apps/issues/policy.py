@@ -73,7 +73,7 @@ class WorkLimits(_Part, frozen=True, kw_only=True):
 
 
 class Showing(_Part, frozen=True, kw_only=True):
-    """What GitHub is told of who holds an issue."""
+    """What GitHub shows of who holds an issue."""
 
     label: str = "in-progress"
     agent_label: str = "agent:{agent}"

@@ -1,4 +1,4 @@
-"""Issues as agents and people see them: told of, asked for, held, completed, looked at."""
+"""The service of issues: add, hand out, hold, complete, read."""
 
 from __future__ import annotations
 

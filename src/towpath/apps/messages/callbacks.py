@@ -1,4 +1,4 @@
-"""Callbacks: an answer goes to the message's URL by a job of its own, whoever answers.
+"""Callbacks: each answer is sent to the message's URL, by a job of its own.
 
 Two jobs per message. The sentry is submitted before the message: it looks from time to time whether
 the message has ended, and then submits the delivery. That alone is enough, after any crash. So that

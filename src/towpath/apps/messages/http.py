@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 from fastapi import APIRouter, Depends, Path, Request, Response
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from towpath.apps.messages.model import MESSAGES, Message, MessagesLoad, MessageState, MessageView
@@ -22,7 +22,7 @@ from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
-from towpath.web.fields import Body, Json, alike, decoded, example, shown
+from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
 from towpath.web.mount import Mount
 from towpath.web.parts import TheSessions, checked, service
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
@@ -70,65 +70,81 @@ class MessageIn(Body):
     model_config = example(user_id="ann", org_id="acme", message="hello", client_id="web")
 
     user_id: Name
-    """The user whose queue it joins: 1 to 512 bytes without control characters, like all names."""
+    """The user whose queue the message joins: 1 to 512 bytes without control characters."""
     org_id: Name
     message: Annotated[str, Field(min_length=1)]
+    """The text of the message."""
     client_id: Name
     client_message_id: Name | None = None
-    """Your own id; the same id of the same user is the same message."""
+    """Your own id; the same id from the same user is the same message."""
     callback_url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)] | None = None
-    """URL that gets the answer, signed: http or https, no private addresses."""
+    """URL that the answer is sent to, with a signature: http or https, no private address."""
     metadata: dict[str, Json] | None = None
-    """Any JSON object; it is passed to consumers and returned with the answer."""
+    """Any JSON object; consumers get it, and it is returned with the answer."""
 
 
-class QueuedOut(BaseModel):
+class QueuedOut(Answer):
+    """A message that is in its user's queue."""
+
     status: Literal["queued"]
     queue_position: int
-    """Among the user's messages that wait: 1 = the next. 0 = a resend of one that waits no more."""
+    """Its place among the user's waiting messages: 1 = next; 0 = it was sent before and no longer
+    waits."""
     message_id: str
 
 
-class UserQueueOut(BaseModel):
+class UserQueueOut(Answer):
+    """A user's queue."""
+
     user_id: str
     queue_length: int
-    """Messages that wait; the one in process does not."""
+    """Number of waiting messages, without the one in process."""
     is_processing: bool
+    """Whether a message of the user is in process."""
     current_message_id: str | None
+    """The message in process, if any."""
 
 
-class HealthOut(BaseModel):
+class HealthOut(Answer):
+    """The state of the message queue."""
+
     status: Literal["healthy", "degraded", "unhealthy"]
     redis_connected: bool
+    """Whether Redis answers."""
     active_queues: int
-    """Users with a message that waits."""
+    """Number of users with a waiting message."""
     messages_processing: int
+    """Number of messages in process."""
 
 
 _OWN_WORDS = {"estimated_wait", "progress", "progress_base64", "answer", "answer_base64"}
 
 
-class MessageOut(BaseModel):
+class MessageOut(Answer):
     """A message as it is now."""
 
     message_id: str
     user_id: str | None
     state: MessageState
     queue_position: int
-    """1 = the next of its user; 0 = it does not wait."""
+    """Its place among the user's waiting messages: 1 = next; 0 = it does not wait."""
     estimated_wait: float | None
-    """Seconds, from how long messages took lately; null while nobody knows."""
+    """Estimated wait in seconds, from recent messages; null = not known."""
     attempts: int
     submitted_at: datetime
     started_at: datetime | None = None
+    """When a consumer got it."""
     ended_at: datetime | None = None
     progress: Json = None
+    """The consumer's last progress note, if it is JSON."""
     progress_base64: str | None = None
+    """The consumer's last progress note, if it is not JSON."""
     answer: Json = None
+    """The answer, if it is JSON."""
     answer_base64: str | None = None
-    """For an answer that is not JSON."""
+    """The answer, if it is not JSON."""
     reason: str | None = None
-    """Why it failed, or why its last attempt did."""
+    """Why the message or its last attempt failed."""
 
     @classmethod
     def of(cls, view: MessageView) -> MessageOut:
@@ -140,10 +156,12 @@ class MessageOut(BaseModel):
         )
 
 
-class CancelledOut(BaseModel):
+class CancelledOut(Answer):
+    """A cancelled message."""
+
     message_id: str
     state: MessageState
-    """`cancelled`, or `processing` if its consumer was asked to stop."""
+    """`cancelled`, or `processing` while its consumer is asked to stop."""
 
 
 # ── sending ──────────────────────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""What a message is, what can be known of one, and how its queues behave."""
+"""Messages: their values, and the options of their queues."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class MessageNotHeld(LeaseError):
 
 
 class Dequeued(NamedTuple):
-    """A message in the caller's hands, for PROCESSING_TTL."""
+    """A message that the caller holds, for PROCESSING_TTL."""
 
     message_id: str
     message_data: str

@@ -1,4 +1,4 @@
-"""Messages as their senders see them: sent, waiting, in process, answered."""
+"""The service of messages: send, read, wait for the answer, cancel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can go wrong with a review beyond what the engine and the ledger say.
+"""Errors of reviews.
 
 FieldInvalid
 ├── TaskInvalid             a task that nobody could review

@@ -1,4 +1,4 @@
-"""What a webhook comes to: a task, or nothing, with the reason.
+"""Webhooks: each becomes a review task, or is ignored with a reason.
 
 A pull request is reviewed when it is opened, reopened, gets new commits or stops being a draft.
 A draft is not: whoever opens one says that it is not to be reviewed yet, and it is told when that

@@ -52,34 +52,34 @@ Branch = Annotated[str, Field(max_length=REF_MOST)]
 
 
 class ReviewIn(Body):
-    """A commit to be reviewed: of a pull request (`number`), or of a branch (`ref`)."""
+    """A commit to review: of a pull request (`number`) or of a branch (`ref`)."""
 
     model_config = example(id="build-4711", repository="octo/repo", number=7, head=_HEAD)
 
     repository: Words
-    """`owner/name`."""
+    """The repository, as `owner/name`."""
     head: Words
     """The full id of the commit."""
     number: Annotated[int, Field(ge=1, le=2**31 - 1, strict=True)] | None = None
-    """The number of the pull request; without it, the review is of a push to `ref`."""
+    """Number of the pull request; without it, the commit is of the branch `ref`."""
     ref: Branch = ""
     """The branch, without `refs/heads/`."""
     target: Branch | None = None
     """The branch that the pull request targets."""
     base: Words | None = None
-    """The commit of the target that the pull request starts from."""
+    """The commit of the target branch that the pull request starts from."""
     before: Words | None = None
-    """The commit that the branch was at before."""
+    """The commit that the branch was at before the push."""
     title: Words = ""
     author: Words = ""
     url: Words = ""
-    """The URL of its web page."""
+    """URL of its web page."""
     clone_url: Words = ""
-    """Where the reviewer can get the repository; http or https, no user and no password."""
+    """URL to clone the repository from: http or https, without user and password."""
     id: Annotated[str, Field(min_length=1, max_length=400)] | None = None
     """Your own id; the same id is the same review."""
     priority: Annotated[int, Field(ge=0, le=100, strict=True)] | None = None
-    """Higher runs first. Without it 100 for a pull request and 50 for a branch."""
+    """0 to 100; higher runs first. Default: 100 for a pull request, 50 for a branch."""
 
     def task(self) -> ReviewTask:
         """What is to be reviewed. Raises TaskInvalid."""
@@ -100,9 +100,9 @@ class ReviewQuery(Body):
     forge: Forge | None = None
     """Only reviews from this forge."""
     repository: Annotated[str, Field(max_length=255)] | None = None
-    """Only this repository: `owner/name`, as the forge writes it."""
+    """Only reviews of this repository: `owner/name`, as the forge writes it."""
     number: Annotated[int, Field(ge=1, le=2**31 - 1)] | None = None
-    """Only this pull request of the repository."""
+    """Only reviews of this pull request."""
     after: Annotated[str, Field(max_length=2048)] | None = None
     """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
@@ -116,7 +116,7 @@ class TakenOut(Answer):
     id: str
     state: ReviewState
     existed: bool
-    """Whether a review of this id existed before."""
+    """Whether the review existed before, under the same id."""
     superseded: list[str]
     """Older reviews of the same pull request or branch, which will not run."""
 
@@ -128,17 +128,25 @@ class ReviewTaskOut(Answer):
     kind: ReviewKind
     repository: str
     head: str
+    """The commit to review."""
     number: int | None
+    """Number of the pull request; null for a push."""
     ref: str
+    """The branch."""
     target: str | None
+    """The branch that the pull request targets."""
     base: str | None
+    """The commit of the target branch that the pull request starts from."""
     before: str | None
+    """The commit that the branch was at before the push."""
     title: str
     author: str
     url: str
     clone_url: str
     action: Action
+    """What happened on the forge."""
     host: str
+    """Host name of the forge."""
 
 
 class CommentOut(Answer):
@@ -164,8 +172,9 @@ class PostingOut(Answer):
     state: ReviewState
     attempts: int
     last_error: str | None
+    """Why the last attempt to post it failed."""
     url: str
-    """The review's URL on the forge, if known."""
+    """URL of the posted review; empty if not known."""
 
 
 class ReviewOut(Answer):
@@ -174,21 +183,23 @@ class ReviewOut(Answer):
     id: str
     state: ReviewState
     task: ReviewTaskOut | None
-    """null if the row in the database is damaged."""
+    """What is reviewed; null if the row in the database is damaged."""
     priority: int
     attempts: int
     last_error: str | None
     """Why the last attempt failed, or `superseded by …`."""
     cancel_requested: bool
+    """Whether it was cancelled while it ran."""
     created_at: datetime
     due_at: datetime | None
     """When the next attempt may run."""
     started_at: datetime | None
+    """When the latest attempt began."""
     finished_at: datetime | None
     review: SaidOut | None
-    """What the reviewer said, once it is COMPLETED. Lists leave it out."""
+    """What the reviewer said, once the review is COMPLETED. Lists leave it out."""
     posting: PostingOut | None
-    """null if nothing is posted."""
+    """How the review is posted to its forge; null if it is not."""
 
 
 class ReviewsOut(Answer):
@@ -201,9 +212,7 @@ class ReviewsOut(Answer):
 
 # ── paths ────────────────────────────────────────────────────────────────────────────────
 
-_LOCATION = {
-    "Location": {"description": "Where it can be looked at.", "schema": {"type": "string"}}
-}
+_LOCATION = {"Location": {"description": "URL of the review.", "schema": {"type": "string"}}}
 
 
 @router.post(

@@ -1,4 +1,4 @@
-"""What is reviewed, what a review says, and what can be known of one."""
+"""Reviews: the task, what the reviewer answered, and what can be read of both."""
 
 from __future__ import annotations
 

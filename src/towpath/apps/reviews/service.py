@@ -1,4 +1,4 @@
-"""Reviews as those see them who ask for them: taken, waiting, running, completed."""
+"""The service of reviews: request, read, list, cancel, retry."""
 
 from __future__ import annotations
 

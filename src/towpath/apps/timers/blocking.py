@@ -107,8 +107,8 @@ class TaskSubmitService:
 
 
 class BackgroundWorker:
-    """A worker beside whatever else this process does: in the event loop that runs, or else in a
-    thread with a loop of its own.
+    """A worker in the background of this process: in the running event loop, or in a thread with
+    its own loop.
     """
 
     def __init__(self, worker: Worker) -> None:

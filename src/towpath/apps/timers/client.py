@@ -1,4 +1,4 @@
-"""For applications that are called when their timers are due: registered, alive, and answering.
+"""The client for applications that are called when timers are due: registers and answers.
 
     timers = TimerClient("shop", "http://10.0.0.7:8000/timers", server="http://towpath:8080", key=…)
 

@@ -1,4 +1,4 @@
-"""What timers refuse.
+"""Errors of timers.
 
 TowpathError
 ├── JobError

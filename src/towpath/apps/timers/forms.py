@@ -33,7 +33,7 @@ _LONGEST = 512
 
 class _Times(Body):
     delay: Annotated[float, Field(strict=True)] | Annotated[str, Field(max_length=64)] | None = None
-    """Seconds from now, or text with a unit: `30m`."""
+    """Seconds from now, or text with a unit such as `30m`."""
     delay_time: Annotated[
         Annotated[int, Field(strict=True)] | None,
         Field(validation_alias=AliasChoices("delay_time", "delayTime")),
@@ -48,26 +48,26 @@ class _Times(Body):
 
 
 class MoveTimerIn(_Times):
-    """Another time for a timer: pass one of the three. A time in the past means now."""
+    """A new time for a timer. Pass one of the three fields. A past time means now."""
 
     model_config = example(delay="10m")
 
 
 class _Timer(_Times):
     params: Json = None
-    """Any JSON value, also text; workers get it unchanged."""
+    """Any JSON value; workers get it unchanged."""
     retry: Annotated[str, Field(max_length=512)] | None = Field(
         None, description=f"How long to wait before the next attempt, as text: {POLICIES}."
     )
     record: Annotated[bool, Field(strict=True)] = False
-    """Keep the timer in the database: it survives the loss of Redis."""
+    """Whether to keep the timer in the database, so that it survives the loss of Redis."""
     app: Annotated[str, Field(min_length=1, max_length=128)] | None = None
-    """The app that the timer is for; none = the owner of the type."""
+    """The app that the timer is for; null = the owner of the type."""
     task_id: Annotated[
         Annotated[str, Field(min_length=1, max_length=_LONGEST)] | None,
         Field(validation_alias=AliasChoices("task_id", "taskId")),
     ] = None
-    """Your own id; the same id twice is one timer. In a PUT, the path has it."""
+    """Your own id; the same id twice is one timer. A PUT takes it from the path."""
 
     def new(self, key: TypeKey, task_id: str | None) -> NewTimer:
         """The timer that is asked for. Raises InvalidOption, InvalidName."""
@@ -85,7 +85,7 @@ class _Timer(_Times):
 
 
 class SetIn(_Timer):
-    """A timer under an id: its time is one of `delay`, `delay_time` and `due`."""
+    """A timer to set. Pass its time as one of `delay`, `delay_time` and `due`."""
 
     model_config = example(delay="30m", params={"order": 7})
 
@@ -93,11 +93,11 @@ class SetIn(_Timer):
         Annotated[str, Field(min_length=1, max_length=128)] | None,
         Field(validation_alias=AliasChoices("task_type", "taskType")),
     ] = None
-    """Optional; must equal the one in the path."""
+    """Optional. If given, it must equal the type in the path."""
 
 
 class TimerIn(_Timer):
-    """A timer to submit: its time is one of `delay`, `delay_time` and `due`."""
+    """A timer to submit. Pass its time as one of `delay`, `delay_time` and `due`."""
 
     model_config = example(
         task_type="order.timeout", task_id="order-7", delay="30m", params={"order": 7}
@@ -151,23 +151,27 @@ class TimerOut(Answer):
     task_id: str
     task_type: str
     app: str | None = None
+    """The app that the type belongs to, if any."""
     delay_time: int
-    """When it runs, or should have run: ms since 1970."""
+    """The due time, in ms since 1970."""
     due: datetime
-    """The same."""
+    """The due time, in ISO 8601."""
     state: State
     existed: bool = False
-    """Whether the timer existed before; for a PUT, whether it replaced a waiting one."""
+    """Whether the timer existed before; after a PUT, whether it replaced a waiting one."""
     params: Json = None
-    """Left out of lists."""
+    """The params. Lists leave them out."""
     attempts: int = 0
     submitted_at: datetime | None = None
     started_at: datetime | None = None
+    """When the latest attempt began."""
     ended_at: datetime | None = None
     worker: str | None = None
+    """The worker that runs it."""
     reason: str | None = None
     """Why the last attempt failed, or why it is dead."""
     record: bool = False
+    """Whether it is kept in the database."""
 
     @classmethod
     def of(cls, timer: Timer) -> TimerOut:
@@ -181,19 +185,21 @@ class RefusedTimerOut(Answer):
     error: str
     """The error's code."""
     status: int
-    """The status that this timer alone would have had."""
+    """The HTTP status that the timer would have got alone."""
     detail: str
+    """What is wrong."""
     remedy: str | None = None
+    """What to do."""
 
 
 class TimersOut(Answer):
-    """The answer to a list: one per timer, in order."""
+    """The answer to a list: one entry per timer, in order."""
 
     timers: list[TimerOut | RefusedTimerOut]
 
 
 class TimerPageOut(Answer):
-    """A page of timers; their params are left out."""
+    """A page of timers, without their params."""
 
     timers: list[TimerOut]
     after: str | None
@@ -206,27 +212,33 @@ class ExplainedTimerOut(Answer):
     model_config = example(why="no_worker", text="no worker is asking for jobs of this queue")
 
     why: str
+    """The reason as one word."""
     text: str
+    """The reason as a sentence."""
 
 
 class TypeOut(Answer):
-    """A type: who serves it, and how many timers it has."""
+    """A type of timers: who serves it, and how many timers it has."""
 
     task_type: str
     app: str | None
+    """The app that the type belongs to, if any."""
     queue: str
-    """Its queue; patterns of API keys must match it."""
+    """The queue of the type; an API key covers the type if its patterns match this name."""
     owner: str | None
-    """`plug-in workers`, or the name of the app; null if nobody has registered."""
+    """Who serves it: `plug-in workers` or the name of an app; null if nobody has registered."""
     alive: int
-    """Workers or instances that serve it."""
+    """Number of workers or instances that serve it now."""
     status: str
     """`served`, `no_worker` or `no_instance`."""
     last_alive: datetime | None
+    """When a worker or an instance was last seen."""
     waiting: int
+    """Timers that are not due yet, or are due and wait for a worker."""
     running: int
     dead: int
     used_at: datetime
+    """When the type was last used."""
 
     @classmethod
     def of(cls, view: TypeView) -> TypeOut:
@@ -234,7 +246,7 @@ class TypeOut(Answer):
 
 
 class TypesOut(Answer):
-    """Every type, by name."""
+    """The types, sorted by name."""
 
     types: list[TypeOut]
 
@@ -244,20 +256,24 @@ class FiringOut(Answer):
 
     task_id: str
     outcome: FiringOutcome
+    """How the attempt ended."""
     due: datetime
     started_at: datetime
     late: float
-    """Seconds from the due time to the start."""
+    """Seconds between the due time and the start."""
     ran: float
-    """Seconds from the start to the end."""
+    """Seconds between the start and the end."""
     attempt: int
+    """Number of the attempt, from 1."""
     worker: str
     """The worker, or the instance that was called."""
     reason: str | None
+    """Why it failed, if it did."""
 
 
 class FiringsOut(Answer):
-    """A page of a type's log, the latest first."""
+    """A page of a type's log, latest first."""
 
     firings: list[FiringOut]
     after: str | None
+    """Pass it as `after` to get the next page; null on the last page."""

@@ -1,4 +1,4 @@
-"""Timers over HTTP: submit, set, look, move, cancel, list; types, and the log of firings."""
+"""Timers over HTTP: submit, set, read, move, cancel, list; types, and the log of firings."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _which(
         str,
         Field(max_length=512),
         BeforeValidator(decoded),
-        Path(description="The task type; any text, percent-encoded.", examples=["order-7"]),
+        Path(description="The timer's id; any text, percent-encoded.", examples=["order-7"]),
     ],
     app: App = None,
 ) -> NamedTimer:
@@ -85,9 +85,7 @@ TheTimer = Annotated[NamedTimer, Depends(_which)]
 
 # ── a timer's life ───────────────────────────────────────────────────────────────────────
 
-_LOCATION = {
-    "Location": {"description": "Where the timer can be looked at.", "schema": {"type": "string"}}
-}
+_LOCATION = {"Location": {"description": "URL of the timer.", "schema": {"type": "string"}}}
 _EXISTED = {
     200: {
         "model": TimerOut | TimersOut,
@@ -203,7 +201,7 @@ After = Annotated[
     str | None,
     Query(max_length=4096, description="The `after` value returned with the previous page."),
 ]
-Size = Annotated[int, Query(ge=1, le=1000)]
+Size = Annotated[int, Query(ge=1, le=1000, description="Entries per page.")]
 Type = Annotated[str | None, Query(min_length=1, max_length=128, description="Only this type.")]
 Since = Annotated[Instant | None, Query(description="Due at this time or later; with a time zone.")]
 Until = Annotated[Instant | None, Query(description="Due before this time; with a time zone.")]
@@ -216,7 +214,7 @@ async def list_timers(
     *,
     app: App = None,
     task_type: Type = None,
-    state: Annotated[State | None, Query(description="Only in this state.")] = None,
+    state: Annotated[State | None, Query(description="Only timers in this state.")] = None,
     since: Since = None,
     until: Until = None,
     after: After = None,
@@ -243,7 +241,7 @@ async def log(
     timers: TheTimers,
     key: CanLook,
     *,
-    task_type: Annotated[str, Query(min_length=1, max_length=128)],
+    task_type: Annotated[str, Query(min_length=1, max_length=128, description="The type.")],
     app: App = None,
     since: Since = None,
     until: Until = None,

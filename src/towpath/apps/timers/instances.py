@@ -1,4 +1,4 @@
-"""The instances of applications that are called when timers are due: who there is, who is alive.
+"""Instances of applications that are called when timers are due: which exist, which are alive.
 
 They are kept in a space of their own, all in one slot: what a scheduler needs is one read. An
 instance is alive until a time that every heartbeat moves on, compared with the server's clock.
@@ -108,8 +108,8 @@ class Instances:
             about=about,
             lasts=duration_ms("lasts", ALIVE_FOR),
             keep=duration_ms("keep", LISTED_FOR),
-            each=MOST_OF_APP,
-            together=MOST,
+            most_of_app=MOST_OF_APP,
+            most=MOST,
         )
         if answer == b"TOO_MANY_OF_APP":
             raise TooManyInstances(f"app {app} has", MOST_OF_APP)
@@ -162,7 +162,7 @@ class Instances:
 
 
 class Roster:
-    """The instances as this process knows them: as of the last `refresh`, and as time passes."""
+    """The instances as of the last `refresh`; they expire as time passes."""
 
     def __init__(self, instances: Instances) -> None:
         self._instances = instances

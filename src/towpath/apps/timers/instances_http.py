@@ -50,26 +50,28 @@ TaskId = Annotated[
 
 
 class InstanceIn(Body):
-    """An instance of an application: where it is called, and for which types of timers."""
+    """An instance of an application: where to call it, and for which types."""
 
     model_config = example(address="http://10.0.0.7:8000/timers", task_types=["order.timeout"])
 
     address: Annotated[str, Field(min_length=1, max_length=2048)]
-    """An http or https URL. Private addresses must be allowed by the setting `timers.allow`."""
+    """The URL to call: http or https. Private addresses must be allowed by the setting
+    `timers.allow`."""
     task_types: Annotated[list[Name], Field(min_length=1, max_length=MOST_TYPES)]
+    """The types of timers that it wants to be called for."""
     weight: Annotated[int, Field(ge=1, le=MOST_WEIGHT, strict=True)] = 1
-    """Twice the weight means twice as many calls."""
+    """Share of the calls: an instance of weight 2 gets twice as many as one of weight 1."""
 
 
 class RegisteredOut(Answer):
-    """What a registered instance needs."""
+    """What a registered instance needs to know."""
 
     instance_id: str
+    """The id of the instance, for heartbeats."""
     secret: str
-    """The secret that calls are signed with (Standard Webhooks); the same for all instances of the
-    app."""
+    """The secret that signs the calls (Standard Webhooks). All instances of an app share it."""
     heartbeat_s: float
-    """Seconds between heartbeats. After 30 s without one, the instance is not called any more."""
+    """Seconds between heartbeats. An instance without a heartbeat for 30 s gets no calls."""
 
 
 class InstanceOut(Answer):
@@ -78,15 +80,15 @@ class InstanceOut(Answer):
     instance_id: str
     app: str
     address: str
-    """Without its query."""
+    """The URL that is called, without its query."""
     task_types: list[str]
     weight: int
     alive: bool
     """Whether a heartbeat came within the last 30 seconds."""
     breaker: BreakerState
-    """`open` while a scheduler avoids it because calls failed."""
+    """`open` while a scheduler avoids the instance because calls failed."""
     avoided_by: list[str]
-    """The schedulers that avoid it now."""
+    """Schedulers that avoid it now."""
     last_heartbeat: datetime
 
     @classmethod
@@ -106,6 +108,8 @@ class InstanceOut(Answer):
 
 
 class InstancesOut(Answer):
+    """The instances of an app."""
+
     instances: list[InstanceOut]
 
 
@@ -179,40 +183,47 @@ async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instanc
 
 
 class HandedOverIn(Body):
-    """A timer whose call was answered with 202."""
+    """A timer whose call was answered with 202, so that the instance ends it later."""
 
     model_config = example(token=1794771968716192)
 
     token: Token
     app: Name | None = None
-    """The app named in the call; or pass `?app=`."""
+    """The app that the call named; or pass `?app=`."""
 
 
 class FailedIn(HandedOverIn):
-    """An attempt that failed."""
+    """A failed attempt."""
 
-    reason: Annotated[str, Field(min_length=1, max_length=1000)] = "the instance says so"
+    reason: Annotated[str, Field(min_length=1, max_length=1000)] = "the instance reported a failure"
+    """Why it failed."""
 
 
 class LongerIn(HandedOverIn):
     """How long to extend the lease."""
 
     lease_s: LeaseSeconds = 60.0
+    """Seconds until the lease ends, from now."""
 
 
 class SettledOut(Answer):
+    """A timer whose attempt has ended."""
+
     task_id: str
     task_type: str
     state: State
+    """The state of the timer after the attempt."""
 
 
 class HeldTimerOut(Answer):
+    """A timer whose lease was extended."""
+
     task_id: str
     task_type: str
     expires_at: datetime
-    """When the attempt fails, unless the lease is renewed."""
+    """When the attempt fails unless the lease is extended again."""
     cancel_requested: bool
-    """Whether the timer was cancelled: stop."""
+    """Whether the timer was cancelled. If so, stop."""
 
 
 class HandedOver(NamedTuple):

@@ -134,7 +134,7 @@ class FiringLog:
             upto = f"({after}"
         from_ms = 0 if since is None else instant_ms("since", since)
         rows = await self._record(key).read(
-            "firings", since=from_ms, upto=upto, age=self._age, size=size
+            "firings", since=from_ms, upto=upto, log_age=self._age, size=size
         )
         firings = [msgspec.json.decode(row, type=Firing) for _, row in rows]
         return FiringPage(firings, rows[-1][0].decode() if len(rows) == size else None)
@@ -155,9 +155,9 @@ class FiringLog:
             await self._record(key).run(
                 "append",
                 entries=some,
-                age=self._age,
-                most=self._options.log_entries,
-                room=self._options.log_bytes,
+                log_age=self._age,
+                log_entries=self._options.log_entries,
+                log_bytes=self._options.log_bytes,
                 limit=_BATCH * 2,
             )
             del rows[: len(some)]

@@ -1,4 +1,4 @@
-"""What a timer is, when it is due, and what can be known of one."""
+"""Timers: their values, and when they are due."""
 
 from __future__ import annotations
 

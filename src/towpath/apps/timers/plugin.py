@@ -41,10 +41,10 @@ W = TypeVar("W", bound=Callable[..., Any])
 
 
 class Timers:
-    """Timers on one server: to submit them, and to work on them in processes of your own.
+    """Timers on one server: submit them, and run them in your own processes.
 
-    *app* is a Towpath, or the URL of a server. Making one connects nothing; `async with timers`
-    does, as it does for the app. `timers.blocking` is for code without an event loop.
+    *app* is a Towpath, or the URL of a server. Creating one opens no connection; `async with
+    timers` does. `timers.blocking` is for code without an event loop.
     """
 
     def __init__(self, app: Towpath | str, *, options: TimersOptions | None = None) -> None:
@@ -81,32 +81,32 @@ class Timers:
         task_id: str | None = None,
         **fields: Unpack[TimerFields],
     ) -> Timer:
-        """Submit a timer. When this returns it is stored.
+        """Submit a timer. Returns once it is stored.
 
         Its time is one of `delay` (seconds, a timedelta, or text such as "30m"), `delay_time` (13
-        digits ms, 16 digits µs) and `due`; a time that is past is now. The same *task_id* with the
-        same content again is the timer that is there. Raises TimerDiffers, TimerEnded,
-        TimerTypesFull, TimerTypeAmbiguous; InvalidName, InvalidOption before anything is sent.
+        digits = ms since 1970, 16 digits = µs) and `due`; a past time means now. *task_id* is your
+        own id: the same id with the same content is one timer. Raises TimerDiffers, TimerEnded,
+        TimerTypesFull, TimerTypeAmbiguous and, before anything is sent, InvalidName, InvalidOption.
         """
         return await self._service.submit(new_timer(task_type, params, task_id=task_id, **fields))
 
     async def set(
         self, task_type: str, task_id: str, params: Any = None, **fields: Unpack[TimerFields]
     ) -> Timer:
-        """Make a timer under its id, or put it in the place of the one that waits there.
+        """Create a timer under its id, or replace the one that waits there.
 
-        One that has ended is made anew. Raises TimerRunning for one that a worker runs.
+        An ended timer is created anew. Raises TimerRunning if a worker runs it.
         """
         return await self._service.set(new_timer(task_type, params, task_id=task_id, **fields))
 
     async def move(
         self, task_type: str, task_id: str, *, app: str | None = None, **times: Unpack[Times]
     ) -> Timer:
-        """Give a timer that waits another time. Raises TimerNotFound, TimerRunning, TimerEnded."""
+        """Give a waiting timer another time. Raises TimerNotFound, TimerRunning, TimerEnded."""
         return await self._service.move(TypeKey(task_type, app), task_id, when(**times))
 
     async def cancel(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
-        """Cancel a timer; one that runs is asked to stop. Raises TimerNotFound, TimerEnded."""
+        """Cancel a timer; a running one is asked to stop. Raises TimerNotFound, TimerEnded."""
         return await self._service.cancel(TypeKey(task_type, app), task_id)
 
     async def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
@@ -116,7 +116,7 @@ class Timers:
     async def explain(
         self, task_type: str, task_id: str, *, app: str | None = None
     ) -> TimerExplanation:
-        """Why a timer is not running, in a word and a sentence. Raises TimerNotFound."""
+        """Why a timer is not running, as a word and a sentence. Raises TimerNotFound."""
         return await self._service.explain(TypeKey(task_type, app), task_id)
 
     async def list(
@@ -130,18 +130,18 @@ class Timers:
         after: str | None = None,
         size: int = 100,
     ) -> TimerPage:
-        """A page of timers by type and state; *since* and *until* are about their due times."""
+        """A page of timers by type and state; *since* and *until* select by due time."""
         wanted = TimerQuery(app=app, task_type=task_type, state=state, since=since, until=until)
         return await self._service.list(wanted, after=after, size=size)
 
     async def types(self) -> list[TypeView]:
-        """Every type: who owns and serves it, and what it holds."""
+        """All types: who owns and serves them, and how many timers they have."""
         return await self._service.all_types()
 
     async def log(
         self, task_type: str, *, app: str | None = None, after: str | None = None, size: int = 100
     ) -> FiringPage:
-        """A page of what ran of a type, the latest first."""
+        """A page of the firings of a type, latest first."""
         return await self._log.read(TypeKey(task_type, app), after=after, size=size)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────
@@ -151,12 +151,13 @@ class Timers:
     @overload
     def worker(self, task_type: str, /, **options: Unpack[TimerKeywords]) -> Callable[[W], W]: ...
     def worker(self, worker: Any, /, **options: Unpack[TimerKeywords]) -> Any:
-        """Let a function work on the timers of a type: `@timers.worker("order.timeout")`.
+        """Make a function the worker of a type: `@timers.worker("order.timeout")`.
 
-        It takes the params, checked against its annotation, and a `Context` where one is annotated.
-        Async functions run in the event loop, plain ones in threads. `@timers.worker` alone is for
-        a class with `type()`, `clazz()` and `invoke(message)`; the message is the params as text.
-        Several workers of a type are all invoked, one after the other. Raises HandlerInvalid.
+        The function gets the params, checked against its annotation, and a `Context` if a parameter
+        is annotated so. Async functions run in the event loop, plain ones in threads.
+        `@timers.worker` alone is for a class with `type()`, `clazz()` and `invoke(message)`; the
+        message is the params as text. If a type has several workers, all are called, one after the
+        other. Raises HandlerInvalid.
         """
         if not isinstance(worker, str):
             self.add(worker)
@@ -175,7 +176,7 @@ class Timers:
         task_type: str | None = None,
         **options: Unpack[TimerKeywords],
     ) -> None:
-        """What the decorator does. A class is made into an object without arguments."""
+        """Add a worker, as the decorator `worker` does. A class is called without arguments."""
         made = worker() if isinstance(worker, type) else worker
         said = cast("TaskWorker", made).type() if is_task_worker(made) else task_type
         if said is None or task_type not in (None, said):
@@ -186,17 +187,17 @@ class Timers:
         self._serving[said] = served
 
     def set_threads(self, size: int) -> None:
-        """How many timers run at once in this process, from the next `register` on."""
+        """Set how many timers run at once in this process; applies from the next `register` on."""
         if self._running is not None:
             raise HandlerInvalid("set_threads", rule="must be called before the first register")
         self._threads = whole("threads", size, 1, 100_000)
 
     def register(self, task_type: str, sec: float = 1) -> None:
-        """Work on the timers of a type in this process from now on, beside what else it does.
+        """Run the timers of a type in this process from now on, in a thread or in the running event
+        loop.
 
-        In a thread of its own, or in the event loop that runs. *sec* is for programs that were
-        written for polling: timers run when they are due, whatever it says. Raises HandlerInvalid
-        for a type without a worker.
+        *sec* is accepted for programs that were written for polling, and has no effect: timers run
+        when they are due. Raises HandlerInvalid for a type without a worker.
         """
         duration_ms("sec", seconds(sec))
         if task_type not in self._serving:
@@ -207,20 +208,20 @@ class Timers:
             self._running.start()
 
     def stop(self) -> None:
-        """Work on no more timers; what runs may finish. For programs without an event loop."""
+        """Run no more timers; running ones may finish. For programs without an event loop."""
         running, self._running = self._running, None
         if running is not None:
             running.stop()
 
     async def stopped(self) -> None:
-        """The same in an event loop: return when what runs has ended."""
+        """Run no more timers, and return when running ones have ended. For an event loop."""
         running, self._running = self._running, None
         if running is not None:
             await running.stopped()
 
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[Self]:
-        """Connected, and at work on all types that have workers here, while the body runs."""
+        """Connect, and run the timers of all types that have workers here, until the block ends."""
         async with self:
             worker = Worker(self.app, concurrency=self._threads, signals=())
             task = asyncio.create_task(worker.run())

@@ -1,4 +1,4 @@
-"""The types that this process serves: their handlers in the app, and the word that it is alive."""
+"""The types that this process serves: their handlers in the app, and its heartbeat."""
 
 from __future__ import annotations
 

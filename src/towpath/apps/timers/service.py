@@ -1,4 +1,4 @@
-"""Timers as those see them who set them: submitted, set, moved, cancelled, looked at."""
+"""The service of timers: submit, set, move, cancel, read."""
 
 from __future__ import annotations
 

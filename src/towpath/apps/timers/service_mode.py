@@ -1,4 +1,4 @@
-"""Service mode as applications see it: instances that come, stay and go, and timers handed over."""
+"""Service mode: instances register and leave, and end the timers that they were handed over."""
 
 from __future__ import annotations
 

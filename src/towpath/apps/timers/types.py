@@ -114,7 +114,7 @@ class Types:
             name=key.task_type,
             key=_packed(key),
             queue=queue,
-            keeps=self._keeps,
+            owner_keeps=self._keeps,
             most=self._most,
         )
         self._refuse(answer, key.task_type)
@@ -142,9 +142,9 @@ class Types:
             "serve",
             app=app or "",
             who=worker_name(who),
-            items=_items(keys),
+            types=_types(keys),
             alive=duration_ms("alive", alive),
-            keeps=self._keeps,
+            owner_keeps=self._keeps,
             most=self._most,
         )
         self._refuse(answer, "")
@@ -153,7 +153,7 @@ class Types:
     async def leave(self, app: str | None, task_types: Sequence[str], *, who: str) -> None:
         """*who* serves these types no more. What was never served is no error."""
         keys = [TypeKey(name, app) for name in task_types]
-        await self._record.run("leave", app=app or "", who=worker_name(who), items=_items(keys))
+        await self._record.run("leave", app=app or "", who=worker_name(who), types=_types(keys))
 
     async def all(self) -> list[TypeInfo]:
         """Every type, by name."""
@@ -227,7 +227,7 @@ def _packed(key: TypeKey) -> str:
     return msgspec.json.encode([key.app, key.task_type]).decode()
 
 
-def _items(keys: Sequence[TypeKey]) -> list[list[str]]:
+def _types(keys: Sequence[TypeKey]) -> list[list[str]]:
     return [
         [key.task_type, _packed(key), queue_of(key), queue_of(TypeKey(key.task_type))]
         for key in keys

@@ -1,4 +1,4 @@
-"""Bytes that come one behind the other, in requests of any size: what tus needs.
+"""Appending: bytes in order, in requests of any size, as tus sends them.
 
 What has come of the chunk that is not whole yet is staged in Redis under a name that everybody
 knows who knows the upload, and grows by appending at its offset. So no server holds a lock, and of
@@ -52,7 +52,7 @@ class Hash(Protocol):
 
 
 class ExpectedDigest(msgspec.Struct, frozen=True):
-    """What a client says that a body comes to."""
+    """The digest that a client announced for a body."""
 
     algorithm: str
     value: bytes
@@ -72,7 +72,7 @@ class UploadPosition(NamedTuple):
 
 
 class Appending:
-    """Uploads of which each byte comes behind the one before."""
+    """Uploads whose bytes come in order."""
 
     def __init__(self, uploads: UploadService) -> None:
         self._uploads, self._own = uploads, uploads.lifecycle

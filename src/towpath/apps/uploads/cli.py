@@ -242,5 +242,5 @@ def _facts(view: View, missing: list[Range] | None) -> dict[str, object]:
         "error": upload.error,
         "created": upload.created_at,
         "changed": upload.updated_at,
-        "given up at": upload.deadline if view.status.open else None,
+        "expires at": upload.deadline if view.status.open else None,
     }

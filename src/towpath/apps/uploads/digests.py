@@ -52,7 +52,7 @@ def _decoded(algorithm: str, text: str) -> bytes:
 
 
 class Digesting:
-    """What bytes come to that come piece by piece: our own digest, and the client's if it gave one.
+    """Computes digests piece by piece: our own, and the client's if it announced one.
 
     Ours is CRC-64/NVME: it tells a chunk from another one that was sent by mistake, takes a
     fortieth of the time of SHA-256, and is what stores keep of a part. Who makes two chunks of one

@@ -1,4 +1,4 @@
-"""What uploads refuse.
+"""Errors of uploads.
 
 TowpathError
 ├── InvalidInput
@@ -43,14 +43,14 @@ if TYPE_CHECKING:
 
 
 class ChunkInvalid(InvalidInput):
-    """A chunk number or length that is not possible; nothing was stored."""
+    """A chunk number or length that is not possible; that chunk was not stored."""
 
     code = "chunk_invalid"
     remedy = "Split the file into chunks of the upload's `chunk_size`."
 
 
 class ChunkCut(ChunkInvalid):
-    """The body was shorter than announced; nothing was stored."""
+    """The body was shorter than announced; the chunk that was cut was not stored."""
 
     code = "chunk_cut"
     remedy = "Send the chunk again."

@@ -1,4 +1,4 @@
-"""The document's hashes: what Redis knows of an upload, made from its row and from stored parts."""
+"""The published hashes in Redis, made from an upload's row and its stored parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From its row to its end: how an upload is rebuilt, and how it fails, is aborted or expires.
+"""How an upload is rebuilt from its row, and how it fails, is aborted or expires.
 
 The row is changed first and Redis is told last, so that a crash in between leaves what the next one
 who looks can finish. Jobs are named by upload, part and generation: what is tried again is a new

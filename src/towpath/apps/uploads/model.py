@@ -34,6 +34,8 @@ LEAST_PART = 8 * MIB
 """Bytes. S3 refuses less than 5 MiB, but for the last part."""
 PARTIAL, FINAL = "partial", "final"
 """What an upload is to others: a piece of one, or joined of some."""
+MOST_AT_ONCE = 128
+"""Chunks in one request: the smallest ones of a part."""
 LARGEST_SIZE = 5 * 1024**4
 """Bytes: the largest object of S3."""
 _NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
@@ -182,7 +184,7 @@ def _next_set(bitmap: bytes, number: int, total: int) -> int:
 
 
 class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client wants to upload. Raises InvalidOption, InvalidName for what can't be right.
+    """What a client wants to upload. Raises InvalidOption, InvalidName.
 
     No text of the client's becomes a part of a path or an object's key, but for the connector's id.
     """

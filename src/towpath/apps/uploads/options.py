@@ -22,7 +22,7 @@ DRIVE_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '-'"
 
 
 class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
-    """How files are taken in, and where they go."""
+    """How files are received, and where they are stored."""
 
     budget: Annotated[int, Meta(ge=32 * MIB, le=1024**4)] = 256 * MIB
     """Maximum bytes of chunks in Redis. Plan for twice as much memory."""

@@ -149,10 +149,9 @@ class Storing:
                 return
             self._own.measures.count(PROCESSED, taken.chunks)
         numbers = range(taken.first, taken.first + taken.chunks)
-        await asyncio.gather(
-            self._records.chunks(upload.upload_id).discard(numbers, taken.tokens),
-            self._records.budget.release(upload.upload_id, [part]),
-        )
+        # In this order: what is released may be reserved at once, so its bytes must be gone.
+        await self._records.chunks(upload.upload_id).discard(numbers, taken.tokens)
+        await self._records.budget.release(upload.upload_id, [part])
         if last and whole is not None:
             await self._finish(upload, whole, [Part(1, whole.size, whole.etag, whole.checksum)])
             return

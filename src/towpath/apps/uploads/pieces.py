@@ -35,18 +35,19 @@ class Before:
             await asyncio.gather(task, return_exceptions=True)
 
 
-async def in_pieces(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-    """*body* in pieces of 1 MiB, the last one shorter. Each byte is copied once."""
+async def in_pieces(body: AsyncIterator[bytes], of: int | None = None) -> AsyncGenerator[bytes]:
+    """*body* in pieces of 1 MiB, or *of* so many bytes; the last one is shorter. Copies once."""
+    of = of or PIECE
     waiting: list[memoryview] = []
     size = 0
     async for data in body:
         rest = memoryview(data)
         while rest:
-            some = rest[: PIECE - size]
+            some = rest[: of - size]
             waiting.append(some)
             size += len(some)
             rest = rest[len(some) :]
-            if size == PIECE:
+            if size == of:
                 yield b"".join(waiting)
                 waiting, size = [], 0
     if size:

@@ -1,4 +1,4 @@
-"""One chunk on its way in: room is reserved, its bytes are staged, and then it counts or does not.
+"""Receiving one chunk: reserve room, stage its bytes, then count it or refuse it.
 
 The body is read in pieces of at most 1 MiB, and none before there is room for the whole part. What
 ends before its length, or differs from its digest, never counts.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from enum import StrEnum
 
 import msgspec
@@ -31,7 +31,15 @@ from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Status, UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, renewed_parts
-from towpath.apps.uploads.states import Closed, Known, PartStale, Put, UploadUnknown, not_open
+from towpath.apps.uploads.states import (
+    Closed,
+    Known,
+    NewChunk,
+    PartStale,
+    Put,
+    UploadUnknown,
+    not_open,
+)
 from towpath.clock import steady
 from towpath.engine.durability import Disk, Durability
 from towpath.errors import DurabilityUnavailable, InvalidInput, MemoryFull, ServerError
@@ -64,7 +72,7 @@ _ASKED = {
 }
 
 
-_REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
+REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
 """Nothing was written. After other errors a chunk may count."""
 
 
@@ -81,6 +89,11 @@ class Incoming(msgspec.Struct, frozen=True, kw_only=True):
     last: bool = False
     safety: Safety | None = None
     """What it waits for; None = whatever Redis gives."""
+
+    @property
+    def durability(self) -> Durability | None:
+        """What Redis is asked for."""
+        return _ASKED.get(self.safety) if self.safety else None
 
 
 class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,7 +121,8 @@ class Receiving:
         Raises UploadUnknown, and whatever refuses the chunk.
         """
         check_number(incoming, plan)
-        known = await self._records.state(incoming.upload_id).admit(incoming.number)
+        alone = range(incoming.number, incoming.number + 1)
+        known = (await self._records.state(incoming.upload_id).admit(alone))[0]
         if known.size is not None and plan.size is None:
             plan = msgspec.structs.replace(plan, size=known.size)
             check_number(incoming, plan)
@@ -121,7 +135,7 @@ class Receiving:
         _check_length(incoming, plan, incoming.length)
         part = plan.part_of(incoming.number)
         if not self._records.kept.knows(incoming.upload_id, known.generation, part):
-            await self._reserve(incoming, plan)
+            await self.reserve(incoming, plan)
         return await self._stored(incoming, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
@@ -149,7 +163,7 @@ class Receiving:
 
     # ── before the body ──────────────────────────────────────────────────────────────────
 
-    async def _reserve(self, incoming: Incoming, plan: UploadPlan) -> None:
+    async def reserve(self, incoming: Incoming, plan: UploadPlan) -> None:
         """Room for the whole part. Raises BudgetFull, ShareFull."""
         part = plan.part_of(incoming.number)
         refusal = await self._records.budget.reserve(
@@ -205,8 +219,8 @@ class Receiving:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
         put = await self._counted(incoming, digesting, length, token="", plan=plan)
         if put.token:
-            await self._placed(incoming, put, plan)
-        await self._follow(incoming, put, plan)
+            await self.place(incoming, {incoming.number: put.token}, put, plan)
+        await self.follow(incoming, put, plan)
         return put
 
     async def _stored(
@@ -218,43 +232,44 @@ class Receiving:
             self._check_whole(incoming, digesting, length)
             _check_length(incoming, plan, length)
         except BaseException:
-            await asyncio.shield(self._dropped(chunks, token))
+            await asyncio.shield(self.drop(chunks, token))
             raise
         try:
             put = await self._counted(incoming, digesting, length, token=token, plan=plan)
-        except _REFUSED:
-            await self._dropped(chunks, token)
+        except REFUSED:
+            await self.drop(chunks, token)
             raise
         # From here on the chunk counts, or may: whatever fails now, its bytes stay.
         if put.token != token:
-            await self._dropped(chunks, token)
+            await self.drop(chunks, token)
         else:
-            await asyncio.gather(
-                self._placed(incoming, put, plan),
-                self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last),
-            )
-        await self._follow(incoming, put, plan)
+            # Only then: those who watch are not told of a chunk whose bytes are lost.
+            await self.place(incoming, {incoming.number: token}, put, plan)
+            await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+        await self.follow(incoming, put, plan)
         return put
 
-    async def _placed(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
-        """Bytes that count are in their place, or their part is in the store by now.
+    async def place(
+        self, incoming: Incoming, tokens: Mapping[int, str], put: Put, plan: UploadPlan
+    ) -> None:
+        """Bytes that count are in their place, or their part is in the store by now. *put* is what
+        became of one of these chunks; all are of its part.
 
-        Raises ChunkLost if they are nowhere: then the chunk does not count any more.
+        Raises ChunkLost if some are nowhere: then those don't count any more.
         """
         id, kept, budget = incoming.upload_id, self._records.kept, self._records.budget
-        durability = _ASKED.get(incoming.safety) if incoming.safety else None
-        place = self._records.chunks(id).place(incoming.number, put.token, durability=durability)
+        place = self._records.chunks(id).place(tokens, durability=incoming.durability)
         if kept.knows(id, put.generation, put.part):
-            renewed = await place
+            gone, renewed = await place
         else:
-            renewed, _ = await asyncio.gather(place, budget.renew(id, [put.part]))
+            (gone, renewed), _ = await asyncio.gather(place, budget.renew(id, [put.part]))
             kept.note(id, put.generation, put.part)
-        if renewed is None:
-            gone = {incoming.number: put.token}
-            if await self._records.state(id).lose(put.generation, gone):
-                raise ChunkLost(id, f"chunk {incoming.number}")
-        elif renewed:
+        if renewed:
             await budget.renew(id, renewed_parts(plan, renewed))
+        if gone:
+            lost = {number: tokens[number] for number in gone}
+            if await self._records.state(id).lose(put.generation, lost):
+                raise ChunkLost(id, f"chunk {gone[0]}")
 
     async def _staged(
         self,
@@ -287,9 +302,10 @@ class Receiving:
             await before.give_up()
         return digesting, length
 
-    async def _dropped(self, chunks: Chunks, token: str) -> None:
+    async def drop(self, chunks: Chunks, *tokens: str) -> None:
+        """What was staged under these *tokens* goes."""
         try:
-            await chunks.discard((), [token])
+            await chunks.discard((), tokens)
         except ServerError:
             return  # it expires
 
@@ -307,20 +323,17 @@ class Receiving:
         self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: UploadPlan
     ) -> Put:
         """The chunk counts. Raises ChunkLost where Redis knows nothing of the upload any more."""
-        try:
-            return await self._records.state(incoming.upload_id).put(
-                incoming.number,
-                length=length,
-                digest=digesting.own,
-                token=token,
-                last=incoming.last,
-                most=plan.most_chunks,
-                durability=_ASKED.get(incoming.safety) if incoming.safety else None,
-            )
-        except UploadUnknown as error:
-            raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from error
+        chunk = NewChunk(incoming.number, length, digesting.own, token)
+        puts, refusal = await self._records.state(incoming.upload_id).put(
+            [chunk], last=incoming.last, most=plan.most_chunks, durability=incoming.durability
+        )
+        if isinstance(refusal, UploadUnknown):
+            raise ChunkLost(incoming.upload_id, f"chunk {incoming.number}") from refusal
+        if refusal is not None:
+            raise refusal
+        return puts[0]
 
-    async def _follow(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
+    async def follow(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
         """Have done what can be done with this chunk. Whoever sends it again does so again."""
         if put.turn is not None:
             await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))

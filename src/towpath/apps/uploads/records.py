@@ -99,16 +99,18 @@ class Chunks:
             raise ChunkLost(self._id, "a chunk")
 
     async def place(
-        self, number: int, token: str, *, durability: Durability | None = None
-    ) -> list[int] | None:
-        """Staged bytes become the chunk's; the chunks whose time was renewed by that, if any.
+        self, tokens: Mapping[int, str], *, durability: Durability | None = None
+    ) -> tuple[list[int], list[int]]:
+        """Staged bytes become the chunks'. Again does no harm.
 
-        None = the bytes are gone: their part was stored, or they were lost. Again does no harm.
+        The chunks whose bytes are gone, because their part was stored or they were lost; and those
+        whose time was renewed by this, if any.
         """
-        word, renewed = await self._record.run(
-            "place", durability=durability, number=number, token=token, expiry=self._expiry
+        items = [word for pair in tokens.items() for word in pair]
+        gone, renewed = await self._record.run(
+            "place", durability=durability, items=items, expiry=self._expiry
         )
-        return [int(other) for other in renewed] if word == b"placed" else None
+        return [int(number) for number in gone], [int(number) for number in renewed]
 
     async def fetch(self, tokens: Mapping[int, str], size: int) -> dict[int, list[bytes]]:
         """The bytes of chunks of at most *size*, in pieces; none = they are gone.
@@ -236,7 +238,7 @@ class Budget:
 
 
 class Turns:
-    """Whose turn it is to sweep, and what was counted when somebody did."""
+    """Whose turn it is to sweep, and what the last sweep counted."""
 
     def __init__(self, record: SpaceRecord) -> None:
         self._record = record
@@ -275,9 +277,9 @@ class Kept:
 
 
 class Ends:
-    """Where bodies ended in the midst of a chunk: who goes on there a moment later need not ask.
+    """Where bodies ended in the midst of a chunk: a PATCH that goes on there soon need not ask.
 
-    What he appends is compared with what is there then, as always.
+    The append script compares its offset with what is there then, as always.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Uploads as their clients see them: started, sent chunk by chunk, looked at, completed, read."""
+"""The service of uploads: start, send chunks, read, complete, download."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ from towpath.apps.uploads.errors import (
 from towpath.apps.uploads.hashes import fields_of
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.measures import CHUNK_LATENCY
-from towpath.apps.uploads.model import NewUpload, Range, Status, Upload, UploadPlan
+from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Range, Status, Upload, UploadPlan
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.receiving import ChunkReceipt, Incoming, Receiving, Safety
-from towpath.apps.uploads.states import UploadMap, UploadUnknown, not_open
+from towpath.apps.uploads.runs import Run
+from towpath.apps.uploads.states import Put, UploadMap, UploadUnknown, not_open
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
@@ -150,6 +151,7 @@ class UploadService:
         body: AsyncIterator[bytes],
         *,
         holder: str,
+        count: int = 1,
         length: int | None = None,
         digest: ContentDigest | None = None,
         is_last: bool = False,
@@ -157,10 +159,11 @@ class UploadService:
     ) -> ChunkReceipt:
         """Take a chunk in; when this returns it counts, and is as safe as the receipt says.
 
-        *body* is read in pieces, and not before there is room; the same again is a duplicate.
-        Raises UploadNotFound, UploadGone, UploadEnded, UploadFailed, ChunkInvalid, ChunkCut,
-        DigestMismatch, ChunkDiffers, LastChunkDiffers, UploadTooLarge, BudgetFull, ShareFull,
-        DurabilityUnavailable, ServerError.
+        *body* is read in pieces, and not before there is room; the same again is a duplicate. With
+        a *count* it has so many chunks of one part, from *number* on; those that come whole count
+        even if the rest does not come. Raises UploadNotFound, UploadGone, UploadEnded,
+        UploadFailed, ChunkInvalid, ChunkCut, DigestMismatch, ChunkDiffers, LastChunkDiffers,
+        UploadTooLarge, BudgetFull, ShareFull, DurabilityUnavailable, ServerError.
         """
         incoming = Incoming(
             upload_id=upload_id,
@@ -174,11 +177,11 @@ class UploadService:
         with self._own.measures.timed(CHUNK_LATENCY):
             node_id, plan = await self.plan_of(upload_id)
             try:
-                put = await self._receiving.receive(incoming, body, plan)
+                put = await self._received(incoming, count, body, plan)
             except UploadUnknown:
                 self._plans.pop(upload_id, None)
                 await self._own.restore(upload_id)
-                put = await self._receiving.receive(incoming, body, plan)
+                put = await self._received(incoming, count, body, plan)
             safety = await self._receiving.safety(incoming, put)
         return ChunkReceipt(
             node_id=node_id,
@@ -188,6 +191,14 @@ class UploadService:
             duplicate=put.duplicate,
             safety=safety,
         )
+
+    async def _received(
+        self, incoming: Incoming, count: int, body: AsyncIterator[bytes], plan: UploadPlan
+    ) -> Put:
+        if whole("count", count, 1, MOST_AT_ONCE) == 1:
+            return await self._receiving.receive(incoming, body, plan)
+        numbers = range(incoming.number, incoming.number + count)
+        return await Run(self._own, self._receiving, incoming, numbers).receive(body, plan)
 
     async def plan_of(self, upload_id: str) -> tuple[str, UploadPlan]:
         """The document's id and the plan, which never change, of an upload that takes bytes.

@@ -1,4 +1,4 @@
-"""Uploads where they run: in a server and beside it, in programs of yours, on the command line."""
+"""How uploads are set up: in a server, beside it, in your own programs, on the command line."""
 
 from __future__ import annotations
 

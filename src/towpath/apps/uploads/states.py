@@ -1,4 +1,4 @@
-"""What Redis knows of an upload: the document's state hash, and which chunks and parts are where.
+"""What Redis knows of an upload: the published state hash, and where its chunks and parts are.
 
 Each change is one script in `lua/`. What it is rebuilt from is the upload's row, and the store's
 own list of parts.
@@ -61,6 +61,17 @@ class Front(NamedTuple):
     size: int | None
     updated_at: int
     """When it was last heard of, in ms."""
+
+
+class NewChunk(NamedTuple):
+    """A chunk that has come."""
+
+    number: int
+    length: int
+    digest: bytes
+    """Its CRC-64/NVME; empty = nobody reckoned it."""
+    token: str
+    """Under which its bytes are staged; empty = they are not."""
 
 
 class Put(NamedTuple):
@@ -177,14 +188,17 @@ class UploadState:
         )
         return answer == b"opened"
 
-    async def admit(self, number: int) -> Known:
-        """What is known of a chunk. Raises UploadUnknown."""
-        found = await self._record.read("admit", number=number)
+    async def admit(self, numbers: range) -> list[Known]:
+        """What is known of chunks that follow each other. Raises UploadUnknown."""
+        found = await self._record.read("admit", number=numbers.start, count=len(numbers))
         if found is None:
             raise UploadUnknown
-        status, here, digest, generation, size = found
-        known = int(size) if size else None
-        return Known(Status(status.decode()), bool(here), digest, int(generation), known)
+        word, generation, size, known = found
+        status, total = Status(word.decode()), int(size) if size else None
+        return [
+            Known(status, bool(known[i]), known[i + 1], int(generation), total)
+            for i in range(0, len(known), 2)
+        ]
 
     async def front(self) -> Front:
         """How far it has come without a gap. Raises UploadUnknown."""
@@ -201,49 +215,40 @@ class UploadState:
 
     async def put(
         self,
-        number: int,
+        chunks: Sequence[NewChunk],
         *,
-        length: int,
-        digest: bytes,
-        token: str,
         last: bool,
         most: int,
         durability: Durability | None = None,
-    ) -> Put:
-        """A chunk whose bytes are staged counts from now on.
+    ) -> tuple[list[Put], Exception | None]:
+        """Chunks whose bytes are staged count from now on; *last* is said of the last of them.
 
-        Raises UploadUnknown, and for what can't be: UploadEnded, UploadFailed, UploadGone,
-        ChunkDiffers, ChunkInvalid, LastChunkDiffers, UploadTooLarge.
+        Those that count, and why the next one does not: UploadUnknown, UploadEnded, UploadFailed,
+        UploadGone, ChunkDiffers, ChunkInvalid, LastChunkDiffers, UploadTooLarge.
         """
-        answer = await self._record.run(
+        replies: Sequence[Sequence[Any]] = await self._record.run(
             "put",
             durability=durability,
-            number=number,
-            length=length,
-            digest=digest,
-            token=token,
+            items=[word for chunk in chunks for word in chunk],
             last=int(last),
             most=most,
             expiry=self._expiry,
         )
-        self._refuse(answer, number)
-        word, status, received, part, turn, generation, *before = answer
-        return Put(
-            duplicate=word == b"duplicate",
-            status=Status(status.decode()),
-            received=int(received),
-            part=part,
-            turn=turn if turn >= 0 else None,
-            generation=generation,
-            token=before[0].decode() if before else token,
-        )
+        puts: list[Put] = []
+        for chunk, reply in zip(chunks, replies, strict=False):
+            try:
+                self._refuse(reply, chunk.number)
+            except Exception as refusal:  # noqa: BLE001 -- whatever it is, those before it count
+                return puts, refusal
+            puts.append(_put(reply, chunk.token))
+        return puts, None
 
     async def close(self, total: int) -> Closed:
-        """It is known how many chunks there are. Raises as `put` does."""
+        """It is known how many chunks there are. Raises what `put` answers."""
         return self._closed(await self._record.run("close", total=total), total - 1)
 
     async def size(self, size: int) -> Closed:
-        """It is known how many bytes there will be. Raises as `put` does."""
+        """It is known how many bytes there will be. Raises what `put` answers."""
         return self._closed(await self._record.run("size", size=size), 0)
 
     def _closed(self, answer: Sequence[Any], number: int) -> Closed:
@@ -351,6 +356,19 @@ def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
     if status in (Status.ABORTED, Status.EXPIRED):
         return UploadGone(upload_id, status)
     return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
+
+
+def _put(reply: Sequence[Any], token: str) -> Put:
+    word, status, received, part, turn, generation, *before = reply
+    return Put(
+        duplicate=word == b"duplicate",
+        status=Status(status.decode()),
+        received=int(received),
+        part=part,
+        turn=turn if turn >= 0 else None,
+        generation=generation,
+        token=before[0].decode() if before else token,
+    )
 
 
 # ── words ────────────────────────────────────────────────────────────────────────────────

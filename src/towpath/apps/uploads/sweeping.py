@@ -1,4 +1,4 @@
-"""The sweep: what was given up goes, what stands still goes on, and nothing is left in the store.
+"""The sweep: expired uploads are deleted, stalled ones continue, leftovers are deleted.
 
 Each step of an upload can be the last one of the process that does it. What is left then between
 two steps is found here, from the rows: jobs that nobody submitted, bytes that are gone, room that

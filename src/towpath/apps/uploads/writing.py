@@ -1,4 +1,4 @@
-"""What a body is on its way in: bytes behind those that are here, or beside them at first."""
+"""Writing a body: its bytes are appended to those received, or first staged beside them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, NoRoom, renewed_parts, tail_token
-from towpath.apps.uploads.states import Front
+from towpath.apps.uploads.states import Front, NewChunk
 from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady
 from towpath.errors import ServerError
@@ -40,25 +40,23 @@ class Steps:
         False: it is here with bytes that came otherwise.
         """
         state = self._records.state(upload_id)
-        put = await state.put(
-            number,
-            length=chunk_length(plan, number),
-            digest=b"",
-            token=token,
-            last=False,
-            most=plan.most_chunks,
-        )
+        chunk = NewChunk(number, chunk_length(plan, number), b"", token)
+        puts, refusal = await state.put([chunk], last=False, most=plan.most_chunks)
+        if refusal is not None:
+            raise refusal
+        put = puts[0]
         if put.token == token:
             budget = self._records.budget
-            renewed, _, _ = await asyncio.gather(
-                self._records.chunks(upload_id).place(number, token),
+            (gone, renewed), _ = await asyncio.gather(
+                self._records.chunks(upload_id).place({number: token}),
                 budget.renew(upload_id, [put.part]),
-                self._own.tell_chunk(upload_id, number, last=number + 1 == plan.total_chunks),
             )
             if renewed:
                 await budget.renew(upload_id, renewed_parts(plan, renewed))
-            elif renewed is None and await state.lose(put.generation, {number: token}):
+            if gone and await state.lose(put.generation, {number: token}):
                 raise ChunkLost(upload_id, f"chunk {number}")
+            last = number + 1 == plan.total_chunks
+            await self._own.tell_chunk(upload_id, number, last=last)
         if put.turn is not None:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
@@ -121,7 +119,7 @@ class Start(NamedTuple):
 
 
 class Writing:
-    """One body on its way in: where it is, and what has room."""
+    """One body that is being received: how far it is, and which part has room."""
 
     def __init__(self, own: Steps, start: Start) -> None:
         self.own = own
@@ -186,7 +184,7 @@ class Writing:
 
 
 class Fork:
-    """A body that is staged beside what is here, until its checksum fits."""
+    """A body that is staged beside the received bytes until its checksum matches."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)

@@ -144,6 +144,11 @@ document.addEventListener("submit", async (event) => {
   }
 });
 
+// ── the menu, which is wider than a phone ──────────────────────────────────────────────
+
+const shown = document.querySelector(".menu [aria-current]");
+if (shown) shown.parentElement.scrollLeft = shown.offsetLeft - shown.parentElement.offsetLeft - 40;
+
 // ── the theme ──────────────────────────────────────────────────────────────────────────
 
 function isDark() {

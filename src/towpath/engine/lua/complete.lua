@@ -2,10 +2,10 @@
 --
 -- keys   leases   zset     leased ids by expiry, ms
 --        done     zset     finished ids, if they are kept
---        job      string   the record: kept for its retention, or removed
+--        job      string   the record: kept for its retention, or deleted
 --        load     string   the payload: the same
 --        result   string   what the worker returned, if it is kept
---        lock     string   removed
+--        lock     string   deleted
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward
 --        seen     zset     the id, if a caller chose it
 -- args   id       text

@@ -1,4 +1,4 @@
--- delete: remove a job that has ended, before its time.
+-- delete: delete a job that has ended, before its time.
 --
 -- keys   dead     zset     dead ids by time of death
 --        done     zset     done and cancelled ids
@@ -25,7 +25,7 @@ local function delete(id)
   end
   count('deleted')
   note('delete', id)
-  remove(job)
+  delete_job(job)
   leave_lane(job)
   return 'gone'
 end

@@ -4,7 +4,7 @@
 --        retry    zset     delayed ids: when it is tried again
 --        dead     zset     with no attempt left, or none wanted
 --        job      string   the record
---        lock     string   removed
+--        lock     string   deleted
 --        lanes    hash     lane -> its holder: with `skip` the lane goes on meanwhile
 -- args   id       text
 --        token    text     the fencing token the caller was given

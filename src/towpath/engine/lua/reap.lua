@@ -5,7 +5,7 @@
 --        dead     zset     those with no attempt left
 --        done     zset     those that were asked to stop
 --        job      string   the record
---        lock     string   removed
+--        lock     string   deleted
 -- args   limit    int      at most so many
 -- reply  <how many>
 -- moves  leased -> ready, leased -> dead, leased -> cancelled

@@ -4,7 +4,7 @@
 --        queue    zset     ready ids: back at the place it had
 --        retry    zset     delayed ids, if a delay is asked for
 --        job      string   the record
---        lock     string   removed
+--        lock     string   deleted
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        delay    ms       0 = at once

@@ -9,7 +9,7 @@
 --        dead     zset     the same
 --        job      string   the record
 --        load     string   the payload
---        result   string   removed, if there was one
+--        result   string   deleted, if there was one
 -- args   id       text
 --        payload  bytes
 --        more     map      what is not plain, as in submit

@@ -1,4 +1,4 @@
--- trim: remove what has been kept long enough, by age and by count.
+-- trim: delete what has been kept long enough, by age and by count.
 --
 -- keys   done     zset     done and cancelled ids by the time their retention ends
 --        dead     zset     dead ids by time of death
@@ -31,7 +31,7 @@ local function trim_dead(job)
     return false
   else
     count('trimmed')
-    remove(job)
+    delete_job(job)
   end
   return true
 end

@@ -1,4 +1,4 @@
-"""Things that are asked for at the same time, done together."""
+"""Joining calls that come at the same time into one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LARGEST = 500
 
 
 class Joined(Generic[A, R]):
-    """*do* for one thing at a time; what comes while it is busy is done together next.
+    """Calls *do* for one batch at a time; what comes meanwhile is the next batch.
 
     It answers in order, one each; an answer that is an exception is raised where it was asked
     for. What *do* itself raises, all of them raise. A lone one waits for nobody.

@@ -41,18 +41,16 @@ metadata, schema_version = LEDGER.metadata, LEDGER.versions
 api_keys = Table(
     "towpath_api_keys",
     metadata,
-    Column(
-        "id", String(16), primary_key=True, doc="Public: part of the secret, for telling apart."
-    ),
-    Column("name", String(100), nullable=False, doc="Whose it is; two keys may share one."),
+    Column("id", String(16), primary_key=True, doc="The id of the key: public part of its secret."),
+    Column("name", String(100), nullable=False, doc="Who the key is for; need not be unique."),
     Column("digest", LargeBinary(32), nullable=False, unique=True, doc="SHA-256 of the secret."),
-    Column("scopes", String(100), nullable=False, doc="submit, work, read, admin; with blanks."),
-    Column("queues", Text, nullable=False, doc="Patterns of queue names; with blanks."),
-    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
-    Column("expires_at", BigInteger, doc="From when on it no longer counts; none = never."),
-    Column("revoked_at", BigInteger, doc="Since when it no longer counts; none = it does."),
-    Column("last_used_at", BigInteger, doc="When it was last used, to about a minute."),
-    info={"about": "API keys. Secrets are not here: only their digests are."},
+    Column("scopes", String(100), nullable=False, doc="submit, work, read, admin; with spaces."),
+    Column("queues", Text, nullable=False, doc="Patterns of queue names, with spaces."),
+    Column("created_at", BigInteger, nullable=False, doc="When the key was created."),
+    Column("expires_at", BigInteger, doc="When the key expires; null = never."),
+    Column("revoked_at", BigInteger, doc="When the key was revoked; null = it was not."),
+    Column("last_used_at", BigInteger, doc="When the key was last used, to about a minute."),
+    info={"about": "API keys. A secret is stored only as its SHA-256 digest."},
 )
 
 # SQLite counts up by itself only what it calls INTEGER.
@@ -62,57 +60,58 @@ logins = Table(
     "towpath_logins",
     metadata,
     Column("digest", LargeBinary(32), primary_key=True, doc="SHA-256 of the cookie or link."),
-    Column("kind", String(8), nullable=False, doc="session, or link: one that logs in once."),
-    Column("key_id", String(16), nullable=False, doc="Whose it is; it ends with that key."),
-    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
-    Column("expires_at", BigInteger, nullable=False, doc="From when on it no longer counts."),
+    Column("kind", String(8), nullable=False, doc="session or link."),
+    Column("key_id", String(16), nullable=False, doc="Its API key; the login ends with it."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was created."),
+    Column("expires_at", BigInteger, nullable=False, doc="When it expires."),
     Index("ix_towpath_logins_expires_at", "expires_at"),
-    info={"about": "Sessions of the dashboard, and links that begin one."},
+    info={"about": "Sessions of the dashboard, and login links that can be used once."},
 )
 
 audit = Table(
     "towpath_audit",
     metadata,
-    Column("seq", _Counting, primary_key=True, doc="The order of the actions."),
-    Column("at", BigInteger, nullable=False, doc="When it was asked for."),
-    Column("key_id", String(16), nullable=False, doc="Whose session it was."),
-    Column("key_name", String(100), nullable=False, doc="What the key was called."),
-    Column("method", String(8), nullable=False, doc="POST, PUT, PATCH or DELETE."),
-    Column("path", Text, nullable=False, doc="What it was about, as it was sent."),
-    Column("status", Integer, doc="How it was answered; none = it was not, or not yet."),
-    info={"about": "What was done in the dashboard: the newest 10,000 actions."},
+    Column("seq", _Counting, primary_key=True, doc="Number of the action, in the order they came."),
+    Column("at", BigInteger, nullable=False, doc="When the request came."),
+    Column("key_id", String(16), nullable=False, doc="The API key of the session."),
+    Column("key_name", String(100), nullable=False, doc="The name of that key."),
+    Column("method", String(8), nullable=False, doc="HTTP method: POST, PUT, PATCH or DELETE."),
+    Column("path", Text, nullable=False, doc="Path of the request."),
+    Column("status", Integer, doc="HTTP status of the response; null = none, or none yet."),
+    info={"about": "Actions in the dashboard; the newest 10,000 are kept."},
     sqlite_autoincrement=True,
 )
 
+_STATES = "pending, running, completed, failed, dead, cancelled, superseded"
 jobs = Table(
     "towpath_jobs",
     metadata,
-    Column("seq", _Counting, primary_key=True, doc="The order in which records were made."),
-    Column("queue", String(64), nullable=False, doc="Its queue."),
-    Column("id", String(512), nullable=False, doc="Its id, the caller's or ours."),
-    Column("job", String(512), nullable=False, doc="What it is called in Redis now."),
-    Column("state", String(12), nullable=False, doc="Where it stands; the row decides."),
-    Column("payload", LargeBinary, nullable=False, doc="What its handler is given."),
-    Column("options", Text, doc="What else was said about the job, as JSON."),
-    Column("priority", Integer, nullable=False, doc="0 to 100, higher runs first."),
-    Column("lane", String(512), doc="Jobs of one lane run one at a time."),
-    Column("subject", String(512), doc="What it is about: of one subject the latest counts."),
-    Column("version", BigInteger, doc="The order among those of one subject."),
-    Column("revision", String(128), doc="What of the subject it is about."),
-    Column("follows", String(128), doc="The revision before it, which tells their order."),
-    Column("attempts", Integer, nullable=False, doc="Attempts that have begun."),
-    Column("max_attempts", Integer, doc="How many there may be; none = its handler or queue says."),
-    Column("fence", BigInteger, nullable=False, doc="The token of the last attempt that began."),
-    Column("last_error", Text, doc="Why the last attempt failed, or why there is none."),
-    Column("result", LargeBinary, doc="What its handler returned."),
-    Column("created_at", BigInteger, nullable=False, doc="When it was made."),
-    Column("due_at", BigInteger, doc="Not before then."),
-    Column("started_at", BigInteger, doc="When the last attempt began."),
-    Column("finished_at", BigInteger, doc="When it ended."),
+    Column("seq", _Counting, primary_key=True, doc="Number of the record; a later one is higher."),
+    Column("queue", String(64), nullable=False, doc="The queue."),
+    Column("id", String(512), nullable=False, doc="The id that the caller chose, or a new one."),
     Column(
-        "relay_at", BigInteger, doc="When to see that it is in Redis; none = it was seen there."
+        "job", String(512), nullable=False, doc="Its id in Redis; another each time it is queued."
     ),
-    Column("cancel_requested", Boolean, nullable=False, doc="Somebody cancelled it while it ran."),
+    Column("state", String(12), nullable=False, doc=f"One of {_STATES}."),
+    Column("payload", LargeBinary, nullable=False, doc="The payload that the handler gets."),
+    Column("options", Text, doc="Other options of the job, as JSON."),
+    Column("priority", Integer, nullable=False, doc="0 to 100; higher runs first."),
+    Column("lane", String(512), doc="The lane; jobs of one lane run one at a time."),
+    Column("subject", String(512), doc="What it is about; a new record supersedes older ones."),
+    Column("version", BigInteger, doc="Order among the records of a subject: highest = latest."),
+    Column("revision", String(128), doc="The revision of the subject, such as a commit."),
+    Column("follows", String(128), doc="The revision before it; orders equal versions."),
+    Column("attempts", Integer, nullable=False, doc="Number of attempts that have begun."),
+    Column("max_attempts", Integer, doc="Maximum number; null = as its handler or queue says."),
+    Column("fence", BigInteger, nullable=False, doc="The token of the latest attempt."),
+    Column("last_error", Text, doc="Why the last attempt failed, or why it ended without one."),
+    Column("result", LargeBinary, doc="What the handler returned."),
+    Column("created_at", BigInteger, nullable=False, doc="When the record was made."),
+    Column("due_at", BigInteger, doc="The earliest time at which it may run."),
+    Column("started_at", BigInteger, doc="When the latest attempt began."),
+    Column("finished_at", BigInteger, doc="When the job ended."),
+    Column("relay_at", BigInteger, doc="When the relay looks for it in Redis; null = never."),
+    Column("cancel_requested", Boolean, nullable=False, doc="Whether it was cancelled as it ran."),
     UniqueConstraint("queue", "id"),
     UniqueConstraint("queue", "job"),
     CheckConstraint(
@@ -122,7 +121,9 @@ jobs = Table(
     Index(None, "finished_at"),
     Index(None, "queue", "state", "seq"),
     Index(None, "queue", "subject", "version"),
-    info={"about": "Jobs whose record is this database: Redis only hands them out."},
+    info={
+        "about": "Records: one row per job with `record=True`. If Redis differs, the row is right."
+    },
 )
 
 _unseen = jobs.c.relay_at.is_not(None)
@@ -147,23 +148,21 @@ Index(
 outbox = Table(
     "towpath_outbox",
     metadata,
-    Column("seq", _Counting, primary_key=True, doc="Its place: of one key the lower goes first."),
-    Column("sink", String(64), nullable=False, doc="Who is to get it."),
-    Column("id", String(1024), nullable=False, doc="The event's id, the same for every sink."),
-    Column("type", String(128), nullable=False, doc="What happened."),
+    Column("seq", _Counting, primary_key=True, doc="Number; those of one key are sent in order."),
+    Column("sink", String(64), nullable=False, doc="The sink that it is for."),
+    Column("id", String(1024), nullable=False, doc="The id of the event, the same for every sink."),
+    Column("type", String(128), nullable=False, doc="The type of the event: what happened."),
     Column("source", String(512), nullable=False, doc="Where it happened."),
-    Column("key", String(1024), nullable=False, doc="To what; events of one key go in order."),
-    Column("data", LargeBinary, nullable=False, doc="The particulars, as JSON."),
+    Column("key", String(1024), nullable=False, doc="What it happened to, such as one job."),
+    Column("data", LargeBinary, nullable=False, doc="The content of the event, as JSON."),
     Column("at", BigInteger, nullable=False, doc="When it happened."),
-    Column("created_at", BigInteger, nullable=False, doc="Since when it is here."),
-    Column(
-        "attempts", Integer, nullable=False, doc="How often it was not taken while others were."
-    ),
-    Column("refused_at", BigInteger, doc="Since when it is set aside; none = it is pending."),
+    Column("created_at", BigInteger, nullable=False, doc="When it was put into the outbox."),
+    Column("attempts", Integer, nullable=False, doc="Failed sends while other events got out."),
+    Column("refused_at", BigInteger, doc="When it was refused for good; null = it is pending."),
     Column("reason", Text, doc="Why it was refused."),
     # A place is never given out twice: a late courier must not delete another's row.
     sqlite_autoincrement=True,
-    info={"about": "Events that are to be sent, or were refused. What is sent is deleted."},
+    info={"about": "Events that wait to be sent, or were refused. A sent event is deleted."},
 )
 for _name, _which in (
     ("ix_towpath_outbox_pending", outbox.c.refused_at.is_(None)),
@@ -174,10 +173,10 @@ for _name, _which in (
 couriers = Table(
     "towpath_couriers",
     metadata,
-    Column("sink", String(64), primary_key=True, doc="Whose events it sends."),
-    Column("holder", String(64), nullable=False, doc="The courier that sends them."),
-    Column("expires_at", BigInteger, nullable=False, doc="When another one may; 0 = now."),
-    info={"about": "Who sends: one courier per sink at a time."},
+    Column("sink", String(64), primary_key=True, doc="The sink."),
+    Column("holder", String(64), nullable=False, doc="The courier that sends to it."),
+    Column("expires_at", BigInteger, nullable=False, doc="When another may take over; 0 = now."),
+    info={"about": "Which courier sends to which sink: one at a time."},
 )
 
 

@@ -44,7 +44,7 @@ _PATIENCE = minutes(5)
 class SqliteStore:
     """The file at *path*, made by a migration. *limit* is how long a write waits for others.
 
-    A file that is moved or removed while it is open is not written to any more.
+    A file that is moved or deleted while it is open is not written to any more.
     """
 
     def __init__(self, path: str, *, limit: Duration) -> None:
@@ -103,7 +103,9 @@ class SqliteStore:
                 done = change(connection)
                 for table, _, parent, _ in connection.exec_driver_sql(_ORPHANS):
                     if table.startswith("towpath_"):
-                        raise LedgerRefused(f"rows of {table} would point to no row of {parent}")
+                        raise LedgerRefused(
+                            f"rows of {table} would reference missing rows of {parent}"
+                        )
                 return done
 
         return await asyncio.to_thread(run)
@@ -140,7 +142,7 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         # SQLite would go on writing into a file that nobody finds any more.
         if connection.info[_FILE] != _identity(file):
             connection.invalidate()
-            raise FileNotFoundError(f"{path} was moved or removed while it was open")
+            raise FileNotFoundError(f"{path} was moved or deleted while it was open")
         connection.info[TO_BEGIN] = begin if alone else _READ
 
     event.listen(engine, "connect", connected)

@@ -47,10 +47,10 @@ class Tables:
         self.versions = Table(
             f"{self.prefix}schema",
             MetaData(),  # apart from the others: no step makes it
-            Column("version_num", String(32), doc="The newest step that has run."),
-            Column("oldest", String(32), doc="The oldest version whose code works with it."),
+            Column("version_num", String(32), doc="The version of the tables."),
+            Column("oldest", String(32), doc="The oldest code version that works with them."),
             PrimaryKeyConstraint("version_num", name=f"{self.prefix}schema_pkc"),
-            info={"about": f"Which version of its tables the {name} has here. One row."},
+            info={"about": f"The version of the tables of {name}; one row."},
         )
 
     # ── what the database has ────────────────────────────────────────────────────────────

@@ -1,4 +1,4 @@
-"""API keys: made, listed, revoked, checked. Only digests of the secrets are kept."""
+"""API keys: created, listed, revoked, checked. Only digests of the secrets are stored."""
 
 from __future__ import annotations
 
@@ -74,10 +74,10 @@ class ApiKeys:
         queues: Iterable[str] = ("*",),
         expires_at: datetime | None = None,
     ) -> NewKey:
-        """Make a key. Its secret is in the answer and nowhere else, ever.
+        """Create a key. Only the answer has its secret.
 
-        Two keys may have the same name: make the second, hand it out, revoke the first. Raises
-        InvalidName or InvalidOption. One transaction.
+        Several keys may have the same name: to replace a key, create the second, hand it out, and
+        revoke the first. Raises InvalidName, InvalidOption. One transaction.
         """
         id = new_id()
         secret = new_secret(id)
@@ -94,11 +94,11 @@ class ApiKeys:
         scopes: Iterable[str] = (Scope.ADMIN,),
         queues: Iterable[str] = ("*",),
     ) -> KeyInfo:
-        """The key with a secret that the user chose; it is made if there is none.
+        """The key with a secret that the user chose; it is created if there is none.
 
-        One that is there stays as it is, whatever is asked for now. Several processes may do
-        this at once. Raises KeyEnded for a secret that was revoked or has expired, and
-        InvalidOption, which does not repeat it, for one that is too short.
+        An existing key is not changed. Several processes may do this at once. Raises KeyEnded if
+        the key was revoked or has expired, and InvalidOption, without the secret, if the secret is
+        too short.
         """
         wanted = digest(checked_secret(secret))
         while (found := await self._find(wanted)) is None:
@@ -110,9 +110,9 @@ class ApiKeys:
         return found
 
     async def revoke(self, id: str) -> KeyInfo:
-        """End a key for good: here at once, in other processes within 5 s.
+        """Revoke a key for good: here at once, in other processes within 5 s.
 
-        A key that was revoked before stays revoked since then. Raises KeyNotFound.
+        A key that was revoked before keeps its time. Raises KeyNotFound.
         """
         now = self._wall()
 
@@ -129,7 +129,7 @@ class ApiKeys:
         return _info(row)
 
     async def list(self) -> list[KeyInfo]:
-        """All keys, also those that have ended; the oldest first."""
+        """All keys, oldest first, with those that have ended."""
         query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
 
         def read(connection: Connection) -> list[KeyInfo]:
@@ -140,17 +140,17 @@ class ApiKeys:
     # ── checking ─────────────────────────────────────────────────────────────────────────
 
     async def check(self, secret: str) -> KeyInfo | None:
-        """The key that *secret* belongs to; None if there is none, or it has ended.
+        """The key that *secret* belongs to; None if there is none, or if it has ended.
 
-        A few microseconds for a key that was seen within the last seconds; otherwise one read,
-        shared by all who ask for the same key at once. Raises LedgerError if it can't be read.
+        A few microseconds for a key that was used within the last seconds; else one read, which all
+        callers with the same key share. Raises LedgerError.
         """
         if not 0 < len(secret) <= LONGEST_SECRET:
             return None
         return await self.check_digest(digest(secret))
 
     async def check_digest(self, wanted: bytes) -> KeyInfo | None:
-        """The same, of a key whose secret is not at hand: its digest was found elsewhere."""
+        """Internal: like `check`, given the digest of the secret."""
         now = self._ticks()
         entry = self._known.find(wanted, now)
         if entry is None:

@@ -139,7 +139,9 @@ class Postponed(msgspec.Struct, frozen=True):
 
 
 class Behind(msgspec.Struct, frozen=True):
-    """The event was not sent: an earlier one of its key was not taken, or the sink is away."""
+    """The event was not sent: an earlier event of its key was not accepted, or the sink is
+    unreachable.
+    """
 
 
 Outcome = None | Refusal | Postponed | Behind

@@ -32,7 +32,7 @@ def _stream(value: object) -> object:
 
 
 class OutboxOptions(Options, frozen=True, kw_only=True):
-    """The outbox: who is told how recorded jobs ended. The same for all processes of a database."""
+    """The outbox: where the ends of recorded jobs are sent; the same for all of a database."""
 
     sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
     """Sinks that receive events: some of redis, kafka, webhook; or none."""

@@ -45,20 +45,20 @@ _PUT = "towpath.put"
 
 
 class OutboxCounts(msgspec.Struct, frozen=True):
-    """How one sink stands. 10,000 is that many or more."""
+    """The numbers of one sink, counted up to 10,000."""
 
     pending: int = 0
     refused: int = 0
     oldest_at: datetime | None = None
-    """Since when the oldest event that is pending waits."""
+    """When the oldest pending event was put."""
 
     def lag(self, now: datetime) -> Duration:
-        """How long the oldest event has waited by *now*; zero if none does."""
+        """How long the oldest pending event has waited by *now*; zero if there is none."""
         return ZERO if self.oldest_at is None else max(now - self.oldest_at, ZERO)
 
 
 class RefusedEvent(msgspec.Struct, frozen=True):
-    """An event that its sink will not take, and why."""
+    """An event that its sink refused, and why."""
 
     event: OutboxEvent
     reason: str
@@ -66,9 +66,9 @@ class RefusedEvent(msgspec.Struct, frozen=True):
 
 
 class Outbox:
-    """The events of a ledger that are on their way out: `ledger.outbox`.
+    """The events of a ledger that wait to be sent: `ledger.outbox`.
 
-    *sinks* are the names of those who are to get every event; with none, nothing is written.
+    *sinks* are the names of the sinks that get every event; without any, nothing is written.
     """
 
     def __init__(
@@ -84,15 +84,16 @@ class Outbox:
     # ── going out ────────────────────────────────────────────────────────────────────────
 
     def put(self, connection: Connection, events: Iterable[NewEvent]) -> None:
-        """Write *events* in the transaction of *connection*: sent after it commits, never without.
+        """Write *events* in the transaction of *connection*: they are sent after it commits, and
+        only then.
 
-        Those of one key leave in the order of their puts, provided that each put comes after the
-        change it tells of: the row that both change puts two transactions in order. One statement.
+        Events of one key are sent in the order of their puts, if each put comes after the change
+        that it tells of: the row that both change orders the transactions. One statement.
         """
         self.putting(events)(connection)
 
     def putting(self, events: Iterable[NewEvent]) -> Callable[[Connection], None]:
-        """What puts *events*, with everything done that needs no connection."""
+        """Prepare *events*. Returns a function that puts them, given a connection."""
         now = self._wall()
         rows = [
             msgspec.structs.asdict(event) | {"sink": sink, "attempts": 0, "created_at": now}
@@ -108,27 +109,27 @@ class Outbox:
         return put
 
     def nudge(self) -> None:
-        """Tell the couriers of this process that something may have been put."""
+        """Internal: tell the couriers of this process that events may have been put."""
         for call in self._couriers:
             call()
 
     def call(self, courier: Callable[[], None]) -> None:
-        """Call *courier* at each nudge from now on."""
+        """Internal: call *courier* at each nudge."""
         self._couriers.add(courier)
 
     def call_no_more(self, courier: Callable[[], None]) -> None:
-        """Undo `call`."""
+        """Internal: undo `call`."""
         self._couriers.discard(courier)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> dict[str, OutboxCounts]:
-        """How each sink stands: those of this ledger, and all that have rows. One read."""
+        """The counts of each sink: of this ledger, and of all others with rows. One read."""
         found = await self._ledger.read(_counts)
         return {sink: OutboxCounts() for sink in self.sinks} | found
 
     async def refused(self, sink: str, *, after: int = 0, size: int = 50) -> list[RefusedEvent]:
-        """Events that *sink* refused, oldest first; *after* is the `seq` of another event."""
+        """Events that *sink* refused, oldest first; *after* is the `seq` of an event."""
         name, size = sink_name(sink), whole("size", size, 1, LARGEST_PAGE)
         query = (
             select(outbox)
@@ -148,15 +149,15 @@ class Outbox:
     # ── what was refused ─────────────────────────────────────────────────────────────────
 
     async def resend(self, sink: str, ids: Sequence[str]) -> int:
-        """Send refused events again, at their old places; how many it were."""
+        """Send refused events again, in their old order. Returns how many."""
         return await self._reopened(_set_aside(sink_name(sink)), ids)
 
     async def resend_all(self, sink: str) -> int:
-        """The same for everything that *sink* has refused."""
+        """Send all events again that *sink* refused. Returns how many."""
         return await self._reopened(_set_aside(sink_name(sink)))
 
     async def delete(self, sink: str, ids: Sequence[str]) -> int:
-        """Delete refused events for good; how many it were. Those that are pending stay."""
+        """Delete refused events for good. Returns how many. Pending events stay."""
         these = *_set_aside(sink_name(sink)), outbox.c.id.in_(list(ids))
         done = delete(outbox).where(*these)
         return await self._ledger.write(lambda connection: connection.execute(done).rowcount)

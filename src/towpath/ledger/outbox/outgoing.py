@@ -1,4 +1,4 @@
-"""How a courier goes about it: its patience, what outcomes mean, what it does in the database.
+"""What a courier does: its pauses, what outcomes mean, and its statements in the database.
 
 Of all couriers of a sink one sends at a time: the one whose lease is in `towpath_couriers`. The
 database's clock decides about it. No row stays locked while a sink is asked: it may hang.
@@ -29,7 +29,7 @@ MOST_WAITING = 1000
 
 
 class CourierOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """How a courier goes about it."""
+    """The limits and pauses of a courier."""
 
     batch: int = 100
     """Events that are in memory at once, per sink."""

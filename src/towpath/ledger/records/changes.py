@@ -1,4 +1,4 @@
-"""Changes of one record by those who look after it, decided from its row.
+"""Changes of one record by its users: cancel, retry, move, set.
 
 One that is retried, moved or replaced gets another name in Redis. What Redis still has under the
 old one is nobody's: a worker that claims it finds no row of that name, and lets it end. So the row

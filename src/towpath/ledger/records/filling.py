@@ -58,7 +58,7 @@ _ENDS = {State.DONE: RecordState.COMPLETED, State.CANCELLED: RecordState.CANCELL
 
 
 class FillCounts(NamedTuple):
-    """What a look at a queue found."""
+    """What one check of a queue found."""
 
     open: int = 0
     """Open records that were gone through."""

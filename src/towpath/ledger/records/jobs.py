@@ -99,7 +99,7 @@ class Fastpath(Protocol):
 
 
 class Jobs:
-    """Records of jobs."""
+    """The records of jobs: `ledger.jobs`."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -119,7 +119,7 @@ class Jobs:
         __getattr__ = methods("Jobs", {"prune": "trim", "ready": "submitting"})
 
     async def close(self) -> None:
-        """Wait for what is on its way to Redis: not long, a relay elsewhere has it too."""
+        """Internal: wait a moment for records that are on their way to Redis."""
         if self._nudges:
             await asyncio.wait(self._nudges, timeout=NUDGE.total_seconds())
         for task in self._nudges:
@@ -130,16 +130,17 @@ class Jobs:
     async def submit(
         self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Recorded:
-        """Make a record; when this returns it is on disk, and it will run.
+        """Make a record. Returns once it is stored on disk; the job will run.
 
-        The same *id* twice is one record: the second answer says `existed`. Redis may be away:
-        then the record waits for it. Raises InvalidName, InvalidOption, LedgerError. Those that
-        come at the same time share one transaction.
+        The same *id* twice is one record: the second answer says `existed`. If Redis is
+        unreachable, the record waits for it. Records made at the same time share a transaction.
+        *options* are those of a job, and `subject`, `version`, `revision` and `follows`. Raises
+        InvalidName, InvalidOption, LedgerError.
         """
         return await self.submit_new(self._checked(queue, payload, options))
 
     async def submit_new(self, new: NewRecord) -> Recorded:
-        """The same for one that was made and checked before."""
+        """Internal: like `submit`, for a record that was checked before."""
         recorded, nudge = await self._take(new)
         await _a_moment(nudge)
         return recorded
@@ -151,8 +152,8 @@ class Jobs:
         payload: bytes,
         **options: Unpack[RecordOptions],
     ) -> Recorded:
-        """The same in the caller's own transaction, an AsyncSession or AsyncConnection on this
-        database: the record is there if and when that commits. Nothing waits for Redis.
+        """Make a record in the caller's transaction: an AsyncSession or AsyncConnection on this
+        database. The record exists once that commits. Does not wait for Redis.
         """
         wanted = [self._checked(queue, payload, options)]
         return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]
@@ -160,10 +161,10 @@ class Jobs:
     def submitting(
         self, connection: Connection, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Write[Recorded]:
-        """The same as a part of a change of your own, inside of `ledger.decide`.
+        """Make a record as a part of your own change, inside `ledger.decide`.
 
-        What it answers makes the record where it is called in the write: the record is there if
-        and when the change is. Nothing waits for Redis. Not joined with others.
+        Returns a function that makes the record when the change calls it with its connection; the
+        record exists once the change commits. Does not wait for Redis.
         """
         make = submit(
             connection,
@@ -180,7 +181,7 @@ class Jobs:
         return write
 
     def committed(self, seqs: list[int]) -> None:
-        """Bring records to Redis whose transaction has committed, in the order of the commits."""
+        """Internal: bring records to Redis whose transaction has committed, in that order."""
         if self.fastpath is not None:
             self._nudge(self.fastpath.bring_made(seqs))
 
@@ -193,9 +194,10 @@ class Jobs:
         return new
 
     async def cancel(self, queue: str, id: str) -> Record:
-        """End a record that has not ended: at once, or when its worker lets go of it.
+        """Cancel a record that has not ended: at once, or when its worker stops. Returns the
+        record.
 
-        Safe to repeat. Raises RecordNotFound, and RecordEnded for one that ended otherwise.
+        Safe to repeat. Raises RecordNotFound, and RecordEnded if it ended otherwise.
         """
         ref = queue_name(queue), job_id(id)
 
@@ -207,7 +209,7 @@ class Jobs:
         return record
 
     async def retry(self, queue: str, id: str) -> Record:
-        """Give a record that is dead or cancelled its attempts back, one that failed its turn.
+        """Give a dead or cancelled record new attempts; run a failed one now. Returns the record.
 
         Raises RecordNotFound, RecordNotDead.
         """
@@ -219,11 +221,11 @@ class Jobs:
     async def move(
         self, queue: str, id: str, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> Record:
-        """Give a record that waits another due time: *due*, or *delay* from now.
+        """Give a waiting record another due time: *due*, or *delay* from now. Returns the record.
 
-        From then on the row decides, be Redis away or not: a claim that comes before its time
-        begins nothing. Attempts and place in its lane stay. Raises RecordNotFound, and
-        RecordNotWaiting for one that runs or has ended.
+        The row decides, even while Redis is unreachable: a claim before the new time starts
+        nothing. Attempts and the place in the lane do not change. Raises RecordNotFound, and
+        RecordNotWaiting if it runs or has ended.
         """
         ref, at, nudged = (queue_name(queue), job_id(id)), when(due, delay), bool(self.fastpath)
         rows = await self._ledger.decide(
@@ -234,11 +236,10 @@ class Jobs:
     async def set(
         self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> PlacedRecord:
-        """Make a record under the *id* of yours, or put it in the place of the one that is there:
-        one that waits, and also one that was cancelled or has ended otherwise.
+        """Create a record under an *id*, or replace the one that waits or has ended there.
 
-        It is as new: with all its attempts, behind the others of its lane. Raises RecordNotWaiting
-        for one that is running, InvalidOption without an *id* or with a *subject*.
+        The new record has all its attempts and goes behind the others of its lane. Raises
+        RecordNotWaiting if it is running, and InvalidOption without an *id* or with a *subject*.
         """
         id, subject = options.get("id"), options.get("subject")
         if id is None:
@@ -278,9 +279,9 @@ class Jobs:
         after: str | None = None,
         size: int = 50,
     ) -> RecordPage:
-        """A page of records, newest first: of one state, of one subject or several, or of those
-        subjects that begin with *prefix*, or with one of several. Their results, which may be
-        large, are left out. Raises InvalidOption.
+        """A page of records, newest first, without their results. *state* and *subject* select
+        those of one state, and of one subject or several; *prefix* selects subjects that begin so.
+        Raises InvalidOption.
         """
         query = newest(queue, state=state, subject=subject, prefix=prefix, after=after, size=size)
         found = await self._ledger.read(
@@ -289,14 +290,14 @@ class Jobs:
         return page([as_record(row) for row in found], size)
 
     async def counts(self, queue: str) -> dict[RecordState, int]:
-        """How many records are in each state. O(records of the queue), read from an index: tens of
-        milliseconds for 200,000. For people: nothing that runs by itself asks for it.
+        """How many records are in each state. Reads an index entry per record of the queue: tens of
+        milliseconds for 200,000. For people; no background task asks for it.
         """
         name = queue_name(queue)
         return await self._ledger.read(lambda connection: counted(connection, name))
 
     async def trim(self, *, keep: DurationLike = KEEP, limit: int = 1000) -> int:
-        """Delete records that ended longer ago than *keep*, at most *limit*; how many it were."""
+        """Delete records that ended longer ago than *keep*, at most *limit*. Returns how many."""
         most, before = whole("limit", limit, 1, 10_000), moment() - duration_ms("keep", keep)
         ended = jobs.c.state.not_in(OPEN), jobs.c.finished_at < before
         old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
@@ -345,7 +346,7 @@ class Jobs:
         return begun
 
     def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
-        """What puts the end of those of *rows* that end into the outbox, if anybody listens."""
+        """Internal: put the end of those of *rows* that end into the outbox, if there are sinks."""
         return self._ledger.outbox.putting(ends(rows)) if self._ledger.outbox.sinks else nothing
 
     def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:

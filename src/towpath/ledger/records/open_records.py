@@ -1,5 +1,4 @@
-"""Open records as a relay reads them, takes them and writes what it saw of them; and pages of
-records for people.
+"""Open records as a relay reads and updates them, and pages of records for people.
 
 Nothing that a relay does reads what has ended, however much of it there is.
 """

@@ -1,4 +1,4 @@
-"""A record: a job whose truth is a row, as it goes in and as it is looked at."""
+"""Records: jobs whose row in the database decides; their values and options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Of the records about one subject the latest counts, in whatever order they come.
+"""Which of the records about one subject is the latest, in whatever order they come.
 
 Which one that is: the greater version, where the caller has one; among equals the one that says it
 follows the other; else the one that came later. Versions are other people's times, often in whole

@@ -1,4 +1,4 @@
-"""Health: is the process alive, can it serve, what do its metrics say."""
+"""Health: liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -84,12 +84,14 @@ class ReadyOut(Answer):
     )
 
     ready: bool
+    """Whether every part works."""
     status: Literal["ready", "degraded", "down"]
-    """degraded: a part does not work. Without the store, jobs with a record are still accepted;
-    without the ledger, recently used keys stay valid. down: no part works."""
+    """`ready`: every part works. `degraded`: some part does not; without the store, jobs with a
+    record are still accepted, and without the ledger, recently used keys stay valid. `down`: no
+    part works."""
     parts: dict[str, PartOut]
-    """`store` is Redis or Valkey, `ledger` the database; then applications with a check.
-    Background tasks, such as the relay, are listed only while they do not run."""
+    """`store` (Redis or Valkey), `ledger` (the database), and each application that has a check.
+    Background tasks, such as the relay, appear only while they do not run."""
 
 
 @router.head("/livez", response_class=PlainTextResponse, include_in_schema=False)

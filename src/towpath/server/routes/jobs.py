@@ -1,4 +1,4 @@
-"""Jobs: submit, look, explain, list, move, set, cancel."""
+"""Jobs: submit, read, explain, list, move, set, cancel."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ After = Annotated[
     str | None,
     Query(max_length=2048, description="The `after` value returned with the previous page."),
 ]
-Size = Annotated[int, Query(ge=1, le=1000)]
+Size = Annotated[int, Query(ge=1, le=1000, description="Entries per page.")]
 _LOCATION = {
-    "Location": {"description": "Where one job can be looked at.", "schema": {"type": "string"}}
+    "Location": {"description": "URL of the job, if it is one.", "schema": {"type": "string"}}
 }
 
 
@@ -97,7 +97,7 @@ async def list_jobs(
     state: Listed,
     engine: TheEngine,
     _: CanRead,
-    lane: Annotated[str | None, Query(max_length=512)] = None,
+    lane: Annotated[str | None, Query(max_length=512, description="Only this lane.")] = None,
     after: After = None,
     size: Size = 100,
 ) -> PageOut:

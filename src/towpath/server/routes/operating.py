@@ -1,4 +1,4 @@
-"""Operating: what the checks of the server find, its keys, what was done in the dashboard."""
+"""Operating: the checks of `doctor`, workers, API keys, the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WITHIN = seconds(2)
 
 
 class FindingOut(Answer):
-    """What a check found."""
+    """The result of one check."""
 
     model_config = example(
         check="durability",
@@ -35,20 +35,23 @@ class FindingOut(Answer):
     )
 
     check: str
+    """What was checked."""
     verdict: str
     """ok, warn or bad."""
     found: str
+    """What the check found."""
     do: str | None = None
-    """What to do about it."""
+    """What to do about it; null if all is well."""
     server: str | None = None
-    """Which one, where there are several."""
+    """The server that it is about, if there are several."""
 
 
 class FindingsOut(Answer):
-    """What all checks found."""
+    """The results of all checks."""
 
     durability: str | None = None
-    """What survives a crash of the store: memory, second or disk; and how many replicas confirm."""
+    """What survives a crash of the store: memory, second or disk; and how many replicas confirm a
+    write."""
     findings: list[FindingOut]
 
 
@@ -83,6 +86,7 @@ class RunningOut(Answer):
     queue: str
     id: str
     since: datetime
+    """When it started to run the job."""
 
 
 class WorkerOut(Answer):
@@ -92,13 +96,15 @@ class WorkerOut(Answer):
     host: str
     pid: int
     since: datetime
-    """When it first reported."""
+    """When the worker first reported."""
     queues: list[str]
-    """The first 50 queues by name that the key covers; `serving` counts all."""
+    """Queues that it serves: of the first 50 by name, those that the key covers."""
     serving: int
+    """Number of all queues that it serves."""
     slots: int
+    """Number of jobs that it can run at once."""
     running: int
-    """How many jobs it runs."""
+    """Number of jobs that it runs now."""
     jobs: list[RunningOut]
     """Of its 20 longest-running jobs, those of queues that the key covers."""
 
@@ -146,18 +152,20 @@ def _require_all(key: KeyInfo) -> None:
 
 
 class KeyIn(Body):
-    """A key to be made."""
+    """A key to create."""
 
     model_config = example(name="reports", scopes=["read"], queues=["reports-*"])
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Who the key is for."""
     scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
+    """What the key may do."""
     queues: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=100)
     ] = Field(default=["*"])
     """Patterns of queue names; `*` stands for any characters, `?` for one."""
     expires_at: Instant | None = None
+    """When the key expires; null = never."""
 
 
 class KeyOut(Answer):
@@ -167,10 +175,14 @@ class KeyOut(Answer):
     name: str
     scopes: list[str]
     queues: list[str]
+    """Patterns of the queue names that it covers."""
     created_at: datetime
     expires_at: datetime | None = None
+    """When the key expires; null = never."""
     revoked_at: datetime | None = None
+    """When the key was revoked; null = it was not."""
     last_used_at: datetime | None = None
+    """When the key was last used, to about a minute."""
 
     @classmethod
     def of(cls, key: KeyInfo) -> KeyOut:
@@ -187,14 +199,14 @@ class KeyOut(Answer):
 
 
 class NewKeyOut(KeyOut):
-    """A key that was just made."""
+    """A new key with its secret."""
 
     secret: str
     """The secret; it is shown only once."""
 
 
 class KeysOut(Answer):
-    """All keys, the oldest first."""
+    """All keys, oldest first."""
 
     keys: list[KeyOut]
 
@@ -239,20 +251,21 @@ async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
 
 
 class ActionOut(Answer):
-    """Something that was done in the dashboard."""
+    """An action in the dashboard."""
 
     seq: int
     at: datetime
     key_id: str
+    """The id of the key that did it."""
     key_name: str
     method: str
     path: str
     status: int | None
-    """The status of the response; null if there is none yet."""
+    """HTTP status of the response; null if there is none yet."""
 
 
 class ActionsOut(Answer):
-    """A page of actions, the newest first."""
+    """A page of actions, newest first."""
 
     actions: list[ActionOut]
     after: int | None
@@ -263,8 +276,11 @@ class ActionsOut(Answer):
 async def actions(
     request: Request,
     key: CanAdmin,
-    after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
-    size: Annotated[int, Query(ge=1, le=1000)] = 100,
+    after: Annotated[
+        int | None,
+        Query(ge=0, le=2**62, description="The `after` value returned with the previous page."),
+    ] = None,
+    size: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 100,
 ) -> ActionsOut:
     """List actions in the dashboard: who did what, and when. Needs an admin key for all queues."""
     _require_all(key)

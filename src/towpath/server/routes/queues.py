@@ -47,24 +47,30 @@ async def counts(queue: Queue, engine: TheEngine, _: CanRead) -> CountsOut:
 
 
 class HistoryOut(Answer):
-    """A queue over time: each list has one number per step, oldest first."""
+    """The counts of a queue over time. Each list has one number per step, oldest first."""
 
     begins: datetime
     """When the first step begins."""
     step: float
-    """Seconds: a minute, or an hour."""
+    """Length of a step in seconds: 60 or 3600."""
     submitted: list[int]
-    """Jobs submitted in each step; the next three lists are alike."""
+    """Jobs submitted in each step."""
     completed: list[int]
+    """Jobs completed in each step."""
     failed: list[int]
+    """Attempts that failed in each step."""
     died: list[int]
+    """Jobs that died in each step."""
     ready: list[int]
-    """Jobs that were ready at the start of each step (the last one: now); the next four lists are
-    alike."""
+    """Ready jobs at the start of each step; the last number is for now."""
     delayed: list[int]
+    """Delayed jobs, counted like `ready`."""
     waiting: list[int]
+    """Jobs that waited behind the head of their lane, counted like `ready`."""
     leased: list[int]
+    """Leased jobs, counted like `ready`."""
     dead: list[int]
+    """Dead jobs, counted like `ready`."""
     oldest: list[int | None]
     """Seconds that the oldest ready job had waited; null if none was ready."""
 
@@ -79,7 +85,7 @@ async def history(
     _: CanRead,
     last: Annotated[
         Literal["hour", "day", "month"],
-        Query(description="The period; an hour and a day are by minute, a month by hour."),
+        Query(description="The period: an hour or a day in minutes, or a month in hours."),
     ] = "hour",
 ) -> HistoryOut:
     """Read the queue's counts over time. They are kept for the first 1,000 queues."""
@@ -91,13 +97,13 @@ async def history(
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
-    """Stop handing out jobs until resumed; everything else goes on."""
+    """Hand out no jobs of the queue until it is resumed. Everything else goes on."""
     await engine.queues.pause(queue)
 
 
 @router.post("/{queue}/resume", status_code=204, response_class=Response, responses=documented())
 async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
-    """Hand out jobs again."""
+    """Hand out the jobs of a paused queue again."""
     await engine.queues.resume(queue)
 
 
@@ -134,21 +140,23 @@ class GroupOut(Answer):
     )
 
     group: str
-    """The group's id for other requests. `other` stands for errors beyond the first hundred."""
+    """The group's id for other requests; `other` collects the errors beyond the first hundred."""
     error: str
-    """The first line of the reasons, with `#` for numbers and ids."""
+    """The first line of the reasons; `#` replaces numbers and ids."""
     count: int
+    """Number of dead jobs."""
     first: datetime
-    """When the first of them died."""
+    """When the first job of the group died."""
     last: datetime
+    """When the last job of the group died."""
 
 
 class GroupsOut(Answer):
-    """Dead jobs by their errors, the largest group first."""
+    """Dead jobs grouped by error, the largest group first."""
 
     groups: list[GroupOut]
     ungrouped: int
-    """Dead jobs without a group; they died under an older release."""
+    """Number of dead jobs without a group: they died under an older release."""
 
 
 @router.get("/{queue}/dead/groups", response_model=GroupsOut, responses=documented())
@@ -164,9 +172,9 @@ class FoundOut(Answer):
 
     jobs: list[JobOut]
     looked: int
-    """Dead jobs searched so far; pass it to continue."""
+    """Number of dead jobs searched so far; pass it as `looked` to continue."""
     is_over: bool
-    """Whether the search is complete: it covers the newest 10,000 dead jobs of the queue."""
+    """Whether the search has ended. It covers the newest 10,000 dead jobs of the queue."""
 
 
 @router.get("/{queue}/dead/search", response_model=FoundOut, responses=documented())
@@ -174,8 +182,8 @@ async def search(
     queue: Queue,
     engine: TheEngine,
     _: CanRead,
-    text: Annotated[str, Query(min_length=1, max_length=200)],
-    looked: Annotated[int, Query(ge=0, le=10_000)] = 0,
+    text: Annotated[str, Query(min_length=1, max_length=200, description="Text to search for.")],
+    looked: Annotated[int, Query(ge=0, le=10_000, description="`looked` of the last answer.")] = 0,
 ) -> FoundOut:
     """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
     found = await engine.inspect.search_dead(queue, text, looked=looked)
@@ -190,19 +198,20 @@ async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOu
 
 
 class RetryIn(Body):
-    """Which dead jobs to retry: those in `ids`, or the first ones of an error `group` or whose
-    reason contains `text`.
+    """Which dead jobs to retry: those in `ids`; or the first ones that are in the error `group` and
+    whose reason contains `text`.
     """
 
     model_config = example(text="disk is full", most=100)
 
     ids: Annotated[list[Text], Field(min_length=1, max_length=1000)] | None = None
+    """The ids of the jobs; `group`, `text` and `most` are then ignored."""
     group: Annotated[str, Field(min_length=1, max_length=40)] | None = None
     """Only jobs of this error group."""
     text: Annotated[str, Field(max_length=200)] = ""
-    """Only dead jobs whose reason contains this text; upper and lower case are the same."""
+    """Only jobs whose reason contains this text; case does not matter."""
     most: Annotated[int, Field(ge=1, le=_DELETED_MOST, strict=True)] = 1000
-    """Maximum number of jobs."""
+    """Maximum number of jobs to retry."""
 
 
 class RetriedOut(Answer):
@@ -211,13 +220,14 @@ class RetriedOut(Answer):
     model_config = example(retried=12, left=0)
 
     retried: int
+    """Number of jobs that got new attempts."""
     left: int
-    """Dead jobs that remain."""
+    """Number of dead jobs that remain."""
 
 
 @router.post("/{queue}/dead/retry", response_model=RetriedOut, responses=documented())
 async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin) -> RetriedOut:
-    """Give many dead jobs new attempts. Jobs that are no longer dead are skipped."""
+    """Give several dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
     async for refs in _chosen(engine, queue, body):
         outcomes = await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs))
@@ -255,7 +265,7 @@ async def delete(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> None:
 
 
 class LaneOut(Answer):
-    """A lane in which jobs wait, and what they wait for."""
+    """A lane in which jobs wait, and the job that they wait for."""
 
     model_config = example(lane="ann", head="mail-17", head_state="leased", behind=3)
 
@@ -263,8 +273,9 @@ class LaneOut(Answer):
     head: str | None
     """The job at the head of the lane."""
     head_state: str | None
+    """The state of that job."""
     behind: int
-    """Jobs that wait behind it."""
+    """Number of jobs that wait behind it."""
 
 
 class LanesOut(Answer):

@@ -1,4 +1,4 @@
-"""Schedules: made, changed, paused, fired and deleted at run time, and those that code declares."""
+"""Schedules: list, create, change, pause, fire, delete, preview."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ class _When(Body):
     cron: Annotated[str | None, Field(max_length=256)] = None
     """A cron expression of five fields, or six with seconds first. Pass this or `every`."""
     every: Interval | None = None
-    """An interval: seconds, or text such as `5m`; at least one second."""
+    """An interval of at least one second: seconds, or text such as `5m`. Pass this or `cron`."""
     tz: Annotated[str | None, Field(max_length=100)] = None
-    """The time zone of `cron`, such as `Europe/Berlin`; default: UTC."""
+    """Time zone of `cron`, such as `Europe/Berlin`. Default: UTC."""
     anchor: Instant | None = None
-    """A time from which `every` counts; default: 1970."""
+    """A time from which `every` counts. Default: 1970."""
 
     def when(self) -> Schedule:
         """Raises InvalidOption."""
@@ -73,13 +73,13 @@ class _When(Body):
 
 class _PlainSchedule(_When, PayloadIn):
     missed: Missed = Missed.ONCE
-    """What to do about missed firings."""
+    """What to do about firings that were missed: skip them, fire once, or fire all."""
     paused: Annotated[bool, Field(strict=True)] = False
     """Whether the schedule is paused."""
 
 
 class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
-    """A schedule, with the options of its jobs."""
+    """A schedule and the options of its jobs."""
 
     model_config = example(
         cron="0 3 * * *", tz="Europe/Berlin", payload={"kind": "full"}, missed="once"
@@ -87,7 +87,7 @@ class ScheduleIn(asking(_PlainSchedule, but=_DECIDED)):
 
 
 class ScheduleChange(ScheduleIn):
-    """Changes of a schedule: what is left out stays as it is; null removes an option."""
+    """Changes of a schedule. Fields left out stay as they are; null removes an option."""
 
     model_config = example(paused=True)
 
@@ -112,8 +112,9 @@ class PreviewIn(_When):
     model_config = example(cron="30 2 * * *", tz="Europe/Berlin", count=3)
 
     count: Annotated[int, Field(ge=1, le=MOST_FIRINGS, strict=True)] = 5
+    """Number of firings."""
     after: Instant | None = None
-    """Start of the preview; default: now."""
+    """Start of the preview. Default: now."""
 
 
 class ClockChangeOut(Answer):
@@ -121,12 +122,13 @@ class ClockChangeOut(Answer):
 
     at: datetime
     effect: str
-    """skipped, moved, doubled or once."""
+    """What happens to the firings: skipped, moved, doubled or once."""
     text: str
+    """The effect as a sentence."""
 
 
 class PreviewOut(Answer):
-    """What a schedule will do."""
+    """The next firings of a schedule."""
 
     model_config = example(
         schedule="30 2 * * * Europe/Berlin",
@@ -142,8 +144,9 @@ class PreviewOut(Answer):
     )
 
     schedule: str
-    """In words."""
+    """The schedule as text."""
     firings: list[datetime]
+    """Times of the next firings."""
     clock_changes: list[ClockChangeOut]
     """Clock changes within a year that skip, move or repeat firings."""
 
@@ -160,27 +163,32 @@ class _ScheduleHead(Answer):
     queue: str
     name: str
     source: str
-    """`stored`, or `code`: declared by an app; payload and options are not stored."""
+    """`stored`, or `code` for a schedule declared by an app; then payload and options are not
+    shown."""
     schedule: str
-    """In words."""
+    """The schedule as text."""
     cron: str | None = None
     tz: str | None = None
     every: float | None = None
-    """Seconds."""
+    """The interval in seconds."""
     anchor: datetime | None = None
     missed: str | None = None
+    """What happens to missed firings: skip, once or all."""
     paused: bool = False
     readable: bool = True
-    """False if only a newer release can read it; this server does not fire it."""
+    """false if only a newer release can read the schedule; then this server does not fire it."""
     last: datetime | None = None
     """The time of its last firing."""
     next: datetime | None = None
-    """The time of its next firing; null while paused."""
+    """The time of its next firing; null while it is paused."""
     payload: Json = None
-    """Left out in lists."""
+    """The payload, if it is JSON. Lists leave it out."""
     payload_base64: str | None = None
+    """The payload, if it is not JSON."""
     lease: _InSeconds = None
+    """Lease of the jobs, in seconds."""
     keep: _InSeconds = None
+    """Seconds that the jobs are kept after they end."""
 
 
 class ScheduleOut(telling(_ScheduleHead)):

@@ -14,7 +14,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.apps.uploads.stores.conftest import BUCKET, s3_options
-from tests.apps.uploads.stores.gate import Fate, Gate, opened
+from tests.apps.uploads.stores.s3_proxy import CallFault, S3Proxy, proxied
 from tests.apps.uploads.stores.test_conformance import KEY, LARGE, content, two_parts, whole_of
 from towpath.apps.uploads.stores import errors
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
@@ -50,14 +50,14 @@ CALLS: dict[str, Call] = {
 
 
 @pytest.fixture
-async def gate(running_objects: EmbeddedObjects) -> AsyncIterator[Gate]:
-    async with opened(running_objects.url) as gate:
-        yield gate
+async def s3_proxy(running_objects: EmbeddedObjects) -> AsyncIterator[S3Proxy]:
+    async with proxied(running_objects.url) as s3_proxy:
+        yield s3_proxy
 
 
 @pytest.fixture
-def options(running_objects: EmbeddedObjects, gate: Gate) -> StoreOptions:
-    return s3_options(running_objects, endpoint=gate.url)
+def options(running_objects: EmbeddedObjects, s3_proxy: S3Proxy) -> StoreOptions:
+    return s3_options(running_objects, endpoint=s3_proxy.url)
 
 
 @pytest.fixture
@@ -80,55 +80,61 @@ def frozen(objects: EmbeddedObjects) -> Generator[None]:
 
 
 class TestALostAnswer:
-    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT, Fate.SILENT])
+    @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.CUT, CallFault.SILENT])
     async def test_to_a_completion_is_found_out(
-        self, gate: Gate, options: StoreOptions, fate: Fate, monkeypatch: pytest.MonkeyPatch
+        self,
+        s3_proxy: S3Proxy,
+        options: StoreOptions,
+        fault: CallFault,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The server has done it: the object that is there is that of this upload."""
-        if fate is Fate.SILENT:
+        if fault is CallFault.SILENT:
             monkeypatch.setattr("towpath.apps.uploads.stores.s3.client._LONGER", 0.1)
         async with S3Store(options) as store:
             multipart, parts = await two_parts(store)
-            gate.rules.append(("POST uploadId", fate))
+            s3_proxy.rules.append(("POST uploadId", fault))
             made = await store.complete(multipart, parts, checksum=whole_of(parts))
-            assert gate.count("POST") == 2, "begun once, completed once: nothing was tried again"
+            assert s3_proxy.count("POST") == 2, (
+                "begun once, completed once: nothing was tried again"
+            )
             assert made == await store.head(KEY)
             assert (await store.complete(multipart, parts)) == made
 
-    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.SILENT])
+    @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.SILENT])
     async def test_to_a_part_is_trouble_that_passes(
-        self, gate: Gate, options: StoreOptions, impatient: StoreOptions, fate: Fate
+        self, s3_proxy: S3Proxy, options: StoreOptions, impatient: StoreOptions, fault: CallFault
     ) -> None:
         async with S3Store(options) as store, S3Store(impatient) as store_in_haste:
             multipart = await store.begin_multipart(KEY, upload="u")
-            gate.rules.append(("PUT partNumber", fate))
+            s3_proxy.rules.append(("PUT partNumber", fault))
             with pytest.raises(errors.StoreUnreachable) as trouble:
                 await store_in_haste.put_part(multipart, 1, [b"bytes"])
             assert trouble.value.retry is RetryAdvice.SAFE
-            gate.rules.clear()
+            s3_proxy.rules.clear()
             part = await store.put_part(multipart, 1, [b"bytes"])
             await store.complete(multipart, [part])
             assert await content(store, KEY) == b"bytes"
 
-    @pytest.mark.parametrize("fate", [Fate.LOST, Fate.CUT])
+    @pytest.mark.parametrize("fault", [CallFault.LOST, CallFault.CUT])
     async def test_to_a_download_is_no_end_of_it(
-        self, gate: Gate, options: StoreOptions, fate: Fate
+        self, s3_proxy: S3Proxy, options: StoreOptions, fault: CallFault
     ) -> None:
         async with S3Store(options) as store:
             await store.put(KEY, [b"0123456789" * 10])
-            gate.rules.append(("GET", fate))
+            s3_proxy.rules.append(("GET", fault))
             with pytest.raises(errors.StoreUnreachable):
                 await content(store, KEY)
 
     async def test_to_a_completion_that_was_not_done_stays_one(
-        self, gate: Gate, options: StoreOptions
+        self, s3_proxy: S3Proxy, options: StoreOptions
     ) -> None:
         """Another upload's object under the key is not taken for this one's."""
         async with S3Store(options) as store:
             other = await store.begin_multipart(KEY, upload="other")
             await store.complete(other, [await store.put_part(other, 1, [b"other"])])
             multipart, parts = await two_parts(store)
-            gate.refuse("POST uploadId", 500, "InternalError")
+            s3_proxy.refuse("POST uploadId", 500, "InternalError")
             with pytest.raises(errors.StoreUnreachable, match="InternalError"):
                 await store.complete(multipart, parts)
             assert await content(store, KEY) == b"other"
@@ -155,26 +161,31 @@ class TestARefusal:
         ],
     )
     async def test_is_an_error_of_ours(
-        self, gate: Gate, options: StoreOptions, status: int, code: str, kind: type[Exception]
+        self,
+        s3_proxy: S3Proxy,
+        options: StoreOptions,
+        status: int,
+        code: str,
+        kind: type[Exception],
     ) -> None:
         async with S3Store(options) as store:
             multipart, parts = await two_parts(store)
-            gate.refuse("POST uploadId", status, code)
+            s3_proxy.refuse("POST uploadId", status, code)
             with pytest.raises(kind) as refusal:
                 await store.complete(multipart, parts)
             assert type(refusal.value) is kind
 
     async def test_to_slow_down_says_for_how_long_and_is_not_tried_again(
-        self, gate: Gate, options: StoreOptions
+        self, s3_proxy: S3Proxy, options: StoreOptions
     ) -> None:
         async with S3Store(options) as store:
-            gate.refuse("PUT", 503, "SlowDown", Retry_After="7")
+            s3_proxy.refuse("PUT", 503, "SlowDown", Retry_After="7")
             with pytest.raises(errors.StoreBusy) as refusal:
                 await store.put(KEY, LARGE)
             assert refusal.value.after == seconds(7)
-            assert gate.count("PUT") == 1
-            gate.rules.clear()
-            gate.refuse("PUT", 503, "SlowDown", Retry_After="Fri, 01 Jan 2038 00:00:00 GMT")
+            assert s3_proxy.count("PUT") == 1
+            s3_proxy.rules.clear()
+            s3_proxy.refuse("PUT", 503, "SlowDown", Retry_After="Fri, 01 Jan 2038 00:00:00 GMT")
             with pytest.raises(errors.StoreBusy) as refusal:
                 await store.put(KEY, LARGE)
             assert refusal.value.after is None
@@ -204,13 +215,13 @@ class TestARefusal:
 
     @pytest.mark.parametrize(("region", "named"), [("us-east-1", 0), ("eu-west-1", 1)])
     async def test_is_made_in_its_region_which_amazon_takes_no_name_of_for_the_first(
-        self, options: StoreOptions, gate: Gate, region: str, named: int
+        self, options: StoreOptions, s3_proxy: S3Proxy, region: str, named: int
     ) -> None:
         made = replace(options, bucket=f"made-in-{region}", make_bucket=True, region=region)
         async with S3Store(made) as store:
             await store.check()
-        put = next(at for at, line in enumerate(gate.calls) if line.startswith("PUT"))
-        assert gate.bodies[put].count(region.encode()) == named
+        put = next(at for at, line in enumerate(s3_proxy.calls) if line.startswith("PUT"))
+        assert s3_proxy.bodies[put].count(region.encode()) == named
 
 
 class TestAServer:
@@ -271,12 +282,12 @@ class TestAServerWithoutChecksums:
 
     @pytest.mark.parametrize("how", ["crc", "md5"])
     async def test_or_with_them_refuses_what_was_damaged_on_its_way(
-        self, gate: Gate, running_objects: EmbeddedObjects, how: str
+        self, s3_proxy: S3Proxy, running_objects: EmbeddedObjects, how: str
     ) -> None:
-        options = s3_options(running_objects, endpoint=gate.url, checksums=how == "crc")
+        options = s3_options(running_objects, endpoint=s3_proxy.url, checksums=how == "crc")
         async with S3Store(options) as store:
             multipart = await store.begin_multipart(KEY, upload="u")
-            gate.rules.append(("PUT", Fate.DAMAGED))
+            s3_proxy.rules.append(("PUT", CallFault.DAMAGED))
             with pytest.raises(errors.ChecksumDiffers):
                 await store.put_part(multipart, 1, [b"bytes"])
             with pytest.raises(errors.ChecksumDiffers):

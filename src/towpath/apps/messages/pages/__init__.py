@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -10,12 +11,17 @@ from fastapi import Query, Response
 
 from towpath.apps.messages.http import CanLook, TheMessages
 from towpath.apps.messages.model import MESSAGES
+from towpath.apps.messages.service import Messages
+from towpath.engine.engine import Engine
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
-from towpath.web.pages import Pages, ThePage, pages_router
+from towpath.errors import JobNotFound
+from towpath.web.pages import DashboardPage, Pages, ThePage, pages_router
 from towpath.web.parts import TheEngine
 
 router = pages_router()
 _SHOWN = 100
+_OPEN = (State.LEASED, State.READY, State.DELAYED, State.WAITING)
 
 
 @router.get("/ui/messages")
@@ -27,24 +33,35 @@ async def messages(
     user: Annotated[str, Query(max_length=512)] = "",
 ) -> Response:
     """Users whose messages wait; of one user, what is in process and what waits."""
-    waiting = await engine.inspect.list(MESSAGES, State.WAITING, lane=user or None, size=_SHOWN)
-    leased = await engine.inspect.list(MESSAGES, State.LEASED, size=_SHOWN)
     if user:
-        queue = await service.user(user)
-        current = queue.current_message_id
-        head = await service.look(current) if current else None
-        return page.show(
-            "messages/user.html", user=user, queue=queue, head=head, jobs=waiting.jobs,
-            more=waiting.after, live=MESSAGES,
-        )  # fmt: skip
-    lanes = [job.lane for job in [*leased.jobs, *waiting.jobs] if job.lane]
+        return await _one_user(page, service, engine, user)
+    found = [await engine.inspect.list(MESSAGES, state, size=_SHOWN) for state in _OPEN]
+    lanes = [job.lane for listed in found for job in listed.jobs if job.lane]
     users = list(dict.fromkeys(lanes))[:_SHOWN]
-    found = await asyncio.gather(*map(service.user, users))
+    queues = await asyncio.gather(*map(service.user, users))
     return page.show(
         "messages/users.html",
         load=await service.load(),
-        users=dict(zip(users, found, strict=True)),
-        more=waiting.after or leased.after,
+        users=dict(zip(users, queues, strict=True)),
+        more=any(listed.after for listed in found),
+        live=MESSAGES,
+    )
+
+
+async def _one_user(page: DashboardPage, service: Messages, engine: Engine, user: str) -> Response:
+    queue, lane = await service.user(user), await engine.inspect.lane(MESSAGES, user)
+    waiting = await engine.inspect.list(MESSAGES, State.WAITING, lane=user, size=_SHOWN)
+    current, first = queue.current_message_id, list[JobInfo]()
+    if lane.head and lane.head != current:
+        with suppress(JobNotFound):  # it ended meanwhile
+            first = [await engine.inspect.job(job_ref(MESSAGES, lane.head))]
+    return page.show(
+        "messages/user.html",
+        user=user,
+        queue=queue,
+        head=await service.look(current) if current else None,
+        jobs=[*first, *waiting.jobs],
+        more=waiting.after,
         live=MESSAGES,
     )
 

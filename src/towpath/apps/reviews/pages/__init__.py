@@ -14,6 +14,7 @@ from towpath.web.pages import Pages, ThePage, pages_router
 
 router = pages_router()
 Text = Annotated[str, Query(max_length=512)]
+_COMMENTS_SHOWN = 100
 
 
 @router.get("/ui/reviews")
@@ -33,7 +34,10 @@ async def reviews(
 @router.get("/ui/reviews/{id}")
 async def review(id: Id, page: ThePage, service: TheReviews, _: CanRead) -> Response:
     """A review as it is now."""
-    return page.show("reviews/review.html", review=await service.get(id), live=REVIEWS)
+    found = await service.get(id)
+    return page.show(
+        "reviews/review.html", review=found, comments_shown=_COMMENTS_SHOWN, live=REVIEWS
+    )
 
 
 PAGES = Pages(router=router, links=(("Reviews", "/ui/reviews"),), folder=Path(__file__).parent)

@@ -1,4 +1,4 @@
-"""What the application needs of a forge, and how a posting ends that it does not take."""
+"""The interface to a forge for posting, and how an attempt ends if the forge refuses."""
 
 from __future__ import annotations
 

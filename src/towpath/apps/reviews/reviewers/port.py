@@ -1,4 +1,4 @@
-"""What a reviewer is to the application, and what it gave back as a review.
+"""The interface to a reviewer, and how its answer is read.
 
 What is none may be one the next time: Retry.
 """

@@ -3,12 +3,12 @@
 -- keys   log      stream   one entry per firing
 --        bytes    string   how many bytes the entries have
 -- args   entries  list     of each firing its bytes
---        age      int      how long one stays, ms
---        most     int      how many stay
---        room     int      how many bytes stay
---        limit    int      at most so many are removed now
+--        log_age  int      how long one stays, ms
+--        log_entries int   how many stay
+--        log_bytes int     how many bytes stay
+--        limit    int      at most so many are deleted now
 -- reply  <entries that are left>
--- cost   O(entries + removed)
+-- cost   O(entries + deleted)
 -- full   refused
 -- uses   clock
 
@@ -28,7 +28,7 @@ for _, entry in ipairs(entries) do size = size + #entry + OVERHEAD end
 local gone = {}
 for _, entry in ipairs(oldest) do
   local at = tonumber(string.match(entry[1], '%d+'))
-  if not (at < now - age or count > most or size > room) then break end
+  if not (at < now - log_age or count > log_entries or size > log_bytes) then break end
   gone[#gone + 1] = entry[1]
   count, size = count - 1, size - #entry[2][2] - OVERHEAD
 end

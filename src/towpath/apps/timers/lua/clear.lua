@@ -1,7 +1,7 @@
 -- clear: the log of a type that is gone.
 --
--- keys   log      stream   removed
---        bytes    string   removed
+-- keys   log      stream   deleted
+--        bytes    string   deleted
 -- args   none
 -- reply  ok
 -- cost   O(entries)

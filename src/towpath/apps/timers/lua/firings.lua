@@ -3,7 +3,7 @@
 -- keys   log      stream   one entry per firing
 -- args   since    int      from this time on, ms
 --        upto     text     up to this entry or time; '(' before it = without it; '+' = the latest
---        age      int      how long an entry stays, ms
+--        log_age  int      how long an entry stays, ms
 --        size     int      at most so many
 -- reply  <id, firing> of each
 -- cost   O(size)
@@ -11,7 +11,7 @@
 -- uses   clock
 
 local page = {}
-local from = int(math.max(since, now - age, 0))
+local from = int(math.max(since, now - log_age, 0))
 for _, entry in ipairs(redis.call('XREVRANGE', LOG, upto, from, 'COUNT', size)) do
   page[#page + 1] = { entry[1], entry[2][2] }
 end

@@ -4,17 +4,17 @@
 --        alive:   zset     by queue: who serves it, by the time until they are alive, ms
 -- args   app      text     '' = a plug-in worker
 --        who      text     which worker or instance
---        items    list     of each type: its name, its key, its queue, its queue without the app
+--        types    list     of each type: its name, its key, its queue, its queue without the app
 -- reply  ok
 -- cost   O(types log n)
 -- full   works
 -- uses   clock
 
-for _, item in ipairs(items) do
-  local name, queue = item[1], item[3]
+for _, each in ipairs(types) do
+  local name, queue = each[1], each[3]
   local before = redis.call('ZSCORE', ALIVE .. queue, who)
   if before then
-    -- Not removed but gone: as the last one it says since when.
+    -- Not deleted but gone: as the last one it says since when.
     if tonumber(before) > now then redis.call('ZADD', ALIVE .. queue, now, who) end
     local last = redis.call('ZREVRANGE', ALIVE .. queue, 0, 0, 'WITHSCORES')
     if app ~= '' and redis.call('ZSCORE', APPS .. name, app) then

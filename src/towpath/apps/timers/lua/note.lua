@@ -10,7 +10,7 @@
 --        name     text     what it is called
 --        key      text     its key
 --        queue    text     its queue
---        keeps    int      how long an owner that is gone keeps its type, ms
+--        owner_keeps int   how long an owner that is gone keeps its type, ms
 --        most     int      types that there may be
 -- reply  ok
 --        TYPE_AMBIGUOUS <app> …

@@ -8,9 +8,9 @@
 --        version  string   grows with each change of keys and owners
 -- args   app      text     '' = a plug-in worker
 --        who      text     which worker or instance
---        items    list     of each type: its name, its key, its queue, its queue without the app
+--        types    list     of each type: its name, its key, its queue, its queue without the app
 --        alive    int      how long that counts, ms
---        keeps    int      how long an owner that is gone keeps its type, ms
+--        owner_keeps int   how long an owner that is gone keeps its type, ms
 --        most     int      types that there may be
 -- reply  ok
 --        TYPE_TAKEN <type> <owner>
@@ -22,8 +22,8 @@
 local me = app == '' and 'plugin' or 'app:' .. app
 local known, own = {}, {}
 local count = redis.call('HLEN', TYPES)
-for i, item in ipairs(items) do
-  local name, bare_queue = item[1], item[4]
+for i, each in ipairs(types) do
+  local name, bare_queue = each[1], each[4]
   local owner = redis.call('HGET', OWNERS, name)
   if owner and owner ~= me then
     if holds(owner, name, bare_queue) then return { 'TYPE_TAKEN', name, owner } end
@@ -32,19 +32,19 @@ for i, item in ipairs(items) do
   elseif not owner then
     own[i] = app == ''
   end
-  known[i] = redis.call('HEXISTS', TYPES, item[2]) == 1
+  known[i] = redis.call('HEXISTS', TYPES, each[2]) == 1
   if not known[i] then count = count + 1 end
   if not known[i] and count > most then return { 'TYPES_FULL' } end
 end
 
 local changed = false
-for i, item in ipairs(items) do
-  local name, key, queue = item[1], item[2], item[3]
+for i, each in ipairs(types) do
+  local name, key, queue = each[1], each[2], each[3]
   if not known[i] then redis.call('HSET', TYPES, key, queue) end
   if own[i] then redis.call('HSET', OWNERS, name, me) end
   changed = changed or not known[i] or own[i]
   redis.call('ZADD', USED, now, key)
-  redis.call('ZREMRANGEBYSCORE', ALIVE .. queue, '-inf', '(' .. int(now - keeps))
+  redis.call('ZREMRANGEBYSCORE', ALIVE .. queue, '-inf', '(' .. int(now - owner_keeps))
   redis.call('ZADD', ALIVE .. queue, now + alive, who)
   if app ~= '' then redis.call('ZADD', APPS .. name, now + alive, app) end
 end

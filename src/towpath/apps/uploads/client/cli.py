@@ -66,7 +66,7 @@ Parallel = Annotated[
         "-p",
         min=1,
         max=64,
-        help="Chunks or small files to send at once.  [default: 4; up to 16 small files]",
+        help="Requests under way at once.  [default: 4; up to 16 for small files]",
     ),
 ]
 ChunkSize = Annotated[

@@ -1,4 +1,4 @@
-"""What `towpath upload` ends with, where a file is not where it should be.
+"""Errors of `towpath upload`.
 
 TowpathError
 ├── InvalidInput

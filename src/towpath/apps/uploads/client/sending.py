@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 import threading
-from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from towpath.apps.uploads.client.chunks import ChunksToSend
 from towpath.apps.uploads.client.errors import (
     FileChanged,
     FileNotStored,
@@ -25,6 +25,7 @@ from towpath.apps.uploads.client.errors import (
     UploadServerRefused,
 )
 from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
+from towpath.apps.uploads.model import MOST_AT_ONCE
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningSum
 from towpath.calls.answer import Next, created
 from towpath.clock import steady
@@ -40,8 +41,12 @@ _WORTH_ASKING = 1 << 20
 """Bytes of a chunk from which on it is asked for room first, once some was refused."""
 _LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
 """Seconds between two looks at what is missing, and at the status, once all was sent."""
-_AT_ONCE, _MORE_AT_ONCE = 4, 16
-"""Chunks on their way where nobody says how many, and of small ones: so many, or this many MiB."""
+_AT_ONCE = 4
+"""Requests on their way where nobody says how many."""
+_MOST_RANGES = 100
+"""Ranges of missing chunks that the server lists; there may be more."""
+_QUICK = 0.5
+"""Seconds: as long as requests take less, the next one has twice as many small chunks."""
 _ANEW = 20
 """How often an upload that was aborted or has expired is begun anew."""
 _GONE, _OPEN = ("ABORTED", "EXPIRED"), ("PENDING", "UPLOADING", "COMPLETING")
@@ -51,7 +56,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a file is to be sent, and where it belongs."""
 
     at_once: int | None = None
-    """None = 4, and more of chunks below 1 MiB."""
+    """None = 4."""
     chunk_size: int | None = None
     again: bool = False
     """A new document, even if the same file is there."""
@@ -60,7 +65,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Sent(NamedTuple):
-    """A file that is where it should be."""
+    """A file that is stored on the server."""
 
     upload: dict[str, Any]
     checksum: Checksum
@@ -223,9 +228,8 @@ class Sending:
         self, upload: dict[str, Any], missing: Iterable[int], sent: Callable[[int], None]
     ) -> None:
         """Send chunks, several at once, until all are there or the upload has ended."""
-        queue = Waiting(missing)
-        small = max(_READ // upload["chunk_size"], 1) * _AT_ONCE
-        threads = min(self._wish.at_once or min(small, _MORE_AT_ONCE), len(queue))
+        queue = ChunksToSend(missing, upload["part_size"] // upload["chunk_size"])
+        threads = min(self._wish.at_once or _AT_ONCE, len(queue))
         if threads == 1:
             self._send_some(upload, queue, sent, self._connection)
             return
@@ -243,38 +247,65 @@ class Sending:
     def _send_some(
         self,
         upload: dict[str, Any],
-        queue: Waiting,
+        queue: ChunksToSend,
         sent: Callable[[int], None],
         connection: UploadConnection,
     ) -> None:
-        ask, refused = False, 0
+        ask, refused, size = False, 0, upload["chunk_size"]
+        most = first = max(_READ // size, 1)
         with self._file.open("rb", buffering=0) as file:
-            while (number := queue.next()) is not None:
-                path = f"{self._path(upload)}/chunks/{number}"
-                start, length = number * upload["chunk_size"], self._length(upload, number)
+            while numbers := queue.next(most if size <= _READ else 1):
+                path, began = self._chunk_path(upload, numbers), steady()
+                length = sum(self._length(upload, number) for number in numbers)
                 try:
-                    answer = connection.put(path, file, start, length, ask=ask)
+                    answer = connection.put(path, file, numbers[0] * size, length, ask=ask)
                 except OSError as error:
                     connection.close()
                     self._pause(error)
-                    queue.back(number)
+                    most = first
+                    here = self._came(upload, numbers, connection)
+                    queue.done(here)
+                    queue.back(numbers)
+                    sent(sum(self._length(upload, number) for number in here))
                     continue
+                quick = steady() - began < _QUICK
+                most = min(most * 2, MOST_AT_ONCE) if quick else first
                 ask = answer.later or (ask and length >= _WORTH_ASKING)
                 refused = refused + 1 if answer.full else 0
-                self._heed(answer, number, queue, lambda: sent(length))  # noqa: B023 -- called now
+                self._heed(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
                 if answer.later:
                     self._pause(answer, refused)
 
+    def _came(
+        self, upload: dict[str, Any], numbers: range, connection: UploadConnection
+    ) -> list[int]:
+        """The chunks of a request without an answer that count."""
+        if len(numbers) == 1:
+            return []  # to ask costs as much as to send it again
+        try:
+            answer = connection.ask("GET", f"{self._path(upload)}/missing")
+        except OSError:
+            connection.close()
+            return []
+        if not answer.taken or len(answer.missing) >= _MOST_RANGES:
+            return []
+        missing = set(_numbers(answer.missing))
+        return [number for number in numbers if number not in missing]
+
+    def _chunk_path(self, upload: dict[str, Any], numbers: range) -> str:
+        several = f"?count={len(numbers)}" if len(numbers) > 1 else ""
+        return f"{self._path(upload)}/chunks/{numbers[0]}{several}"
+
     def _heed(
-        self, answer: ServerReply, number: int, queue: Waiting, sent: Callable[[], None]
+        self, answer: ServerReply, numbers: range, queue: ChunksToSend, sent: Callable[[], None]
     ) -> None:
         if answer.taken:
             self._heard_of = steady()
-            queue.done(number)
+            queue.done(numbers)
             sent()
         elif answer.later:
             # What the server asks for first makes room for the rest.
-            queue.back(number)
+            queue.back(numbers)
             queue.first(_numbers(answer.missing))
             if answer.missing:
                 self._heard_of = steady()
@@ -324,61 +355,6 @@ class Sending:
         if refused:
             after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))
         self._stop.wait(min(after, _LONGEST_PAUSE) * random.uniform(0.7, 1.3))  # noqa: S311 -- so that not all come at once
-
-
-class Waiting:
-    """Chunks that are to be sent; each is in one thread's hands."""
-
-    def __init__(self, numbers: Iterable[int]) -> None:
-        self._waiting = deque(numbers)
-        self._left = set(self._waiting)
-        self._held: set[int] = set()
-        self._sent: set[int] = set()
-        self._change = threading.Condition()
-
-    def __len__(self) -> int:
-        return len(self._waiting)
-
-    def next(self) -> int | None:
-        """The next chunk; None once all are sent."""
-        with self._change:
-            while self._left:
-                while self._waiting:
-                    number = self._waiting.popleft()
-                    if number in self._left and number not in self._held:
-                        self._held.add(number)
-                        return number
-                self._change.wait(1.0)  # others have the rest, and may give it back
-            return None
-
-    def back(self, number: int) -> None:
-        """It was not taken."""
-        with self._change:
-            self._held.discard(number)
-            self._waiting.appendleft(number)
-            self._change.notify()
-
-    def first(self, numbers: Iterable[int]) -> None:
-        """Send these before all others."""
-        with self._change:
-            for number in reversed(list(numbers)):
-                if number not in self._held | self._sent:
-                    self._left.add(number)
-                    self._waiting.appendleft(number)
-
-    def done(self, number: int) -> None:
-        with self._change:
-            self._held.discard(number)
-            self._left.discard(number)
-            self._sent.add(number)
-            if not self._left:
-                self._change.notify_all()
-
-    def end(self) -> None:
-        """No more of them."""
-        with self._change:
-            self._left.clear()
-            self._change.notify_all()
 
 
 def _numbers(ranges: Iterable[tuple[int, int]]) -> Iterable[int]:

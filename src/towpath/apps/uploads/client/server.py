@@ -1,4 +1,4 @@
-"""The server as somebody sees it who sends files: HTTP by the standard library, a connection each.
+"""The HTTP client of `towpath upload`, by the standard library.
 
 A core install has no HTTP client, and a file goes out by `sendfile` as it is.
 """

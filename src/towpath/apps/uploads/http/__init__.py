@@ -15,7 +15,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
 from towpath.apps.uploads.digests import ContentDigest
-from towpath.apps.uploads.errors import RangeInvalid
+from towpath.apps.uploads.errors import ChunkCut, RangeInvalid
 from towpath.apps.uploads.http import tus
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
@@ -109,20 +109,31 @@ async def put_chunk(
 ) -> ChunkOut:
     """Send a chunk: raw bytes of any content type. A success means that it is stored.
 
+    With `count`, the body has several small chunks. If the connection breaks, the chunks that have
+    arrived still count.
+
     Sending the same bytes again is safe; other bytes under the same number are refused with 409.
     `Content-Digest` (sha-256, sha-512) is checked. 503 and 429 are sent before the body is read,
     and list the chunks to send first.
     """
-    receipt = await uploads.put_chunk(
-        id,
-        number,
-        pieces(request, silence=DEFAULTS.body_within),
-        holder=key.id,
-        length=announced_length(request),
-        digest=ContentDigest.parse(content_digest) if content_digest else None,
-        is_last=wish.is_last,
-        safety=wish.safety,
-    )
+    cut: list[Refused] = []
+    body = pieces(request, silence=DEFAULTS.body_within)
+    try:
+        receipt = await uploads.put_chunk(
+            id,
+            number,
+            tus.whatever_comes(body, cut) if wish.count > 1 else body,
+            holder=key.id,
+            count=wish.count,
+            length=announced_length(request),
+            digest=ContentDigest.parse(content_digest) if content_digest else None,
+            is_last=wish.is_last,
+            safety=wish.safety,
+        )
+    except ChunkCut:
+        if cut:
+            raise cut[0] from None
+        raise
     return ChunkOut.of(receipt)
 
 
@@ -151,7 +162,7 @@ async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
 async def list_uploads(
     uploads: TheUploads, _: CanRead, wish: Annotated[UploadQuery, Query()]
 ) -> UploadsOut:
-    """A page of uploads, newest first."""
+    """List uploads, newest first."""
     page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)
     after = page[-1].upload_id if len(page) == wish.size else None
     return UploadsOut(uploads=[SummaryOut.of(summary) for summary in page], after=after)
@@ -161,7 +172,7 @@ async def list_uploads(
 async def look(
     id: Id, uploads: TheUploads, _: CanRead, wish: Annotated[LookWish, Query()]
 ) -> UploadOut:
-    """The upload as it is now, or with `wait` once it has ended."""
+    """Read an upload. With `wait`, the request waits until the upload has ended."""
     return UploadOut.of(await uploads.ended(id, within=seconds(wish.wait)))
 
 
@@ -221,7 +232,9 @@ async def content(
     id: Id,
     uploads: TheUploads,
     _: CanRead,
-    range: Annotated[str | None, Header(max_length=200)] = None,
+    range: Annotated[
+        str | None, Header(max_length=200, description="A byte range, such as `bytes=0-1023`.")
+    ] = None,
 ) -> Response:
     """Download the finished file, always as an attachment. `Range` requests a part of it."""
     start, end = _asked(range)

@@ -8,7 +8,7 @@ from typing import Annotated
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
-from towpath.apps.uploads.model import NewUpload, Status, Upload
+from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Status, Upload
 from towpath.apps.uploads.receiving import ChunkReceipt, Safety
 from towpath.apps.uploads.service import LARGEST_PAGE, View
 from towpath.apps.uploads.stores.checksums import Checksum
@@ -21,33 +21,36 @@ class ChecksumIn(Body):
     """The expected checksum of the whole file."""
 
     algorithm: Annotated[str, Field(max_length=20)]
-    """`crc32c`, `crc64nvme` or `sha256`."""
+    """The algorithm: `crc32c`, `crc64nvme` or `sha256`."""
     value: Annotated[str, Field(max_length=128)]
-    """In base64 or hex."""
+    """The checksum, in base64 or hex."""
 
 
 class StartIn(Body):
-    """A file to be uploaded."""
+    """A file to upload."""
 
     model_config = example(name="report.pdf", size=73_400_320, mime_type="application/pdf")
 
     name: Words
-    """Its name: 1 to 1,024 bytes. It never becomes part of a path or an object's key."""
+    """Name of the file: 1 to 1,024 bytes. It is never part of a path or of an object's key."""
     size: Annotated[int, Field(ge=0, strict=True)] | None = None
-    """Bytes; without it, the last chunk ends the file."""
+    """Size of the file in bytes; without it, the last chunk ends the file."""
     chunk_size: Annotated[int, Field(strict=True)] | None = None
-    """Bytes of every chunk but the last: 65,536 to 67,108,864."""
+    """Size of every chunk but the last in bytes: 65,536 to 67,108,864."""
     mime_type: Words = "application/octet-stream"
     drive: Words = "default"
     connector_id: Words = "default"
-    """1 to 128 of A-Z, a-z, 0-9, `_`, `-`; a part of the object's key."""
+    """1 to 128 of A-Z, a-z, 0-9, `_`, `-`; it is part of the object's key."""
     parent_id: Words | None = None
+    """Id of the folder, for your own use."""
     path: Annotated[str, Field(max_length=4096)] = ""
+    """Path of the folder, for your own use."""
     custom_metadata: dict[str, Json] | None = None
-    """Anything, up to 16 KiB as JSON."""
+    """Your own metadata, up to 16 KiB as JSON."""
     client_node_id: Words | None = None
+    """Your own id for the document."""
     checksum: ChecksumIn | None = None
-    """Compared before the upload is completed."""
+    """The expected checksum; it is compared before the upload is completed."""
 
     def new(self) -> NewUpload:
         """Raises InvalidInput."""
@@ -65,30 +68,40 @@ class UploadOut(Answer):
 
     upload_id: str
     node_id: str
+    """The id of the document."""
     status: Status
     chunk_size: int
-    """Bytes of every chunk but the last."""
+    """Size of every chunk but the last, in bytes."""
     part_size: int
+    """Size of a part of the object, in bytes."""
     expires_at: datetime
     """When the upload expires, unless a chunk comes first."""
     s3_upload_id: str
+    """The store's id for the multipart upload."""
     s3_key: str
+    """The key of the object."""
     drive: str
     expected_size: int
-    """Bytes; 0 = not known yet, or none."""
+    """Size of the file in bytes; 0 = empty, or not known yet."""
     received_chunks: int
+    """Number of chunks received."""
     uploaded_chunks: int
-    """Chunks that are in the store."""
+    """Number of chunks that are in the object store."""
     total_chunks: int
-    """0 = not known yet, or none."""
+    """Number of all chunks; 0 = none, or not known yet."""
     is_last_received: bool
+    """Whether the last chunk has been received."""
     created_at: int
     """Milliseconds since 1970."""
     updated_at: int
+    """Milliseconds since 1970."""
     mime_type: str
     final_etag: str
+    """ETag of the finished object; empty before."""
     final_size: int | None
+    """Size of the finished object in bytes."""
     error_message: str
+    """Why the upload failed; empty if it did not."""
     name: str
     connector_id: str
     parent_id: str | None
@@ -122,16 +135,19 @@ class UploadOut(Answer):
 
 
 class ChunkOut(Answer):
-    """A chunk that counts."""
+    """A chunk that was received."""
 
     node_id: str
     state: Status
+    """The status of the upload."""
     chunk_number: int
     received_chunks: int
+    """Number of chunks received so far."""
     duplicate: bool
-    """Whether the same bytes had been received before."""
+    """Whether the same chunk had been received before."""
     safety: Safety
-    """How safe it is now."""
+    """How safe the chunk is now: memory or disk of Redis, a replica, or stored in the object store.
+    """
 
     @classmethod
     def of(cls, receipt: ChunkReceipt) -> ChunkOut:
@@ -144,7 +160,7 @@ class MissingOut(Answer):
     model_config = example(missing=[[0, 3], [7, 7]])
 
     missing: list[list[int]]
-    """Ranges of numbers, both ends included; at most 100 ranges."""
+    """Ranges of chunk numbers, both ends included; at most 100 ranges."""
 
 
 class SummaryOut(Answer):
@@ -152,12 +168,15 @@ class SummaryOut(Answer):
 
     upload_id: str
     node_id: str
+    """The id of the document."""
     name: str
     status: Status
     size: int | None
+    """Size in bytes; null = not known yet."""
     created_at: datetime
     updated_at: datetime
     error: str | None
+    """Why the upload failed."""
 
     @classmethod
     def of(cls, upload: Upload) -> SummaryOut:
@@ -176,23 +195,27 @@ class UploadQuery(Body):
     """Which uploads."""
 
     status: Status | None = None
+    """Only uploads with this status."""
     after: Annotated[str, Field(max_length=64)] | None = None
     """The `after` value returned with the previous page."""
     size: Annotated[int, Field(ge=1, le=LARGEST_PAGE)] = 50
 
 
 class LookWish(Body):
-    """How to look at an upload."""
+    """How to read an upload."""
 
     wait: Annotated[float, Field(ge=0, le=10, allow_inf_nan=False)] = 0
-    """Seconds to wait for its end, if it has not ended."""
+    """Seconds to wait for the end of the upload."""
 
 
 class ChunkWish(BaseModel):
     model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
 
     is_last: bool = False
-    """Whether this is the file's last chunk."""
+    """Whether this is the last chunk of the file."""
+    count: Annotated[int, Field(ge=1, le=MOST_AT_ONCE)] = 1
+    """How many chunks the body has, from this number on. Several chunks must be of at most 1 MiB
+    each and belong to one part, and the size of the upload must be known."""
     safety: Safety | None = None
-    """Wait until the chunk is this safe, or refuse it. `stored` waits up to 30 s, and only for the
-    chunk that completes its part."""
+    """How safe the chunk must be before this is answered; refused if that is impossible. `stored`
+    waits up to 30 s, and only for the chunk that completes its part."""

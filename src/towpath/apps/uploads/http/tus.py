@@ -184,7 +184,7 @@ async def _sent(
     after = await appending.append(
         upload_id,
         offset,
-        come if wanted else _whatever_comes(come, cut),
+        come if wanted else whatever_comes(come, cut),
         holder=key.id,
         length=announced_length(request),
         wanted=wanted,
@@ -194,7 +194,7 @@ async def _sent(
     return after
 
 
-async def _whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
+async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
     """*body* as far as it comes: what cuts it off is told, and not raised."""
     try:
         async for data in body:

@@ -1,16 +1,21 @@
--- admit: what is known of a chunk that somebody wants to send.
+-- admit: what is known of chunks that somebody wants to send.
 --
 -- keys   state     hash     the document's fields, and those of the plan
 --        received  string   a bit per chunk that is here or in the store
 --        digests   hash     chunk -> its CRC-64/NVME
--- args   number    int      which chunk
--- reply  <status> <whether it is here> <its digest> <generation> <size, if it is known>
+-- args   number    int      the first of them
+--        count     int      how many
+-- reply  <status> <generation> <size, if it is known> <of each whether it is here, and its digest>
 --        nothing
--- cost   O(1)
+-- cost   O(chunks)
 -- full   works
 
 local values = redis.call('HMGET', STATE, 'status', 'generation', 'sized', 'expected_size')
 if not values[1] then return nil end
 local size = values[3] == '1' and values[4] or ''
-local digest = redis.call('HGET', DIGESTS, number) or ''
-return { values[1], redis.call('GETBIT', RECEIVED, number), digest, values[2], size }
+local known = {}
+for at = number, number + count - 1 do
+  known[#known + 1] = redis.call('GETBIT', RECEIVED, at)
+  known[#known + 1] = redis.call('HGET', DIGESTS, at) or ''
+end
+return { values[1], values[2], size, known }

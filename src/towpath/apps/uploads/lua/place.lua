@@ -1,31 +1,35 @@
--- place: staged bytes become the chunk's. Those of the other chunks stay for as long as these.
+-- place: staged bytes become the chunks'. Those of the other chunks stay for as long as these.
 --
 -- keys   staging:  string   by token: what has come of a chunk
 --        chunks:   string   by number: the bytes of a chunk
 --        held      hash     chunk -> the token its bytes came under
 --        renewed   string   when all of them were last given their time, ms
--- args   number    int      which chunk
---        token     text     of the one who sent it
+-- args   items     list     chunk, token it was staged under, …
 --        expiry    int      ms
--- reply  placed <chunks whose time was renewed, …>
---        CHUNK_GONE
--- cost   O(1); now and then O(chunks held)
+-- reply  <chunks whose bytes are gone, …> <chunks whose time was renewed, …>
+-- cost   O(chunks); now and then O(chunks held)
 -- full   works
 -- uses   clock
 
-if redis.call('EXISTS', STAGING .. token) == 0 then
-  local there = redis.call('HGET', HELD, number) == token
-  return { there and 'placed' or 'CHUNK_GONE', {} }
+local gone, placed = {}, false
+for i = 1, #items, 2 do
+  local number, token = items[i], items[i + 1]
+  if redis.call('EXISTS', STAGING .. token) == 1 then
+    redis.call('RENAME', STAGING .. token, CHUNKS .. number)
+    redis.call('HSET', HELD, number, token)
+    redis.call('PEXPIRE', CHUNKS .. number, expiry)
+    placed = true
+  elseif redis.call('HGET', HELD, number) ~= token then
+    gone[#gone + 1] = number
+  end
 end
+if not placed then return { gone, {} } end
 
-redis.call('RENAME', STAGING .. token, CHUNKS .. number)
-redis.call('HSET', HELD, number, token)
-redis.call('PEXPIRE', CHUNKS .. number, expiry)
 redis.call('PEXPIRE', HELD, expiry)
 local last = tonumber(redis.call('GET', RENEWED) or 0)
-if now - last < expiry / 60 then return { 'placed', {} } end
+if now - last < expiry / 60 then return { gone, {} } end
 redis.call('SET', RENEWED, int(now), 'PX', expiry)
-if last == 0 then return { 'placed', {} } end
+if last == 0 then return { gone, {} } end
 local numbers = redis.call('HKEYS', HELD)
 for _, other in ipairs(numbers) do redis.call('PEXPIRE', CHUNKS .. other, expiry) end
-return { 'placed', numbers }
+return { gone, numbers }

@@ -13,17 +13,10 @@
 -- reply  ok
 -- cost   O(1)
 -- full   works
--- uses   clock
+-- uses   clock lifetime
 
 if redis.call('EXISTS', STATE) == 0 then return 'ok' end
 redis.call('HSET', STATE, 'updated_at', int(now))
 if redis.call('HEXISTS', ETAGS, part) == 0 then redis.call('HSETNX', FILL, part, 0) end
-redis.call('PEXPIRE', STATE, expiry)
-redis.call('PEXPIRE', METADATA, expiry)
-redis.call('PEXPIRE', RECEIVED, expiry)
-redis.call('PEXPIRE', DIGESTS, expiry)
-redis.call('PEXPIRE', PENDING, expiry)
-redis.call('PEXPIRE', FILL, expiry)
-redis.call('PEXPIRE', TURNS, expiry)
-redis.call('PEXPIRE', ETAGS, expiry)
+renew(expiry)
 return 'ok'

@@ -1,4 +1,4 @@
-"""What can go wrong with a store of objects.
+"""Errors of object stores.
 
 TowpathError
 └── StoreError

@@ -55,7 +55,7 @@ class Object(NamedTuple):
 
 
 class Multipart(NamedTuple):
-    """An upload in parts that was begun: whoever has this can go on with it."""
+    """A multipart upload that was started; with it, anybody can continue."""
 
     key: str
     id: str

@@ -7,7 +7,7 @@ local function remember_id(job, keep)
   if job.named then job.forget_at = now + keep + options.remember end
 end
 
-local function remove(job)
+local function delete_job(job)
   remember_id(job, 0)
   job.state = 'gone'
   change(job)
@@ -22,7 +22,7 @@ local function finish(job, state)
     set(job, 'gone_at', now + keep)
     enter(job, state, now + keep)
   else
-    remove(job)
+    delete_job(job)
   end
   leave_lane(job)
 end

@@ -2,7 +2,7 @@
 --
 -- uses   more_keys
 
-local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be removed
+local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be deleted
 local fresh, locks, expiries = {}, {}, {}
 
 local function put(key, value)

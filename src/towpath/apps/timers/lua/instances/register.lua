@@ -11,8 +11,8 @@
 --        about    bytes    what it says of itself
 --        lasts    int      for how long it is alive, ms
 --        keep     int      how long one that is not alive any more is listed, ms
---        each     int      the most instances of an app
---        together int      the most instances of all apps
+--        most_of_app int   the most instances of an app
+--        most     int      the most instances of all apps
 -- reply  ok
 --        TOO_MANY_OF_APP
 --        TOO_MANY
@@ -25,7 +25,7 @@ local mine = tonumber(redis.call('HGET', SIZES, app) or 0)
 local all = redis.call('HLEN', SAID)
 
 -- Whoever is not alive is listed for a while, unless that would keep somebody else out.
-local full = not replaced and (mine >= each or all >= together)
+local full = not replaced and (mine >= most_of_app or all >= most)
 local ended = redis.call('ZRANGEBYSCORE', ALIVE, '-inf', int(full and now or now - keep), 'LIMIT', 0, 100)
 local forgotten, gone = {}, {}
 for _, other in ipairs(ended) do
@@ -35,8 +35,8 @@ for _, other in ipairs(ended) do
     forgotten[#forgotten + 1] = other
   end
 end
-if not replaced and mine - (gone[app] or 0) >= each then return 'TOO_MANY_OF_APP' end
-if not replaced and all - #forgotten >= together then return 'TOO_MANY' end
+if not replaced and mine - (gone[app] or 0) >= most_of_app then return 'TOO_MANY_OF_APP' end
+if not replaced and all - #forgotten >= most then return 'TOO_MANY' end
 -- Times, so that a store that was emptied never counts up to a version that was seen before.
 local version = math.max(now, tonumber(redis.call('GET', VERSION) or 0) + 1)
 

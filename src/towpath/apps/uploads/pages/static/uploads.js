@@ -27,7 +27,7 @@
   function showUnfinished() {
     const names = Object.values(unfinished());
     document.getElementById("unfinished").textContent = names.length
-      ? `Not finished: ${names.join(", ")}. Choose a file again to go on with it.` : "";
+      ? `Not finished: ${names.join(", ")}. Choose the file again to continue.` : "";
   }
 
   // A refusal that says "later" is obeyed; a connection that breaks is tried again.
@@ -76,7 +76,7 @@
     const size = upload.chunk_size;
     const lengthOf = (number) => Math.min(size, file.size - number * size);
     shown.bar.value = file.size - todo.reduce((sum, number) => sum + lengthOf(number), 0);
-    if (todo.length * size < file.size) shown.say("going on");
+    if (todo.length * size < file.size) shown.say("continuing");
     const worker = async () => {
       while (todo.length) {
         const number = todo.shift();

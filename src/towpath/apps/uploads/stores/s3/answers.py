@@ -1,4 +1,4 @@
-"""What a server's answers mean, and the silence of one."""
+"""What the answers of an S3 server mean, and what no answer means."""
 
 from __future__ import annotations
 

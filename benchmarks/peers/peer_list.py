@@ -61,7 +61,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
         return not self.on_node and not self.ours
 
 
-def roster() -> list[Peer]:
+def all_peers() -> list[Peer]:
     """All of them, ours last."""
     return [*map(read_row, sorted(ROWS.glob("*_row.py"))), ours()]
 

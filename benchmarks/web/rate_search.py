@@ -8,9 +8,9 @@ from typing import NamedTuple, Protocol
 from benchmarks.databases import Database
 from benchmarks.measure import Meter, percentile
 from benchmarks.web.deliveries import deliveries
-from benchmarks.web.offered import Offered
-from benchmarks.web.reviewing import Reviewing
-from benchmarks.web.serving import Serving
+from benchmarks.web.offered import OfferedLoad
+from benchmarks.web.reviewing import ReviewWorker
+from benchmarks.web.serving import ServerProcess
 
 RATES = (
     25, 50, 100, 200, 300, 400, 500, 600, 750, 1_000, 1_250, 1_500, 1_750, 2_000, 2_500, 3_000,
@@ -19,7 +19,7 @@ RATES = (
 _LATE_S = 120.0
 
 
-class Spent(NamedTuple):
+class CpuSpent(NamedTuple):
     """CPU of each process, at first in seconds, then in µs per task."""
 
     server: float
@@ -29,13 +29,13 @@ class Spent(NamedTuple):
     client: float
 
 
-class Step(NamedTuple):
+class RateStep(NamedTuple):
     """What became of the tasks of one rate."""
 
     rate: int
     times_ms: list[float]
     """From when each webhook was due to be sent to the start of its reviewer."""
-    spent: Spent
+    spent: CpuSpent
 
     def started(self, share: float) -> float:
         return percentile(self.times_ms, share)
@@ -45,26 +45,28 @@ class Step(NamedTuple):
         return self.started(0.95) < 1_000 and self.started(0.99) < 2_000
 
 
-class Line:
+class ReviewPipeline:
     """The way of a task from its webhook to its reviewer."""
 
-    def __init__(self, serving: Serving, worker: Reviewing, meter: Meter, kept: Database) -> None:
+    def __init__(
+        self, serving: ServerProcess, worker: ReviewWorker, meter: Meter, kept: Database
+    ) -> None:
         self._serving, self._worker, self.meter, self._kept = serving, worker, meter, kept
         self.sent = 0
 
-    async def step(self, rate: int, count: int) -> Step:
+    async def step(self, rate: int, count: int) -> RateStep:
         """Offer so many webhooks at that rate; all must have started, however late."""
-        before, offered = self._used(), Offered()
+        before, offered = self._used(), OfferedLoad()
         await offered.send(self._serving.place, deliveries(count), rate=rate, count=count)
         self.sent += count
         await self._worker.until(self.sent, within=_LATE_S)
         spent = (now - then for now, then in zip(self._used(), before, strict=True))
         began = self._worker.began
         times = [(began[id] - due) / 1e6 for id, due in offered.due.items()]
-        return Step(rate, times, Spent(*(each / count * 1e6 for each in spent)))
+        return RateStep(rate, times, CpuSpent(*(each / count * 1e6 for each in spent)))
 
-    def _used(self) -> Spent:
-        return Spent(
+    def _used(self) -> CpuSpent:
+        return CpuSpent(
             self._serving.cpu(),
             self._worker.cpu(),
             self._kept.cpu(),
@@ -73,22 +75,22 @@ class Line:
         )
 
 
-class Steps(Protocol):
-    async def step(self, rate: int, count: int) -> Step: ...
+class Pipeline(Protocol):
+    async def step(self, rate: int, count: int) -> RateStep: ...
 
 
-async def highest(line: Steps, start: int, seconds: int) -> Step:
+async def highest_rate(pipeline: Pipeline, start: int, seconds: int) -> RateStep:
     """Go up from *start* until a rate does not go well, or down until one does."""
     at = RATES.index(start)
-    step = await line.step(RATES[at], RATES[at] * seconds)
+    step = await pipeline.step(RATES[at], RATES[at] * seconds)
     if step.went_well:
         while at + 1 < len(RATES):
-            further = await line.step(RATES[at + 1], RATES[at + 1] * seconds)
+            further = await pipeline.step(RATES[at + 1], RATES[at + 1] * seconds)
             if not further.went_well:
                 break
             step, at = further, at + 1
         return step
     while not step.went_well and at > 0:
         at -= 1
-        step = await line.step(RATES[at], RATES[at] * seconds)
+        step = await pipeline.step(RATES[at], RATES[at] * seconds)
     return step

@@ -46,8 +46,8 @@ def scheduling_on(url: str, ledger: Ledger, options: TimersOptions = OPTIONS) ->
     return build(parts)
 
 
-class Shop:
-    """Somebody with a key."""
+class InstancesApi:
+    """The paths of instances, with a key."""
 
     def __init__(self, client: httpx.AsyncClient) -> None:
         self.client = client
@@ -75,13 +75,13 @@ class Shop:
 @asynccontextmanager
 async def with_key(
     app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",)
-) -> AsyncGenerator[Shop]:
+) -> AsyncGenerator[InstancesApi]:
     async with client_of(app, await key_of(app, *scopes, queues=queues)) as client:
-        yield Shop(client)
+        yield InstancesApi(client)
 
 
 def altered(**changes: Any) -> TimersOptions:
     return msgspec.structs.replace(OPTIONS, **changes)
 
 
-__all__ = ["OPTIONS", "SECRET", "Shop", "altered", "scheduling_on", "started", "with_key"]
+__all__ = ["OPTIONS", "SECRET", "InstancesApi", "altered", "scheduling_on", "started", "with_key"]

@@ -1,4 +1,4 @@
-"""A stage for uploads: SeaweedFS, a server of ours that stores there, and a plain client of S3."""
+"""A bench for uploads: SeaweedFS, a server of ours that stores there, and a plain client of S3."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import msgspec
 from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs] -- it has none
 from aiobotocore.session import get_session  # pyright: ignore -- the same
 
-from benchmarks.bench import Bench, Kept, bench
+from benchmarks.bench import Bench, Persistence, bench
 from benchmarks.web.process import started
-from benchmarks.web.serving import KEY, Serving, served_with
+from benchmarks.web.serving import KEY, ServerProcess, served_with
 from towpath.embedded.objects import EmbeddedObjects
 
 MIB = 1024 * 1024
@@ -31,20 +31,20 @@ _COMMAND = str(Path(sysconfig.get_path("scripts")) / "towpath")
 _LONGEST_LINE = 2**20
 
 
-class _Told(msgspec.Struct):
+class _UploadedFile(msgspec.Struct):
     """What `towpath upload --json` says of a file, as far as it matters here."""
 
     upload_id: str
     seconds: float
 
 
-class Stage:
+class UploadBench:
     """One object store, one server before it, one client of each."""
 
     def __init__(
-        self, workbench: Bench, objects: EmbeddedObjects, serving: Serving, s3: Any
+        self, workbench: Bench, objects: EmbeddedObjects, serving: ServerProcess, s3: Any
     ) -> None:
-        self.bench, self.objects, self.serving, self.s3 = workbench, objects, serving, s3
+        self.workbench, self.objects, self.serving, self.s3 = workbench, objects, serving, s3
         self._number = 0
 
     @property
@@ -56,7 +56,7 @@ class Stage:
         """Seconds from reading the file to COMPLETED, by `towpath upload`."""
         return (await self.told([file], "--chunk-size", chunk, *more))[0].seconds
 
-    async def told(self, files: Sequence[Path], *more: str) -> list[_Told]:
+    async def told(self, files: Sequence[Path], *more: str) -> list[_UploadedFile]:
         words = [_COMMAND, "upload", *map(str, files), "--again", "--json", *more]
         env = {**os.environ, "TOWPATH_API_URL": self.url, "TOWPATH_API_KEY": KEY}
         process = await asyncio.create_subprocess_exec(
@@ -64,7 +64,7 @@ class Stage:
         )
         out, _ = await process.communicate()
         assert process.returncode == 0, "the upload failed"
-        return [msgspec.json.decode(line, type=_Told) for line in out.splitlines()]
+        return [msgspec.json.decode(line, type=_UploadedFile) for line in out.splitlines()]
 
     async def direct(self, file: Path) -> float:
         """Seconds from reading the file to its object, by `upload_part` of aiobotocore."""
@@ -111,7 +111,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(kept: Kept, **settings: str) -> AsyncGenerator[Stage]:
+async def upload_bench(kept: Persistence, **settings: str) -> AsyncGenerator[UploadBench]:
     """All of it, started; workers run beside the server. Everything goes at the end."""
     with TemporaryDirectory(prefix="towpath-bench-") as folder:
         objects = EmbeddedObjects(Path(folder) / "objects")
@@ -140,7 +140,7 @@ async def stage(kept: Kept, **settings: str) -> AsyncGenerator[Stage]:
                 await s3.create_bucket(Bucket=BUCKET)
                 database = f"sqlite:///{folder}/ledger.db"
                 async with served_with(workbench, database, **given) as serving:
-                    yield Stage(workbench, objects, serving, s3)
+                    yield UploadBench(workbench, objects, serving, s3)
 
 
 def new_file(folder: str, size: int) -> Path:

@@ -10,7 +10,9 @@ class Description:
     """An OpenAPI description that can be asked about answers."""
 
     def __init__(self, openapi: dict[str, Any]) -> None:
-        self._paths = [(_pattern(path), it) for path, it in openapi["paths"].items()]
+        self._paths = [
+            (_pattern(path), operations) for path, operations in openapi["paths"].items()
+        ]
 
     def check(self, answer: httpx.Response) -> None:
         """Fails for a status or a type of content that is not described. Unknown paths pass."""

@@ -1,4 +1,4 @@
-"""Agents that ask for issues, and what tells of these."""
+"""The service of issues with all that it needs, and what tells it of issues."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from towpath.telemetry.metrics import Metrics
 REPOSITORY = "octo/repo"
 
 
-class Desk:
+class IssueServices:
     """The service, and what is behind it."""
 
     def __init__(
@@ -35,9 +35,9 @@ class Desk:
         )
         self.service = Issues(self.board)
 
-    def under(self, policy: IssuePolicy) -> "Desk":
+    def under(self, policy: IssuePolicy) -> "IssueServices":
         """Another process, with another policy."""
-        return Desk(self.engine, self.ledger, self.board.options, policy)
+        return IssueServices(self.engine, self.ledger, self.board.options, policy)
 
     async def put(
         self, number: int, *labels: str, repository: str = REPOSITORY, **fields: Any

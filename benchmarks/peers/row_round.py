@@ -11,17 +11,17 @@ from pathlib import Path
 import msgspec
 
 from benchmarks.bench import Plan
-from benchmarks.peers.roster import Peer
-from benchmarks.peers.stage import (
+from benchmarks.peers.peer_bench import (
+    HandlerReports,
     NotMeasured,
-    Producing,
-    Reading,
-    Reports,
-    Running,
-    Stage,
+    PeerBench,
+    RowProcess,
+    RowProducer,
+    ServerUsage,
     producing,
     running,
 )
+from benchmarks.peers.peer_list import Peer
 
 RUN = "r"
 _DRAIN_WITHIN = 240.0
@@ -34,8 +34,8 @@ _SCHEDULER_STARTS = 3.0
 _FIRST_DUE_MS = 1_500
 
 
-class Counts(msgspec.Struct, frozen=True):
-    """How much to do in one visit."""
+class RowCounts(msgspec.Struct, frozen=True):
+    """How much to do in one round."""
 
     jobs: int
     one_by_one: int
@@ -44,7 +44,7 @@ class Counts(msgspec.Struct, frozen=True):
     last_due_ms: int
 
     @classmethod
-    def of(cls, plan: Plan) -> Counts:
+    def of(cls, plan: Plan) -> RowCounts:
         return cls(
             jobs=plan.count(20_000, 1_000),
             one_by_one=plan.count(2_000, 300),
@@ -53,13 +53,13 @@ class Counts(msgspec.Struct, frozen=True):
             last_due_ms=plan.count(4_500, 2_500),
         )
 
-    def for_(self, peer: Peer) -> Counts:
+    def for_(self, peer: Peer) -> RowCounts:
         """The same, with no more jobs than a slow one can do in time."""
         jobs = min(self.jobs, peer.most)
         return msgspec.structs.replace(self, jobs=jobs, one_by_one=min(self.one_by_one, jobs))
 
 
-class Visit(msgspec.Struct):
+class RowRound(msgspec.Struct):
     """What was seen; what could not be seen is missing, and *stopped* tells why."""
 
     jobs: int = 0
@@ -86,20 +86,20 @@ class Visit(msgspec.Struct):
     stopped: str = ""
 
 
-async def visit(stage: Stage, peer: Peer, counts: Counts, *, seed: int) -> Visit:
+async def measure_row(bench: PeerBench, peer: Peer, counts: RowCounts, *, seed: int) -> RowRound:
     """Everything but the wire; never raises NotMeasured."""
-    seen = Visit(jobs=counts.jobs)
-    stage.clear()
-    told = Reports(stage.report)
+    seen = RowRound(jobs=counts.jobs)
+    bench.clear()
+    told = HandlerReports(bench.report)
     try:
-        async with producing(stage, peer) as producer:
-            await _submit(stage, producer, peer, seen, counts=counts)
-            before = stage.reading()
-            async with running(stage, peer, peer.worker) as worker:
-                idle = Idle(producer, told, worker, counts.samples, seed=seed)
-                await _drain(stage, idle, before, seen)
+        async with producing(bench, peer) as producer:
+            await _submit(bench, producer, peer, seen, counts=counts)
+            before = bench.reading()
+            async with running(bench, peer, peer.worker) as worker:
+                idle = IdleWorker(producer, told, worker, counts.samples, seed=seed)
+                await _drain(bench, idle, before, seen)
                 await idle.pick_up(seen.pickup_ms)
-                async with _scheduler(stage, peer):
+                async with _scheduler(bench, peer):
                     await idle.delay(seen.late_ms, until_ms=counts.last_due_ms)
     except NotMeasured as problem:
         seen.stopped = str(problem)
@@ -108,13 +108,13 @@ async def visit(stage: Stage, peer: Peer, counts: Counts, *, seed: int) -> Visit
 
 
 async def _submit(
-    stage: Stage, producer: Producing, peer: Peer, seen: Visit, *, counts: Counts
+    bench: PeerBench, producer: RowProducer, peer: Peer, seen: RowRound, *, counts: RowCounts
 ) -> None:
     """One by one first, the rest in bulk where that exists: all are there before the worker is."""
     await asyncio.sleep(_SETTLED_AFTER)
-    empty = stage.reading()
+    empty = bench.reading()
     took = await producer.order("one", count=counts.one_by_one, run=RUN, of=counts.jobs)
-    some = stage.reading()
+    some = bench.reading()
     seen.submit_one = counts.one_by_one / took["seconds"]
     seen.submit_cpu_us = (some.cpu - empty.cpu) / counts.one_by_one * 1e6
     seen.submit_calls = (some.calls - empty.calls) / counts.one_by_one
@@ -124,14 +124,14 @@ async def _submit(
         if peer.bulk:
             seen.submit_many = left / took["seconds"]
     await asyncio.sleep(_COUNTED_AFTER)
-    seen.bytes_per_job = (stage.reading().memory - empty.memory) / counts.jobs
+    seen.bytes_per_job = (bench.reading().memory - empty.memory) / counts.jobs
 
 
-async def _drain(stage: Stage, idle: Idle, before: Reading, seen: Visit) -> None:
+async def _drain(bench: PeerBench, idle: IdleWorker, before: ServerUsage, seen: RowRound) -> None:
     """The worker was just started; from the first to the last job that it handled."""
     done = await idle.told.next("drain", within=_DRAIN_WITHIN, worker=idle.worker)
     await asyncio.sleep(_SETTLED_AFTER)
-    after = stage.reading()
+    after = bench.reading()
     seen.drain = seen.jobs / done["seconds"]
     seen.worker_us = done["cpu"] / seen.jobs * 1e6
     seen.run_cpu_us = (after.cpu - before.cpu) / seen.jobs * 1e6
@@ -139,21 +139,27 @@ async def _drain(stage: Stage, idle: Idle, before: Reading, seen: Visit) -> None
 
 
 @asynccontextmanager
-async def _scheduler(stage: Stage, peer: Peer) -> AsyncGenerator[None]:
+async def _scheduler(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
     """The process that a row needs for delayed jobs, if it needs one."""
     if not peer.scheduler:
         yield
         return
-    async with running(stage, peer, peer.scheduler):
+    async with running(bench, peer, peer.scheduler):
         await asyncio.sleep(_SCHEDULER_STARTS)
         yield
 
 
-class Idle:
+class IdleWorker:
     """A worker with nothing to do, and the producer that wakes it."""
 
     def __init__(
-        self, producer: Producing, told: Reports, worker: Running, samples: int, *, seed: int
+        self,
+        producer: RowProducer,
+        told: HandlerReports,
+        worker: RowProcess,
+        samples: int,
+        *,
+        seed: int,
     ) -> None:
         self.told, self.worker = told, worker
         self._producer, self._samples, self._chance = producer, samples, random.Random(seed)
@@ -180,15 +186,18 @@ class Idle:
 # -- the wire -------------------------------------------------------------------------------------
 
 
-async def watch_wire(stage: Stage, peer: Peer, counts: Counts, seen: Visit) -> None:
-    """Count what is sent, by MONITOR: in a visit of its own, for it slows the server down."""
-    stage.clear()
+async def watch_wire(bench: PeerBench, peer: Peer, counts: RowCounts, seen: RowRound) -> None:
+    """Count what is sent, by MONITOR: in a round of its own, for it slows the server down."""
+    bench.clear()
     try:
-        async with producing(stage, peer) as producer, Monitor(stage.server.socket) as monitor:
+        async with (
+            producing(bench, peer) as producer,
+            CommandMonitor(bench.server.socket) as monitor,
+        ):
             await producer.order("one", count=counts.wire, run=RUN, of=counts.wire)
             submitted = await monitor.lines()
-            async with running(stage, peer, peer.worker) as worker:
-                told = Reports(stage.report)
+            async with running(bench, peer, peer.worker) as worker:
+                told = HandlerReports(bench.report)
                 await told.next("drain", within=_DRAIN_WITHIN, worker=worker)
                 await asyncio.sleep(_SETTLED_AFTER)
                 ran = await monitor.lines() - submitted
@@ -198,13 +207,13 @@ async def watch_wire(stage: Stage, peer: Peer, counts: Counts, seen: Visit) -> N
     seen.submit_wire, seen.run_wire = submitted / counts.wire, ran / counts.wire
 
 
-class Monitor:
+class CommandMonitor:
     """Counts the commands that clients send; a script's own are marked and left out."""
 
     def __init__(self, socket: Path) -> None:
         self._socket, self._lines = socket, 0
 
-    async def __aenter__(self) -> Monitor:
+    async def __aenter__(self) -> CommandMonitor:
         self._reader, self._writer = await asyncio.open_unix_connection(self._socket)
         self._writer.write(b"MONITOR\r\n")
         await self._reader.readline()

@@ -31,25 +31,25 @@ class Endpoint:
 @contextmanager
 def endpoint() -> Generator[Endpoint]:
     """An endpoint that listens until the block ends."""
-    it = Endpoint()
+    listening = Endpoint()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["content-length"]))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            it.posted.append(Posted(self.path, headers, body))
-            self.send_response(it.status)
+            listening.posted.append(Posted(self.path, headers, body))
+            self.send_response(listening.status)
             self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Says nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        it.address = f"http://127.0.0.1:{server.server_port}"
+        listening.address = f"http://127.0.0.1:{server.server_port}"
         serving = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         serving.start()
         try:
-            yield it
+            yield listening
         finally:
             server.shutdown()
             serving.join()

@@ -1,4 +1,4 @@
--- remove: a queue that holds nothing goes, and its options with it.
+-- delete_queue: delete a queue that holds nothing, and its options with it.
 --
 -- keys   queue    zset     must be empty, as all that holds jobs
 --        retry    zset     the same
@@ -11,15 +11,15 @@
 --        recurring hash    the same
 --        schedules hash    the same
 --        loads    hash     the same
---        meta     hash     removed, unless the queue is paused
---        events   stream   removed
---        wake     list     removed
---        asked    zset     removed
---        groups   hash     removed, and with it each group
---        group    zset     removed
---        history  hash     removed
+--        meta     hash     deleted, unless the queue is paused
+--        events   stream   deleted
+--        wake     list     deleted
+--        asked    zset     deleted
+--        groups   hash     deleted, and with it each group
+--        group    zset     deleted
+--        history  hash     deleted
 -- args   none
--- reply  removed
+-- reply  deleted
 --        used
 -- moves  none
 -- cost   O(events)
@@ -33,4 +33,4 @@ if held > 0 or paused > 0 then return 'used' end
 local left = { META, EVENTS, WAKE, ASKED, GROUPS, HISTORY }
 for _, group in ipairs(redis.call('HKEYS', GROUPS)) do left[#left + 1] = GROUP .. group end
 redis.call('UNLINK', unpack(left))
-return 'removed'
+return 'deleted'

@@ -10,13 +10,13 @@ from typing import TypeVar
 import msgspec
 
 from benchmarks.measure import percentile
-from benchmarks.peers.roster import Peer
-from benchmarks.peers.visit import Visit
+from benchmarks.peers.peer_list import Peer
+from benchmarks.peers.row_round import RowRound
 
 RESULTS = Path(__file__).parents[1] / "results"
 
 
-class Who(msgspec.Struct, frozen=True):
+class RowIdentity(msgspec.Struct, frozen=True):
     """A row in the tables."""
 
     name: str
@@ -28,7 +28,7 @@ class Who(msgspec.Struct, frozen=True):
     ours: bool = False
 
     @classmethod
-    def of(cls, peer: Peer, version: str) -> Who:
+    def of(cls, peer: Peer, version: str) -> RowIdentity:
         return cls(
             peer.name,
             peer.label,
@@ -40,16 +40,16 @@ class Who(msgspec.Struct, frozen=True):
         )
 
 
-class Standing(msgspec.Struct):
-    """One row's visits. *not_measured* says why there are none, or what they lack."""
+class RowResults(msgspec.Struct):
+    """A row's rounds. *not_measured* says why there are none, or what they lack."""
 
-    who: Who
-    visits: list[Visit] = []
+    who: RowIdentity
+    measured: list[RowRound] = msgspec.field(name="visits", default_factory=list[RowRound])
     not_measured: str = ""
 
     def rounds(self, name: str) -> list[float]:
         """That figure in each round that has it."""
-        values = (getattr(visit, name) for visit in self.visits)
+        values = (getattr(found, name) for found in self.measured)
         return [value for value in values if value is not None]
 
     def middle(self, name: str) -> float | None:
@@ -58,18 +58,18 @@ class Standing(msgspec.Struct):
 
     def at(self, share: float, name: str) -> float | None:
         """The percentile over the samples of all rounds."""
-        samples: list[float] = [one for visit in self.visits for one in getattr(visit, name)]
+        samples: list[float] = [one for found in self.measured for one in getattr(found, name)]
         return percentile(samples, share) if samples else None
 
     @property
     def reason(self) -> str:
         """Why something is missing; nothing if nothing is."""
-        stops = (visit.stopped for visit in self.visits if visit.stopped)
+        stops = (found.stopped for found in self.measured if found.stopped)
         return self.not_measured or next(stops, "")
 
     @property
     def twice(self) -> int:
-        return sum(visit.twice for visit in self.visits)
+        return sum(found.twice for found in self.measured)
 
     @property
     def server_us(self) -> float | None:
@@ -78,7 +78,7 @@ class Standing(msgspec.Struct):
 
     @property
     def jobs(self) -> int:
-        return self.visits[0].jobs if self.visits else 0
+        return self.measured[0].jobs if self.measured else 0
 
 
 class Comparison(msgspec.Struct):
@@ -87,18 +87,18 @@ class Comparison(msgspec.Struct):
     date: str
     made_with: str
     quick: bool
-    standings: list[Standing]
+    rows: list[RowResults] = msgspec.field(name="standings")
 
     @property
-    def by_drain(self) -> list[Standing]:
+    def by_drain(self) -> list[RowResults]:
         """The fastest first; those without a figure last."""
-        return sorted(self.standings, key=lambda one: -(one.middle("drain") or 0))
+        return sorted(self.rows, key=lambda one: -(one.middle("drain") or 0))
 
 
 class Recovery(msgspec.Struct):
     """How long after its worker was killed a row's job ran again."""
 
-    who: Who
+    who: RowIdentity
     seconds: float | None = None
     """Nothing: it did not run again while it was watched."""
     not_measured: str = ""
@@ -131,16 +131,18 @@ def kept(kind: type[Record]) -> Record | None:
     return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
 
 
-def fastest(standings: Iterable[Standing]) -> Standing | None:
-    able = [one for one in standings if one.rounds("drain")]
+def fastest(rows: Iterable[RowResults]) -> RowResults | None:
+    able = [one for one in rows if one.rounds("drain")]
     return max(able, key=lambda one: one.middle("drain") or 0, default=None)
 
 
-def paired(one: Standing, other: Standing, name: str) -> tuple[Sequence[float], Sequence[float]]:
+def paired(
+    one: RowResults, other: RowResults, name: str
+) -> tuple[Sequence[float], Sequence[float]]:
     """That figure of both, in the rounds that have it for both."""
     both = [
         (getattr(mine, name), getattr(theirs, name))
-        for mine, theirs in zip(one.visits, other.visits, strict=True)
+        for mine, theirs in zip(one.measured, other.measured, strict=True)
     ]
     whole = [pair for pair in both if None not in pair]
     return [mine for mine, _ in whole], [theirs for _, theirs in whole]

@@ -1,4 +1,4 @@
-"""Schedulers, workers and instances of timers, as processes that are struck and replaced."""
+"""Schedulers, workers and instances of timers: processes that are killed, frozen and replaced."""
 
 import os
 import random
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.apps.timers.calling import SECRET
+from tests.apps.timers.service_mode import SECRET
 from tests.faults.timer_program import APP, APP_TYPE, PLUGIN_TYPE
 from tests.server.serving import begin, first_line
 from tests.warm import ROOT, Program
@@ -31,7 +31,7 @@ def free_port() -> int:
         return door.getsockname()[1]
 
 
-class Member:
+class RestartedProcess:
     """A process that is started again whenever it was killed."""
 
     def __init__(self, name: str, start: Callable[[], subprocess.Popen[str]]) -> None:
@@ -56,13 +56,13 @@ class Member:
             self.process.stdout.close()
 
 
-class Site:
+class TimerDeployment:
     """Two of each, on one store."""
 
     def __init__(self, url: str, folder: Path) -> None:
         self._url, self._folder = url, folder
         self.ports = [free_port() for _ in range(2)]
-        self.members: list[Member] = []
+        self.processes: list[RestartedProcess] = []
 
     def start(self) -> None:
         for at, port in enumerate(self.ports):
@@ -72,15 +72,17 @@ class Site:
             where = f"http://127.0.0.1:{free_port()}/", f"http://127.0.0.1:{port}"
             self._add(f"instance {at}", lambda where=where: self._program("instance", *where))
 
-    def one(self, chance: random.Random, kind: str) -> Member:
-        return chance.choice([it for it in self.members if it.name.startswith(kind)])
+    def one(self, chance: random.Random, kind: str) -> RestartedProcess:
+        return chance.choice(
+            [process for process in self.processes if process.name.startswith(kind)]
+        )
 
     @property
-    def diary(self) -> Path:
-        return self._folder / "diary"
+    def journal(self) -> Path:
+        return self._folder / "journal"
 
     def _add(self, name: str, start: Callable[[], subprocess.Popen[str]]) -> None:
-        self.members.append(Member(name, start))
+        self.processes.append(RestartedProcess(name, start))
 
     def _scheduler(self, at: int, port: int) -> subprocess.Popen[str]:
         log = self._folder / f"scheduler-{at}.log"
@@ -92,18 +94,18 @@ class Site:
 
     def _program(self, *words: str) -> subprocess.Popen[str]:
         role, *more = words
-        program = [sys.executable, "-m", "tests.faults.timer_program", role, str(self.diary)]
+        program = [sys.executable, "-m", "tests.faults.timer_program", role, str(self.journal)]
         env = {**os.environ, **SETTINGS}
         with (self._folder / "programs.log").open("a") as log:
             return Program([*program, *more], cwd=ROOT, env=env, text=True, stderr=log)
 
 
 @contextmanager
-def site_of(url: str, folder: Path) -> Generator[Site]:
-    site = Site(url, folder)
+def timer_deployment(url: str, folder: Path) -> Generator[TimerDeployment]:
+    deployment = TimerDeployment(url, folder)
     try:
-        site.start()
-        yield site
+        deployment.start()
+        yield deployment
     finally:
-        for member in site.members:
-            member.end()
+        for process in deployment.processes:
+            process.end()

@@ -1,4 +1,4 @@
-"""remove: a queue that holds nothing goes."""
+"""delete_queue: delete a queue that holds nothing, and its options with it."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from towpath.engine.states import State
 OPTIONS = QueueOptions(max_attempts=7)
 
 
-class TestRemovingAQueue:
+class TestDeletingAQueue:
     async def test_leaves_nothing_of_it(self, engine: Engine, server: EmbeddedServer) -> None:
         await engine.queues.configure(REVIEWS, OPTIONS)
         await engine.submit(REVIEWS, b"")
@@ -24,7 +24,7 @@ class TestRemovingAQueue:
         assert ":meta" not in keys
         assert ":events" not in keys
 
-    async def test_a_queue_that_nobody_used_is_removed_too(self, engine: Engine) -> None:
+    async def test_a_queue_that_nobody_used_is_deleted_too(self, engine: Engine) -> None:
         assert await engine.queues.delete(REVIEWS)
 
     @pytest.mark.parametrize("what", ["ready", "delayed", "lane", "leased", "dead", "kept", "id"])

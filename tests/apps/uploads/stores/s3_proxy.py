@@ -1,4 +1,4 @@
-"""A gate in front of an S3 server: lets calls through, answers some itself, loses some answers."""
+"""A proxy in front of an S3 server: lets calls through, answers some itself, loses some answers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from enum import Enum
 from urllib.parse import urlsplit
 
 
-class Fate(Enum):
-    """What becomes of a call."""
+class CallFault(Enum):
+    """What goes wrong with a call."""
 
     LOST = "the connection ends instead of the answer"
     CUT = "it ends in the middle of the answer"
@@ -20,15 +20,17 @@ class Fate(Enum):
 
 
 @dataclass
-class Gate:
+class S3Proxy:
     """What happens to calls; *calls* has the first line of each, *bodies* the rest."""
 
     upstream: str
     url: str = ""
     calls: list[str] = field(default_factory=list[str])
     bodies: list[bytes] = field(default_factory=list[bytes])
-    rules: list[tuple[str, Fate | bytes]] = field(default_factory=list[tuple[str, "Fate | bytes"]])
-    """By how a call's first line begins: its fate, or the answer instead of the server's."""
+    rules: list[tuple[str, CallFault | bytes]] = field(
+        default_factory=list[tuple[str, "CallFault | bytes"]]
+    )
+    """By how a call's first line begins: its fault, or the answer instead of the server's."""
 
     def refuse(self, call: str, status: int, code: str, **headers: str) -> None:
         """Answer with an error, as S3 does."""
@@ -52,18 +54,18 @@ class Gate:
         self.calls.append(line)
         body = await reader.readexactly(_length(head))
         self.bodies.append(body)
-        fate = next((fate for call, fate in self.rules if _matches(call, line)), None)
-        if isinstance(fate, bytes):
-            writer.write(fate)
+        fault = next((fault for call, fault in self.rules if _matches(call, line)), None)
+        if isinstance(fault, bytes):
+            writer.write(fault)
             await writer.drain()
             return
-        if fate is Fate.DAMAGED:
+        if fault is CallFault.DAMAGED:
             body = bytes([body[0] ^ 1]) + body[1:]
         answer = await self._done(head, body)
-        if fate is Fate.SILENT:
+        if fault is CallFault.SILENT:
             await reader.read()  # until the client gives up
-        elif fate is not Fate.LOST:
-            writer.write(answer[: len(answer) - 10] if fate is Fate.CUT else answer)
+        elif fault is not CallFault.LOST:
+            writer.write(answer[: len(answer) - 10] if fault is CallFault.CUT else answer)
             await writer.drain()
 
     async def _done(self, head: bytes, body: bytes) -> bytes:
@@ -93,11 +95,11 @@ def _length(head: bytes) -> int:
 
 
 @asynccontextmanager
-async def opened(upstream: str) -> AsyncGenerator[Gate]:
-    gate = Gate(upstream)
-    server = await asyncio.start_server(gate.serve, "127.0.0.1", 0, limit=1024 * 1024)
-    gate.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+async def proxied(upstream: str) -> AsyncGenerator[S3Proxy]:
+    s3_proxy = S3Proxy(upstream)
+    server = await asyncio.start_server(s3_proxy.serve, "127.0.0.1", 0, limit=1024 * 1024)
+    s3_proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     try:
-        yield gate
+        yield s3_proxy
     finally:
         server.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 PROC = Path("/proc")
 
 
-def family(pid: int) -> list[int]:
+def process_tree(pid: int) -> list[int]:
     """The process, its descendants and all of its session. Without /proc: the process alone."""
     known = {pid}
     stats = _stats()
@@ -23,17 +23,17 @@ def family(pid: int) -> list[int]:
         known |= found
 
 
-def kill_family(pid: int) -> None:
+def kill_tree(pid: int) -> None:
     """SIGKILL to each of them, the eldest first, so that it cannot replace a dead child.
 
     Whoever calls this for itself comes last.
     """
     me = os.getpid()
-    for member in [pid, *family(pid)]:
+    for member in [pid, *process_tree(pid)]:
         if member != me:
             _kill(member)
     # Whoever was forked meanwhile is still in the session.
-    for member in family(pid):
+    for member in process_tree(pid):
         if member != me:
             _kill(member)
     if pid == me:

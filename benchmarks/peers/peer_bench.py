@@ -17,8 +17,8 @@ import msgspec
 
 from benchmarks.measure import Meter
 from benchmarks.peers.environments import command, variables
-from benchmarks.peers.roster import ROOT, Peer
-from benchmarks.peers.side.family import kill_family
+from benchmarks.peers.peer_list import ROOT, Peer
+from benchmarks.peers.side.process_tree import kill_tree
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.embedded.process import fields
 
@@ -32,7 +32,7 @@ class NotMeasured(Exception):
     """Why a figure is missing, in one line."""
 
 
-class Reading(msgspec.Struct, frozen=True):
+class ServerUsage(msgspec.Struct, frozen=True):
     """What the server has used so far."""
 
     cpu: float
@@ -42,7 +42,7 @@ class Reading(msgspec.Struct, frozen=True):
     """Bytes, without those of the connections."""
 
 
-class Stage:
+class PeerBench:
     """A server without persistence, on a port for the rows and on a socket for the meter."""
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
@@ -66,12 +66,12 @@ class Stage:
         self.meter.empty()
         self._number += 1
 
-    def reading(self) -> Reading:
+    def reading(self) -> ServerUsage:
         said = fields(self.meter.ask("INFO", "cpu", "memory", "commandstats"))
         calls = (value for name, value in said.items() if name.startswith("cmdstat_"))
         total = sum(int(value.partition(",")[0].removeprefix("calls=")) for value in calls)
         self._asked += 1
-        return Reading(
+        return ServerUsage(
             cpu=float(said["used_cpu_user"]) + float(said["used_cpu_sys"]),
             calls=total - self._asked,
             memory=int(said["used_memory"]) - int(said["mem_clients_normal"]),
@@ -88,31 +88,31 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage() -> AsyncGenerator[Stage]:
+async def peer_bench() -> AsyncGenerator[PeerBench]:
     with (
         TemporaryDirectory(prefix="towpath-peers-") as folder,
         EmbeddedServer(listen=Listen.BOTH) as server,
     ):
-        rig = Stage(server, Path(folder))
+        bench = PeerBench(server, Path(folder))
         try:
-            yield rig
+            yield bench
         finally:
-            rig.meter.close()
+            bench.meter.close()
 
 
 # -- a worker -------------------------------------------------------------------------------------
 
 
-class Running:
+class RowProcess:
     """A worker, or a scheduler: a process of a row, with all that it has started."""
 
-    def __init__(self, stage: Stage, peer: Peer, words: str) -> None:
-        self._stage = stage
-        with stage.log.open("ab") as log:
+    def __init__(self, bench: PeerBench, peer: Peer, words: str) -> None:
+        self._bench = bench
+        with bench.log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _LIFELINE, *command(peer, words, url=stage.url)],
+                [sys.executable, "-m", _LIFELINE, *command(peer, words, url=bench.url)],
                 cwd=ROOT,
-                env=stage.environment(peer),
+                env=bench.environment(peer),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -122,28 +122,28 @@ class Running:
     def check(self) -> None:
         """Raises NotMeasured if it has ended by itself."""
         if (code := self._process.poll()) is not None:
-            raise NotMeasured(f"its worker ended with {code}: {self._stage.tail()}")
+            raise NotMeasured(f"its worker ended with {code}: {self._bench.tail()}")
 
     def kill(self) -> None:
         """SIGKILL, to it and to all that it has started: what a crash of the machine looks like."""
         if self._process.poll() is None:
-            kill_family(self._process.pid)
+            kill_tree(self._process.pid)
         self._process.wait()
         if self._process.stdin:
             self._process.stdin.close()
 
 
 @asynccontextmanager
-async def running(stage: Stage, peer: Peer, words: str) -> AsyncGenerator[Running]:
+async def running(bench: PeerBench, peer: Peer, words: str) -> AsyncGenerator[RowProcess]:
     """Such a process; it is killed at the end, for nothing on the server is needed any more."""
-    process = Running(stage, peer, words)
+    process = RowProcess(bench, peer, words)
     try:
         yield process
     finally:
         process.kill()
 
 
-class Reports:
+class HandlerReports:
     """What a row's handler has told, line by line."""
 
     def __init__(self, path: Path) -> None:
@@ -151,7 +151,7 @@ class Reports:
         self.twice = 0
         """Jobs that were handled although all had been: deliveries too many."""
 
-    async def next(self, kind: str, *, within: float, worker: Running) -> Facts:
+    async def next(self, kind: str, *, within: float, worker: RowProcess) -> Facts:
         """The next line of that kind. Raises NotMeasured when it does not come."""
         end = time.monotonic() + within
         while time.monotonic() < end:
@@ -179,11 +179,11 @@ class Reports:
 # -- a producer -----------------------------------------------------------------------------------
 
 
-class Producing:
+class RowProducer:
     """A row's producer: takes orders."""
 
-    def __init__(self, stage: Stage, process: asyncio.subprocess.Process) -> None:
-        self._stage, self._process = stage, process
+    def __init__(self, bench: PeerBench, process: asyncio.subprocess.Process) -> None:
+        self._bench, self._process = bench, process
 
     async def order(self, do: str, *, within: float = 120.0, **facts: object) -> Facts:
         """What it answers when it has carried out the order. Raises NotMeasured."""
@@ -199,24 +199,24 @@ class Producing:
         except TimeoutError:
             raise NotMeasured(f"its producer gave no answer within {within:g} s") from None
         if not line:
-            raise NotMeasured(f"its producer ended: {self._stage.tail()}")
+            raise NotMeasured(f"its producer ended: {self._bench.tail()}")
         return json.loads(line)
 
 
 @asynccontextmanager
-async def producing(stage: Stage, peer: Peer) -> AsyncGenerator[Producing]:
-    with stage.log.open("ab") as log:
+async def producing(bench: PeerBench, peer: Peer) -> AsyncGenerator[RowProducer]:
+    with bench.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *command(peer, peer.producer, url=stage.url),
+            *command(peer, peer.producer, url=bench.url),
             cwd=ROOT,
-            env=stage.environment(peer),
+            env=bench.environment(peer),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,
             start_new_session=True,
         )
     try:
-        producer = Producing(stage, process)
+        producer = RowProducer(bench, process)
         await producer.answer(within=_READY_WITHIN)
         yield producer
     finally:
@@ -225,5 +225,5 @@ async def producing(stage: Stage, peer: Peer) -> AsyncGenerator[Producing]:
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 5)
         if process.returncode is None:
-            kill_family(process.pid)
+            kill_tree(process.pid)
             await process.wait()

@@ -7,21 +7,21 @@ from pathlib import Path
 from towpath import Context, Towpath
 
 
-class State:
+class SharedState:
     def __init__(self) -> None:
         self.pid, self.used = os.getpid(), 0
 
 
 def _say(words: str) -> None:
-    with Path(os.environ["SHARED_DIARY"]).open("a") as diary:
-        diary.write(f"{os.getpid()} {words}\n")
+    with Path(os.environ["SHARED_JOURNAL"]).open("a") as journal:
+        journal.write(f"{os.getpid()} {words}\n")
 
 
-async def resources() -> AsyncIterator[State]:
+async def resources() -> AsyncIterator[SharedState]:
     _say("start")
     if os.environ.get("SHARED_WORKS_IN", str(os.getpid())) != str(os.getpid()):
         raise LookupError("no such model")
-    yield State()
+    yield SharedState()
     _say("end")
 
 
@@ -29,11 +29,11 @@ living = Towpath("redis://nowhere", lifespan=resources, lifespan_limit="10s")
 
 
 @living.handler("models", processes=1)
-def predict(n: int, ctx: Context[State]) -> tuple[int, int]:
+def predict(n: int, ctx: Context[SharedState]) -> tuple[int, int]:
     ctx.state.used += 1
     return ctx.state.pid, ctx.state.used
 
 
 @living.handler("mails")
-async def send(ctx: Context[State]) -> int:
+async def send(ctx: Context[SharedState]) -> int:
     return ctx.state.pid

@@ -1,4 +1,4 @@
-"""Servers, a Redis and an S3 for uploads, all of which are struck; and a client that goes on."""
+"""Servers, a Redis and an S3 for uploads, all killed and frozen; and a client that goes on."""
 
 import asyncio
 import random
@@ -7,13 +7,14 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.faults.timer_deployment import RestartedProcess, free_port
 from tests.faults.timer_program import worked_async
-from tests.faults.timer_site import Member, free_port
 from tests.server.serving import begin, first_line
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
@@ -28,7 +29,7 @@ _AT_ONCE = 3
 _SIZES = (100 * KIB, 5 * MIB, 9 * MIB + 1, 17 * MIB)
 
 
-class Site:
+class UploadDeployment:
     """Two servers with their workers, a Redis that keeps what it has on disk, and an S3."""
 
     def __init__(self, folder: Path, store: EmbeddedServer, objects: EmbeddedObjects) -> None:
@@ -44,7 +45,8 @@ class Site:
         )
         self.ports = [free_port() for _ in range(2)]
         self.servers = [
-            Member(f"server {at}", lambda at=at: self._server(at)) for at in range(len(self.ports))
+            RestartedProcess(f"server {at}", lambda at=at: self._server(at))
+            for at in range(len(self.ports))
         ]
 
     def _server(self, at: int) -> Any:
@@ -66,16 +68,16 @@ class Site:
         return process
 
 
-class Strikes:
+class UploadFaults:
     """Faults, one after the other. A frozen server is thawed at the next one, others soon."""
 
-    def __init__(self, site: Site, chance: random.Random) -> None:
-        self._site, self._chance = site, chance
+    def __init__(self, deployment: UploadDeployment, chance: random.Random) -> None:
+        self._deployment, self._chance = deployment, chance
         self._thaw: list[Callable[[], None]] = []
         self._left: list[str] = []
         self.told: list[str] = []
 
-    async def strike(self) -> None:
+    async def inject(self) -> None:
         self.thaw()
         lasts = self._chance.uniform(0.5, 4.0)
         kinds = ["server killed", "server frozen", "Redis killed", "Redis frozen", "Redis emptied",
@@ -95,8 +97,8 @@ class Strikes:
         self._thaw.clear()
 
     def _do(self, kind: str) -> None:
-        site = self._site
-        server = self._chance.choice(site.servers)
+        deployment = self._deployment
+        server = self._chance.choice(deployment.servers)
         match kind:
             case "server killed":
                 server.kill()
@@ -104,19 +106,19 @@ class Strikes:
                 server.freeze()
                 self._thaw.append(server.thaw)
             case "Redis killed":
-                site.store.kill()
-                site.store.start()
+                deployment.store.kill()
+                deployment.store.start()
             case "Redis frozen":
-                site.store.pause()
-                self._thaw.append(site.store.unpause)
+                deployment.store.pause()
+                self._thaw.append(deployment.store.unpause)
             case "Redis emptied":
-                site.store.ask("FLUSHALL")
+                deployment.store.ask("FLUSHALL")
             case "S3 killed":
-                site.objects.stop()
-                site.objects.start()
+                deployment.objects.stop()
+                deployment.objects.start()
             case _:
-                _send(site.objects, signal.SIGSTOP)
-                self._thaw.append(lambda: _send(site.objects, signal.SIGCONT))
+                _send(deployment.objects, signal.SIGSTOP)
+                self._thaw.append(lambda: _send(deployment.objects, signal.SIGCONT))
 
 
 def _send(objects: EmbeddedObjects, number: signal.Signals) -> None:
@@ -125,11 +127,13 @@ def _send(objects: EmbeddedObjects, number: signal.Signals) -> None:
     process.send(number)
 
 
-class Sending:
+class UploadClient:
     """A client: what is not answered, or refused for now, is sent again."""
 
-    def __init__(self, site: Site, number: int, chance: random.Random, *, hangs: float) -> None:
-        self._site, self.number, self._chance, self._hangs = site, number, chance, hangs
+    def __init__(
+        self, deployment: UploadDeployment, number: int, chance: random.Random, *, hangs: float
+    ) -> None:
+        self._deployment, self.number, self._chance, self._hangs = deployment, number, chance, hangs
         self.size = chance.choice(_SIZES)
         self.chunk_size = chance.choice((256 * KIB, MIB, 4 * MIB))
         self.data = random.Random(number).randbytes(self.size)
@@ -150,7 +154,7 @@ class Sending:
 
     async def content(self) -> str:
         """The SHA-256 of what comes back."""
-        url = f"http://127.0.0.1:{self._site.ports[0]}{ROOT}{self._path('/content')}"
+        url = f"http://127.0.0.1:{self._deployment.ports[0]}{ROOT}{self._path('/content')}"
         async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=60) as client:
             answer = await client.get(url)
         assert answer.status_code == 200, answer.text
@@ -182,18 +186,24 @@ class Sending:
         return False
 
     async def _send(self, numbers: range) -> None:
-        turn, order = asyncio.Semaphore(_AT_ONCE), list(numbers)
+        turn, order = asyncio.Semaphore(_AT_ONCE), self._requests(numbers)
         self._chance.shuffle(order)
 
-        async def one(number: int) -> None:
+        async def one(chunks: range) -> None:
             async with turn:
-                at = number * self.chunk_size
-                chunk = self.data[at : at + self.chunk_size]
+                body = self.data[chunks.start * self.chunk_size : chunks.stop * self.chunk_size]
                 # Completed, aborted or failed meanwhile: `_completed` sees to it.
-                path = self._path(f"/chunks/{number}")
-                await self._ask("PUT", path, content=chunk, fine={409, 410})
+                path = self._path(f"/chunks/{chunks[0]}?count={len(chunks)}")
+                await self._ask("PUT", path, content=body, fine={409, 410})
 
         await asyncio.gather(*map(one, order))
+
+    def _requests(self, numbers: range) -> list[range]:
+        """Chunks by themselves, or several of one part in a request."""
+        per_part = self.upload["part_size"] // self.chunk_size
+        most = self._chance.choice((1, per_part)) if self.chunk_size <= MIB else 1
+        starts = [n for n in numbers if n == numbers[0] or n % per_part % most == 0]
+        return [range(a, b) for a, b in pairwise([*starts, numbers.stop])]
 
     async def _ask(
         self, method: str, path: str, *, fine: frozenset[int] | set[int] = frozenset(), **more: Any
@@ -201,7 +211,7 @@ class Sending:
         found: dict[str, Any] = {}
 
         async def answered() -> bool:
-            port = self._chance.choice(self._site.ports)
+            port = self._chance.choice(self._deployment.ports)
             url = f"http://127.0.0.1:{port}{ROOT}{path}"
             with suppress(httpx.TransportError):
                 answer = await self._client.request(method, url, **more)
@@ -216,14 +226,14 @@ class Sending:
 
 
 @contextmanager
-def site_of(folder: Path) -> Generator[Site]:
+def upload_deployment(folder: Path) -> Generator[UploadDeployment]:
     with (
         EmbeddedServer(data=folder / "redis") as store,
         EmbeddedObjects(folder / "objects") as objects,
     ):
-        site = Site(folder, store, objects)
+        deployment = UploadDeployment(folder, store, objects)
         try:
-            yield site
+            yield deployment
         finally:
-            for server in site.servers:
+            for server in deployment.servers:
                 server.end()

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from tests.apps.issues.agents import REPOSITORY, Desk
+from tests.apps.issues.services import REPOSITORY, IssueServices
 from towpath.apps.issues.github import github_of
 from towpath.apps.issues.hooks import read_github
 from towpath.apps.issues.model import PROJECTIONS, Issue
@@ -32,8 +32,8 @@ def options_for(github: GitHubDouble, more: tuple[str, ...] = ()) -> IssuesOptio
     )
 
 
-class Site(Desk):
-    """The service, with what its worker does done when it is told to."""
+class SyncedIssueServices(IssueServices):
+    """The service beside a GitHub; what its worker does is done when a test says so."""
 
     def __init__(
         self,
@@ -53,10 +53,10 @@ class Site(Desk):
         self.taken = 0
         """Deliveries of GitHub that were taken."""
 
-    def restarted(self) -> "Site":
+    def restarted(self) -> "SyncedIssueServices":
         """Another process, which knows what is in database and store."""
         again = (self.engine, self.ledger, self.board.options, self.board.policy)
-        return Site(*again, github=self.github, caller=self._caller)
+        return SyncedIssueServices(*again, github=self.github, caller=self._caller)
 
     def at(self, repository: str) -> People:
         return self.github.at(repository)
@@ -69,8 +69,8 @@ class Site(Desk):
         some = deliveries or self.github.deliveries[self.taken :]
         if not deliveries:
             self.taken += len(some)
-        for it in some:
-            told = read_github(it.headers, it.body, secrets=[SECRET])
+        for delivery in some:
+            told = read_github(delivery.headers, delivery.body, secrets=[SECRET])
             await self.service.intake.take(told)
 
     async def project(self, *, attempt: int = 1) -> int:
@@ -85,7 +85,7 @@ class Site(Desk):
                 await self.projector.project(record.payload, Attempt(attempt))
                 done += 1
 
-    async def project_in_vain(self) -> None:
+    async def project_failing(self) -> None:
         """Do it, and let it fail: it stays to be done."""
         [record] = (await self.ledger.jobs.list(PROJECTIONS, state=RecordState.PENDING)).records
         with suppress(Retry):
@@ -97,7 +97,7 @@ class Site(Desk):
 
     async def rows(self) -> dict[str, Issue]:
         page = await self.service.list(size=200)
-        return {it.id: it for it in page.issues}
+        return {row.id: row for row in page.issues}
 
 
 class Attempt(Context):

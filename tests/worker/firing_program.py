@@ -1,8 +1,8 @@
-"""A process that fires recurring work and keeps a diary; its own clock may be wrong.
+"""A process that fires recurring work and keeps a journal; its own clock may be wrong.
 
-    python -m tests.worker.firing <url> <queue> <name> <offset in seconds> <diary>
+    python -m tests.worker.firing_program <url> <queue> <name> <offset in seconds> <journal>
 
-Every second by the server's clock. Each firing that this process made is a line of the diary: the
+Every second by the server's clock. Each firing that this process made is a line of the journal: the
 job's id. It ends when its standard input does.
 """
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from tests.faults.wrong_clock import shift_clock
 
 
-class Diary(logging.Handler):
+class JournalHandler(logging.Handler):
     """Writes each line in one piece, so that whatever kills the process, those before are whole."""
 
     def __init__(self, path: Path) -> None:
@@ -44,9 +44,9 @@ async def fire(url: str, queue: str, name: str) -> None:
 
 
 def main() -> None:
-    url, queue, name, offset, diary = sys.argv[1:]
+    url, queue, name, offset, journal = sys.argv[1:]
     shift_clock(float(offset))
-    logging.getLogger("towpath").addHandler(Diary(Path(diary)))
+    logging.getLogger("towpath").addHandler(JournalHandler(Path(journal)))
     logging.getLogger("towpath").setLevel(logging.INFO)
     asyncio.run(fire(url, queue, name))
 

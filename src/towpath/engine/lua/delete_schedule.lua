@@ -1,4 +1,4 @@
--- unschedule: remove a schedule that was made at run time; its jobs stay.
+-- delete_schedule: delete a schedule that was made at run time; its jobs stay.
 --
 -- keys   schedules hash    name -> its version and definition
 --        loads    hash     name -> the payload of its jobs
@@ -7,15 +7,16 @@
 -- args   name     text
 --        over     text     the version that is to go
 --        version  text     of this change
--- reply  removed <how many are left>
+-- stored unschedule        under this name its calls are remembered, as by releases before
+-- reply  deleted <how many are left>
 --        SCHEDULE_CHANGED <version>
 -- moves  none
 -- cost   O(1)
 -- full   works
 -- uses   keys clock calls meta planned
--- runs   unschedule(unpack(cmsgpack.unpack(ARGV[4])))
+-- runs   delete_schedule(unpack(cmsgpack.unpack(ARGV[4])))
 
-local function unschedule(name, over, version)
+local function delete_schedule(name, over, version)
   if remembered then return remembered end
   local kept, left = version_of(name), redis.call('HLEN', SCHEDULES) - 1
   redis.call('HLEN', LOADS)
@@ -31,7 +32,7 @@ local function unschedule(name, over, version)
   redis.call('HDEL', LOADS, name)
   redis.call('HDEL', RECURRING, name)
   redis.call('HSET', META, 'schedules', version)
-  local answer = { 'removed', left }
+  local answer = { 'deleted', left }
   remember(answer)
   return answer
 end

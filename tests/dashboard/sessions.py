@@ -6,14 +6,14 @@ from typing import Any
 
 import httpx
 
-from tests.server.serving import Serving
+from tests.server.serving import RunningServer
 
 COOKIE = "towpath_session"
 
 
 @dataclass
-class Visitor:
-    """Somebody with a session."""
+class SessionClient:
+    """A client that has logged in: its session, and what its pages gave it."""
 
     client: httpx.Client
     csrf: str
@@ -32,11 +32,11 @@ class Visitor:
         return answer.text
 
 
-def log_in(running: Serving, key: str) -> Visitor:
+def log_in(running: RunningServer, key: str) -> SessionClient:
     client = running.client(key="")
     answer = client.post("/", data={"key": key})
     assert answer.status_code == 303, answer.text[-1500:]
-    return Visitor(client, csrf_in(client.get("/").text))
+    return SessionClient(client, csrf_in(client.get("/").text))
 
 
 def csrf_in(page: str) -> str:

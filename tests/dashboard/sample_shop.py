@@ -1,6 +1,6 @@
 """A shop as it looks at three in the afternoon, and the pictures of it in the documentation.
 
-    python -m tests.dashboard.scene docs/images
+    python -m tests.dashboard.sample_shop docs/images
 
 Three hours pass on a clock of the script's own: so charts have something to show. What the pages
 show is what the engine was told, by its own verbs.
@@ -71,7 +71,7 @@ async def _minute(engine: Engine, queue: str, count: int, minute: int, chance: R
         leases = await engine.claim(
             queue, worker=worker, lease=lease, count=round(count * share / 4)
         )
-        await engine.settle([_end(it, chance.random(), chance) for it in leases])
+        await engine.settle([_end(held, chance.random(), chance) for held in leases])
 
 
 def _end(lease: Lease, luck: float, chance: Random) -> Settlement:

@@ -1,0 +1,161 @@
+"""Small chunks that follow each other, in one request: the cost of a request is paid once for all.
+
+They are of one part, so there is room for all of them before the body is read. As soon as a MiB of
+them has come, its chunks count: of a body that is cut, all that came whole is here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator, Sequence
+from itertools import count as numbers_from
+
+import msgspec
+
+from towpath.apps.uploads.digests import Digesting
+from towpath.apps.uploads.errors import ChunkCut, ChunkInvalid, ChunkLost
+from towpath.apps.uploads.lifecycle import Lifecycle
+from towpath.apps.uploads.model import UploadPlan
+from towpath.apps.uploads.pieces import Before, in_pieces
+from towpath.apps.uploads.receiving import REFUSED, Incoming, Receiving, check_number
+from towpath.apps.uploads.records import PIECE
+from towpath.apps.uploads.states import Known, NewChunk, Put, UploadUnknown, not_open
+
+
+class Run:
+    """The chunks of one request, on their way in."""
+
+    def __init__(
+        self, own: Lifecycle, receiving: Receiving, first: Incoming, numbers: range
+    ) -> None:
+        self._own, self._receiving, self._incoming = own, receiving, first
+        self._numbers, self._id = numbers, first.upload_id
+        self._puts: list[Put] = []
+
+    async def receive(self, body: AsyncIterator[bytes], plan: UploadPlan) -> Put:
+        """Let all of them count: what became of the last one; a duplicate if all were here.
+
+        Raises UploadUnknown, and whatever refuses a chunk: those before it count.
+        """
+        self._check_numbers(plan)
+        known = await self._own.records.state(self._id).admit(self._numbers)
+        if known[0].size is not None and plan.size is None:
+            plan = msgspec.structs.replace(plan, size=known[0].size)
+            self._check_numbers(plan)
+        self._check(plan)
+        if not all(chunk.here for chunk in known):
+            if not known[0].status.open:
+                raise not_open(self._id, known[0].status)
+            part = plan.part_of(self._numbers[0])
+            if not self._own.records.kept.knows(self._id, known[0].generation, part):
+                await self._receiving.reserve(self._incoming, plan)
+        await self._read(body, plan, dict(zip(self._numbers, known, strict=True)))
+        duplicate = all(put.duplicate for put in self._puts)
+        return self._puts[-1]._replace(duplicate=duplicate)
+
+    def _check_numbers(self, plan: UploadPlan) -> None:
+        """Raises ChunkInvalid, UploadTooLarge, LastChunkDiffers."""
+        check_number(msgspec.structs.replace(self._incoming, last=False), plan)
+        check_number(msgspec.structs.replace(self._incoming, number=self._numbers[-1]), plan)
+
+    def _check(self, plan: UploadPlan) -> None:
+        """Raises ChunkInvalid for what can't be one request."""
+        first, last = self._numbers[0], self._numbers[-1]
+        told = f"chunks {first} to {last}"
+        if plan.size is None:
+            raise ChunkInvalid(f"{told}: send them one by one, as the upload has no size")
+        if plan.chunk_size > PIECE:
+            raise ChunkInvalid(f"{told}: send them one by one, as they are larger than 1 MiB")
+        if plan.part_of(first) != plan.part_of(last):
+            raise ChunkInvalid(f"{told}: a request has chunks of one part (see `part_size`)")
+        if self._incoming.digest is not None:
+            raise ChunkInvalid(f"{told}: Content-Digest is checked for one chunk per request")
+        wanted = self._length(plan)
+        if self._incoming.length is not None and self._incoming.length != wanted:
+            raise ChunkInvalid(f"{told}: {self._incoming.length} bytes, not {wanted}")
+
+    def _length(self, plan: UploadPlan) -> int:
+        return sum(plan.chunk_length(number) or 0 for number in self._numbers)
+
+    async def _read(
+        self, body: AsyncIterator[bytes], plan: UploadPlan, known: dict[int, Known]
+    ) -> None:
+        """Have chunks of a MiB on their way to Redis while the next ones come."""
+        before, size, came = Before(), plan.chunk_size, 0
+        wanted, number = self._length(plan), self._numbers[0]
+        try:
+            async for piece in in_pieces(body, PIECE // size * size):
+                came += len(piece)
+                if came > wanted:
+                    raise ChunkInvalid(f"chunk {self._numbers[-1]}: more bytes than it has")
+                whole = len(piece) if came == wanted else len(piece) // size * size
+                chunks = [piece[at : at + size] for at in range(0, whole, size)]
+                await before.done()
+                if chunks:
+                    before.start(self._count(dict(zip(numbers_from(number), chunks)), plan, known))
+                    number += len(chunks)
+            await before.done()
+        finally:
+            await before.give_up()
+        if came < wanted:
+            raise ChunkCut(f"chunk {number}: {came} of {wanted} bytes came")
+
+    async def _count(
+        self, chunks: dict[int, bytes], plan: UploadPlan, known: dict[int, Known]
+    ) -> None:
+        """These count. Raises what refuses one of them, once those before it are in their place."""
+        new = [await _new(number, data, known[number]) for number, data in chunks.items()]
+        tokens = [chunk.token for chunk in new if chunk.token]
+        state, staging = self._own.records.state(self._id), self._own.records.chunks(self._id)
+        try:
+            await self._stage(new, chunks)
+        except BaseException:
+            await asyncio.shield(self._receiving.drop(staging, *tokens))
+            raise
+        try:
+            puts, refusal = await state.put(
+                new,
+                last=self._incoming.last and new[-1].number == self._numbers[-1],
+                most=plan.most_chunks,
+                durability=self._incoming.durability,
+            )
+        except REFUSED:
+            await self._receiving.drop(staging, *tokens)
+            raise
+        await self._settle(new, puts, plan)
+        if isinstance(refusal, UploadUnknown):
+            raise ChunkLost(self._id, f"chunk {new[len(puts)].number}") from refusal
+        if refusal is not None:
+            raise refusal
+
+    async def _stage(self, new: Sequence[NewChunk], chunks: dict[int, bytes]) -> None:
+        stage = self._own.records.chunks(self._id).stage
+        sent = (stage(chunk.token, 0, chunks[chunk.number]) for chunk in new if chunk.token)
+        # All are waited for: what is dropped after a failure must not be overtaken by another.
+        for failure in await asyncio.gather(*sent, return_exceptions=True):
+            if failure is not None:
+                raise failure
+
+    async def _settle(self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan) -> None:
+        """Bytes that count go to their place, others go; the part is stored if it is whole."""
+        self._puts += puts
+        counted = {chunk.number: put.token for chunk, put in zip(new, puts, strict=False)}
+        ours = [chunk for chunk in new if chunk.token and counted.get(chunk.number) == chunk.token]
+        left = [chunk.token for chunk in new if chunk.token and chunk not in ours]
+        if left:
+            await self._receiving.drop(self._own.records.chunks(self._id), *left)
+        if tokens := {number: token for number, token in counted.items() if token}:
+            await self._receiving.place(self._incoming, tokens, puts[-1], plan)
+        tell, end = self._own.tell_chunk, plan.most_chunks
+        told = (tell(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours)
+        await asyncio.gather(*told)
+        if puts:
+            await self._receiving.follow(self._incoming, puts[-1], plan)
+
+
+async def _new(number: int, data: bytes, known: Known) -> NewChunk:
+    digesting = Digesting(None)
+    await digesting.update(data)
+    token = "" if known.here else secrets.token_hex(8)
+    return NewChunk(number, len(data), digesting.own, token)

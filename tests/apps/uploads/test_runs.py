@@ -1,0 +1,298 @@
+"""Several small chunks in one request: each counts or does not, as if it had come alone."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.uploads.requests import ROOT, finished, start
+from tests.apps.uploads.uploading import UploadServices
+from tests.server.messaging import listening
+from tests.waiting import eventually_async
+from towpath.apps.uploads.digests import ContentDigest
+from towpath.apps.uploads.errors import (
+    BudgetFull,
+    ChunkCut,
+    ChunkDiffers,
+    ChunkInvalid,
+    ChunkLost,
+    LastChunkDiffers,
+    UploadGone,
+)
+from towpath.apps.uploads.model import Range, Status
+from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.service import View
+from towpath.embedded import EmbeddedServer
+from towpath.errors import InvalidOption
+
+K = 256 * 1024
+SIZE = 11 * MIB + 5
+"""Two parts; the last chunk has five bytes."""
+
+
+def ranged(data: bytes, first: int, count: int, size: int = K) -> bytes:
+    return data[first * size : min((first + count) * size, SIZE)]
+
+
+async def send(
+    uploads: UploadServices, view: View, data: bytes, first: int, count: int, **more: Any
+) -> Any:
+    return await uploads.put(view, first, ranged(data, first, count), count=count, **more)
+
+
+@pytest.fixture
+async def view(uploads: UploadServices) -> View:
+    return await uploads.start(size=SIZE, chunk_size=K)
+
+
+class TestARun:
+    @pytest.mark.parametrize("size", [64 * 1024, 100_000, K, MIB])
+    async def test_makes_the_same_file(
+        self, uploads: UploadServices, data: bytes, size: int
+    ) -> None:
+        view = await uploads.start(size=SIZE, chunk_size=size)
+        total, per_part = -(-SIZE // size), view.upload.part_size // size
+        step = min(per_part, 128)
+        starts = [
+            n
+            for part in range(0, total, per_part)
+            for n in range(part, min(part + per_part, total), step)
+        ]
+        for first in reversed(starts):
+            count = min(step, total - first, per_part - first % per_part)
+            receipt = await uploads.put(view, first, ranged(data, first, count, size), count=count)
+            assert not receipt.duplicate
+        await uploads.work()
+        assert await uploads.status(view) is Status.COMPLETED
+        assert await uploads.content(view) == data[:SIZE]
+
+    async def test_may_be_mixed_with_single_chunks(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        await uploads.put(view, 3, ranged(data, 3, 1))
+        assert not (await send(uploads, view, data, 2, 3)).duplicate
+        assert (await send(uploads, view, data, 2, 3)).duplicate
+        assert await uploads.service.missing(view.upload.upload_id) == [Range(0, 1), Range(5, 44)]
+
+    async def test_is_a_duplicate_once_its_part_is_stored(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        await send(uploads, view, data, 0, 32)
+        await uploads.work()
+        again = await send(uploads, view, data, 0, 32)
+        assert again.duplicate
+        assert again.safety == "stored"
+
+    async def test_costs_fewer_calls(
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
+    ) -> None:
+        async def calls(sending: Callable[[View], Any]) -> int:
+            view = await uploads.start(size=SIZE, chunk_size=K)
+            before = calls_of(server)
+            await sending(view)
+            return calls_of(server) - before
+
+        async def alone(view: View) -> None:
+            for number in range(32):
+                await uploads.put(view, number, ranged(data, number, 1))
+
+        async def together(view: View) -> None:
+            await send(uploads, view, data, 0, 32)
+
+        single, several = await calls(alone), await calls(together)
+        # Two per MiB, two before the body, and a few behind it; else three per chunk.
+        assert several * 3 < single
+
+
+def calls_of(server: EmbeddedServer) -> int:
+    """Scripts that Redis has run."""
+    told = str(server.ask("INFO", "commandstats"))
+    return sum(map(int, re.findall(r"cmdstat_(?:evalsha|fcall)(?:_ro)?:calls=(\d+)", told)))
+
+
+class TestWhatComesOfABody:
+    async def test_that_is_cut_counts_by_chunks(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        with pytest.raises(ChunkCut, match=f"chunk 6: {6 * K + 7} of {8 * K} bytes"):
+            await uploads.put(view, 0, data[: 6 * K + 7], count=8, length=8 * K)
+        assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(6, 44)
+
+    async def test_that_breaks_counts_by_the_mib(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        async def broken() -> AsyncIterator[bytes]:
+            yield data[: 5 * K]
+            raise ConnectionResetError
+
+        with pytest.raises(ConnectionResetError):
+            await uploads.service.put_chunk(
+                view.upload.upload_id, 0, broken(), holder="key", count=8, length=8 * K
+            )
+        assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(4, 44)
+
+    async def test_that_is_longer_is_refused(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        with pytest.raises(ChunkInvalid, match="more bytes"):
+            await uploads.put(view, 0, data[: 2 * K + 1], count=2, length=None)
+
+    async def test_with_another_chunk_counts_up_to_there(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        await uploads.put(view, 2, ranged(data, 9, 1))
+        with pytest.raises(ChunkDiffers):
+            await send(uploads, view, data, 0, 4)
+        assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(3, 44)
+
+
+class TestARefusal:
+    @pytest.mark.parametrize(
+        ("first", "count", "told"),
+        [
+            (0, 0, "count"),
+            (0, 129, "count"),
+            (-1, 2, "start at 0"),
+            (31, 2, "one part"),
+            (43, 3, "the last chunk is 44"),
+        ],
+    )
+    async def test_of_numbers_that_cannot_be_takes_nothing(
+        self, uploads: UploadServices, view: View, first: int, count: int, told: str
+    ) -> None:
+        with pytest.raises((ChunkInvalid, InvalidOption), match=told):
+            await uploads.put(view, first, bytes(count * K), count=count)
+        assert (await uploads.service.missing(view.upload.upload_id)) == [Range(0, 44)]
+
+    @pytest.mark.parametrize(
+        ("more", "told"),
+        [
+            ({"length": K}, f"{K} bytes, not {2 * K}"),
+            ({"is_last": True}, "44"),
+            ({"digest": ContentDigest("sha-256", b"x" * 32)}, "Content-Digest"),
+        ],
+    )
+    async def test_of_what_is_said_of_them_takes_nothing(
+        self, uploads: UploadServices, view: View, more: dict[str, Any], told: str
+    ) -> None:
+        with pytest.raises((ChunkInvalid, LastChunkDiffers), match=told):
+            await uploads.put(view, 0, bytes(2 * K), count=2, **more)
+        assert (await uploads.service.missing(view.upload.upload_id)) == [Range(0, 44)]
+
+    async def test_names_large_chunks_and_unknown_sizes(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        large = await uploads.start(size=SIZE, chunk_size=2 * MIB)
+        with pytest.raises(ChunkInvalid, match="larger than 1 MiB"):
+            await uploads.put(large, 0, data[: 4 * MIB], count=2)
+        endless = await uploads.start(chunk_size=K)
+        with pytest.raises(ChunkInvalid, match="has no size"):
+            await uploads.put(endless, 0, data[: 2 * K], count=2)
+
+    async def test_of_an_upload_that_has_ended(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        await uploads.service.abort(view.upload.upload_id)
+        with pytest.raises(UploadGone):
+            await send(uploads, view, data, 0, 2)
+
+    async def test_for_want_of_room_reads_nothing(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        for _ in range(4):
+            other = await uploads.start(size=SIZE, chunk_size=K)
+            await send(uploads, other, data, 0, 2)
+        view, read = await uploads.start(size=SIZE, chunk_size=K), False
+
+        async def body() -> AsyncIterator[bytes]:
+            nonlocal read
+            read = True
+            yield data[: 2 * K]
+
+        with pytest.raises(BudgetFull):
+            await uploads.service.put_chunk(
+                view.upload.upload_id, 0, body(), holder="key", count=2, length=2 * K
+            )
+        assert not read
+
+
+class TestALossOfRedis:
+    async def test_before_a_run_is_repaired(
+        self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
+    ) -> None:
+        await send(uploads, view, data, 0, 32)
+        await uploads.work()
+        server.ask("FLUSHALL")
+        await send(uploads, view, data, 32, 13)
+        await uploads.work()
+        assert await uploads.content(view) == data[:SIZE]
+
+    async def test_in_the_middle_of_a_run_is_told(
+        self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
+    ) -> None:
+        async def body() -> AsyncIterator[bytes]:
+            yield data[: 5 * MIB]
+            server.ask("FLUSHALL")
+            yield data[5 * MIB : 8 * MIB]
+
+        with pytest.raises(ChunkLost):
+            await uploads.service.put_chunk(
+                view.upload.upload_id, 0, body(), holder="key", count=32, length=8 * MIB
+            )
+        assert await uploads.service.missing(view.upload.upload_id) == [Range(0, 44)]
+        for first, count in ((0, 32), (32, 13)):
+            await send(uploads, view, data, first, count)
+        await uploads.work()
+        assert await uploads.content(view) == data[:SIZE]
+
+
+class TestOverHttp:
+    async def test_a_run_is_a_request(self, client: httpx.AsyncClient, data: bytes) -> None:
+        upload = await start(client, size=SIZE, chunk_size=K)
+        path = f"{ROOT}/{upload['upload_id']}/chunks"
+        for first, count in ((0, 32), (32, 13)):
+            params = {"count": count}
+            answer = await client.put(
+                f"{path}/{first}", content=ranged(data, first, count), params=params
+            )
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["chunk_number"] == first
+        assert answer.json()["received_chunks"] == 45
+        assert (await finished(client, upload))["status"] == "COMPLETED"
+
+    async def test_of_a_body_that_is_cut_whole_chunks_count(
+        self, app: FastAPI, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client, size=SIZE, chunk_size=K)
+        path = f"{ROOT}/{upload['upload_id']}"
+        async with listening(app) as url:
+            place = urlsplit(url)
+            _, writer = await asyncio.open_connection(place.hostname, place.port)
+            head = (
+                f"PUT {path}/chunks/0?count=8 HTTP/1.1\r\nHost: x\r\n"
+                f"X-API-Key: {client.headers['X-API-Key']}\r\nContent-Length: {8 * K}\r\n\r\n"
+            )
+            writer.write(head.encode() + data[: 6 * K + 7])
+            await writer.drain()
+            writer.close()
+
+            async def counted() -> bool:
+                missing = (await client.get(f"{path}/missing")).json()["missing"]
+                return missing == [[6, 44]]
+
+            await eventually_async(counted)
+
+    @pytest.mark.parametrize("count", ["0", "129", "-1", "x", "1.5", ""])
+    async def test_a_count_that_cannot_be_is_refused(
+        self, client: httpx.AsyncClient, count: str
+    ) -> None:
+        upload = await start(client, size=SIZE, chunk_size=K)
+        path = f"{ROOT}/{upload['upload_id']}/chunks/0"
+        answer = await client.put(path, content=b"x", params={"count": count})
+        assert answer.status_code == 422
+        assert "count" in answer.text
