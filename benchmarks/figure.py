@@ -123,7 +123,9 @@ def _ratio(
         return median(rounds) / target.number if target.number else None
     if beside is None:
         return None
-    return median(mine / other for mine, other in zip(rounds, beside.rounds, strict=True))
+    # CPU is counted in ticks of 10 ms: of a short round it can be none, which is beside nothing.
+    pairs = [pair for pair in zip(rounds, beside.rounds, strict=True) if pair[1]]
+    return median(mine / other for mine, other in pairs) if pairs else None
 
 
 def _reached(value: float, ratio: float | None, target: Target | None) -> bool | None:

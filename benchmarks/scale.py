@@ -19,6 +19,7 @@ from benchmarks.bench import PAYLOAD, QUEUE, WORKER, Bench, Plan, bench
 from benchmarks.figure import Figure, Reference, at_most, measured
 from benchmarks.measure import Contender, Cost, in_turns, server_us, wall_us
 from benchmarks.raw_queue import LuaTables, RawQueue
+from benchmarks.report import number
 from towpath import hours, milliseconds
 from towpath.clock import ManualClock
 from towpath.engine.model import Complete, NewJob, new_job
@@ -107,13 +108,13 @@ class _Cycles:
     """Submit 50, let time pass, claim 50, complete 50: over and over on one server."""
 
     def __init__(self, workbench: Bench, clock: ManualClock, jobs: Iterable[NewJob]) -> None:
-        self._it, self._clock, self._jobs = workbench, clock, iter(jobs)
+        self._bench, self._clock, self._jobs = workbench, clock, iter(jobs)
 
     async def cost(self, jobs: int) -> Cost:
-        return await self._it.meter.cost(jobs, self._run(jobs // BATCH))
+        return await self._bench.meter.cost(jobs, self._run(jobs // BATCH))
 
     async def _run(self, cycles: int) -> None:
-        engine = self._it.engine
+        engine = self._bench.engine
         for _ in range(cycles):
             await engine.submit_many(QUEUE, itertools.islice(self._jobs, BATCH))
             self._clock.advance(STEP)
@@ -134,7 +135,7 @@ def _figures(load: BacklogKind, costs: dict[str, list[Cost]], raw: Figure) -> li
     )
     bound = (
         f"memory that is in no cache: a bare queue of this shape, without any rule, costs "
-        f"{raw.ratio:.2f} x as much, and a script that only makes tables {lua.ratio:.2f} x "
+        f"{number(raw.ratio)} x as much, and a script that only makes tables {number(lua.ratio)} x "
         f"(scripts and data share one allocator)"
     )
     return [

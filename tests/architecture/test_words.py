@@ -117,10 +117,12 @@ def test_nothing_in_a_document_is_called_it() -> None:
 
 
 def _called_it(source: str) -> Iterator[int]:
-    """Lines in which a parameter or a variable gets the name."""
+    """Lines in which a parameter, a variable or an attribute gets the name."""
     for node in ast.walk(ast.parse(source)):
         match node:
             case ast.arg(arg="it") | ast.Name(id="it", ctx=ast.Store()):
+                yield node.lineno
+            case ast.Attribute(attr="it" | "_it", ctx=ast.Store()):
                 yield node.lineno
             case ast.ExceptHandler(name="it") | ast.MatchAs(name="it") | ast.MatchStar(name="it"):
                 yield node.lineno

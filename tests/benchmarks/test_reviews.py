@@ -13,7 +13,7 @@ from benchmarks import (
 )
 from benchmarks.catalogue import BENCHMARKS, claim_of
 from benchmarks.databases import DatabaseKind, database
-from benchmarks.figure import Figure, not_measured
+from benchmarks.figure import Figure, Reference, measured, not_measured
 from benchmarks.report import summary, table
 from benchmarks.web import offered, rate_search
 from benchmarks.web.deliveries import SECRET, deliveries
@@ -75,6 +75,16 @@ def test_a_figure_that_was_not_measured_says_why() -> None:
     figure = not_measured("some.figure", "what", "s", why="it is not installed")
     assert "not measured" in table([figure])
     assert summary([figure])[-1] == "some.figure was not measured: it is not installed."
+
+
+@pytest.mark.parametrize(("beside", "ratio"), [((2, 0, 5), 2), ((0, 0, 0), None)])
+def test_a_round_that_has_nothing_to_stand_beside_has_no_ratio(
+    beside: tuple[float, ...], ratio: float | None
+) -> None:
+    """CPU is counted in ticks of 10 ms: what a short round took may be none."""
+    figure = measured("some.cpu", "CPU", "µs", (4, 4, 10), beside=Reference("µs", beside))
+    assert figure.ratio == ratio
+    assert "some.cpu" in table([figure])
 
 
 async def test_webhooks_stand_beside_an_empty_endpoint_on_each_database() -> None:
