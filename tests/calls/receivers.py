@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
-Reader = asyncio.StreamReader
-Writer = asyncio.StreamWriter
-Behaviour = Callable[[Reader, Writer], Awaitable[None]]
-
-LOOPBACK = "127.0.0.1"
+from tests.accepting import LOOPBACK, Accepting, Handle, Reader, Writer, accepting
 
 
 def http(
@@ -47,7 +43,7 @@ async def read_request(reader: Reader) -> Request:
 class Receiver:
     """Behaves as told once a request is in; by default it answers 200 and goes on listening."""
 
-    behaviour: Behaviour | None = None
+    behaviour: Handle | None = None
     answer: bytes = field(default_factory=http)
     port: int = 0
     connections: int = 0
@@ -55,15 +51,10 @@ class Receiver:
     server_names: list[str | None] = field(default_factory=list[str | None])
     left: asyncio.Event = field(default_factory=asyncio.Event)
     """Somebody hung up before the behaviour was over."""
-    serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+    server: Accepting | None = None
 
-    def connected(self, reader: Reader, writer: Writer) -> None:
+    async def serve(self, reader: Reader, writer: Writer) -> None:
         self.connections += 1
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self.serving.add(task)
-        task.add_done_callback(self.serving.discard)
-
-    async def _serve(self, reader: Reader, writer: Writer) -> None:
         try:
             while True:
                 self.requests.append(await read_request(reader))
@@ -73,15 +64,11 @@ class Receiver:
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             self.left.set()
-        finally:
-            writer.close()
 
-    async def end(self) -> None:
-        """Hang up on everybody."""
-        open_ = list(self.serving)
-        for task in open_:
-            task.cancel()
-        await asyncio.gather(*open_, return_exceptions=True)
+    async def hang_up(self) -> None:
+        """End every connection. It goes on listening."""
+        if self.server is not None:
+            await self.server.cut_all()
 
     def url(self, host: str = LOOPBACK, *, path: str = "/hook", scheme: str = "http") -> str:
         return f"{scheme}://{host}:{self.port}{path}"
@@ -94,13 +81,9 @@ async def receiving(
     """Listen on *address* until the end of the block."""
     if tls is not None:
         tls.sni_callback = lambda _, name, __: receiver.server_names.append(name)
-    server = await asyncio.start_server(receiver.connected, address, port, ssl=tls)
-    receiver.port = server.sockets[0].getsockname()[1]
-    try:
+    async with accepting(receiver.serve, address=address, port=port, tls=tls) as server:
+        receiver.server, receiver.port = server, server.port
         yield receiver
-    finally:
-        server.close()
-        await receiver.end()
 
 
 def answering(*addresses: str) -> LocalResolver:

@@ -10,7 +10,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.calls.receivers import Behaviour, Reader, Receiver, Writer, http, receiving
+from tests.accepting import Handle
+from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallFailed
 from towpath.clock import milliseconds, seconds
@@ -19,7 +20,7 @@ from towpath.errors import RetryAdvice
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
-def repeating(first: bytes, then: Callable[[int], bytes]) -> Behaviour:
+def repeating(first: bytes, then: Callable[[int], bytes]) -> Handle:
     """Says *first*, and then more without end, as fast as it is read."""
 
     async def behave(reader: Reader, writer: Writer) -> None:
@@ -32,7 +33,7 @@ def repeating(first: bytes, then: Callable[[int], bytes]) -> Behaviour:
     return behave
 
 
-def saying(*parts: bytes, then_end: bool) -> Behaviour:
+def saying(*parts: bytes, then_end: bool) -> Handle:
     """Says these bytes, and hangs up or waits until the other side does."""
 
     async def behave(reader: Reader, writer: Writer) -> None:

@@ -11,7 +11,8 @@ from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from tests.calls.receivers import LOOPBACK, Reader, Writer, http, read_request
+from tests.accepting import LOOPBACK, Reader, Writer, accepting
+from tests.calls.receivers import http, read_request
 
 TOKEN = "forge-token-for-tests"  # noqa: S105 -- of no forge
 
@@ -51,7 +52,6 @@ class ForgeServer:
     rules: list[Rule] = field(default_factory=list[Rule])
     hangs_up_after_posts: bool = False
     """The post is kept, and its answer never comes."""
-    serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
 
     @property
     def url(self) -> str:
@@ -86,12 +86,7 @@ class ForgeServer:
         links = [f'<{there}&page={page}>; rel="next"', f'<{there}&page=99>; rel="last"']
         return (("link", ", ".join(links)),)
 
-    def connected(self, reader: Reader, writer: Writer) -> None:
-        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
-        self.serving.add(task)
-        task.add_done_callback(self.serving.discard)
-
-    async def _serve(self, reader: Reader, writer: Writer) -> None:
+    async def serve(self, reader: Reader, writer: Writer) -> None:
         try:
             while True:
                 request = await read_request(reader)
@@ -112,22 +107,14 @@ class ForgeServer:
                 await writer.drain()
         except (ConnectionError, asyncio.IncompleteReadError):
             return
-        finally:
-            writer.close()
 
 
 @asynccontextmanager
 async def running_forge() -> AsyncGenerator[ForgeServer]:
     forge = ForgeServer()
-    server = await asyncio.start_server(forge.connected, LOOPBACK, 0)
-    forge.port = server.sockets[0].getsockname()[1]
-    try:
+    async with accepting(forge.serve) as server:
+        forge.port = server.port
         yield forge
-    finally:
-        server.close()
-        for task in list(forge.serving):
-            task.cancel()
-        await asyncio.gather(*forge.serving, return_exceptions=True)
 
 
 def refuses(status: int, message: object, **headers: str) -> Rule:

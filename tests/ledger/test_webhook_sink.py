@@ -239,7 +239,7 @@ class TestAReceiverInTrouble:
                 sink = WebhookSink(caller, silent.url(), secrets=[SECRET])
                 async with Courier(ledger, [sink], options=QUICK):
                     await eventually_async(lambda: _called(silent, 9))
-                    await silent.end()
+                    await silent.hang_up()
             endpoint = WebhookEndpoint()
             async with (
                 receiving(endpoint, port=silent.port),

@@ -17,6 +17,7 @@ from fastapi import FastAPI
 from tusclient.client import TusClient
 from tusclient.exceptions import TusCommunicationError
 
+from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import content
 from tests.server.messaging import key_of, listening
 from tests.waiting import eventually_async
@@ -69,14 +70,18 @@ async def holding(endpoint: str, *, after: int) -> AsyncGenerator[tuple[asyncio.
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         place = httpx.URL(endpoint)
         answers, upstream = await asyncio.open_connection(place.host, place.port)
-        await asyncio.gather(pass_on(reader, upstream, after), pass_on(answers, writer, 1 << 40))
+        try:
+            await asyncio.gather(
+                pass_on(reader, upstream, after), pass_on(answers, writer, 1 << 40)
+            )
+        finally:
+            upstream.transport.abort()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
-    try:
-        yield held, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    finally:
-        over.set()
-        server.close()
+    async with accepting(serve) as server:
+        try:
+            yield held, f"http://{LOOPBACK}:{server.port}"
+        finally:
+            over.set()
 
 
 class TestTuspy:

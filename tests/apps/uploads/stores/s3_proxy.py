@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from urllib.parse import urlsplit
 
+from tests.accepting import LOOPBACK, accepting
+
 
 class CallFault(Enum):
     """What goes wrong with a call."""
@@ -46,7 +48,6 @@ class S3Proxy:
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError, asyncio.IncompleteReadError):
             await self._one(reader, writer)
-        writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
@@ -77,7 +78,7 @@ class S3Proxy:
             await writer.drain()
             return await reader.read()
         finally:
-            writer.close()
+            writer.transport.abort()  # closed, it would wait for a server that is frozen
 
 
 def _matches(call: str, line: str) -> bool:
@@ -97,9 +98,6 @@ def _length(head: bytes) -> int:
 @asynccontextmanager
 async def proxied(upstream: str) -> AsyncGenerator[S3Proxy]:
     s3_proxy = S3Proxy(upstream)
-    server = await asyncio.start_server(s3_proxy.serve, "127.0.0.1", 0, limit=1024 * 1024)
-    s3_proxy.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    try:
+    async with accepting(s3_proxy.serve) as server:
+        s3_proxy.url = f"http://{LOOPBACK}:{server.port}"
         yield s3_proxy
-    finally:
-        server.close()

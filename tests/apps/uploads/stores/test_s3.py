@@ -8,7 +8,9 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 from msgspec.structs import replace
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 from tests.apps.uploads.stores.conftest import BUCKET, s3_options
 from tests.apps.uploads.stores.s3_proxy import CallFault, S3Proxy, proxied
 from tests.apps.uploads.stores.test_conformance import KEY, LARGE, content, two_parts, whole_of
+from tests.waiting import eventually_async
 from towpath.apps.uploads.stores import errors
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.options import StoreOptions, new_store
@@ -237,18 +240,39 @@ class TestAServer:
                 await CALLS[name](store)
 
     async def test_that_is_frozen_is_given_up(self, running_objects: EmbeddedObjects) -> None:
-        """Also while a body is on its way that it does not read."""
-        options = s3_options(running_objects)
+        """Also while a body is on its way that it does not read. No connection stays behind: one
+        that is closed stays open while it has bytes to send, which here would be for ever.
+        """
+        options, port = s3_options(running_objects), urlsplit(running_objects.url).port
         async with S3Store(options) as store, S3Store(hasty(options)) as impatient:
             await store.put(KEY, [b"before"])
+            before = connections_to(port)
             with frozen(running_objects):
                 for name in ("put", "part", "head", "get"):
                     with pytest.raises(errors.StoreUnreachable):
                         await CALLS[name](impatient)
                 with pytest.raises(errors.StoreUnreachable, match="time limit"):
                     await impatient.put("large", [*LARGE, *LARGE, *LARGE, *LARGE])
+
+                async def are_gone() -> bool:
+                    return connections_to(port) <= before
+
+                await eventually_async(are_gone)
             assert await content(store, KEY) == b"before"
             await store.put(KEY, [b"after"])
+
+
+def connections_to(port: int | None) -> int:
+    """How many this process has open."""
+    return sum(_leads_to(port, int(fd.name)) for fd in Path("/proc/self/fd").iterdir())
+
+
+def _leads_to(port: int | None, fd: int) -> bool:
+    try:
+        with socket.socket(fileno=os.dup(fd)) as found:
+            return found.family == socket.AF_INET and found.getpeername()[1] == port
+    except OSError:  # no socket, not connected, or closed meanwhile
+        return False
 
 
 class TestTheList:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import cache
@@ -26,6 +27,10 @@ _SENT = 256 * 1024
 """Bytes that must leave within `silence`: a slow line is not a silent one."""
 _LONGER = 4
 """A server may take its time to join parts, or to copy."""
+_USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
+"""Linux has it; elsewhere the system's own limits hold."""
+_Place = tuple[int, int, int, str, tuple[Any, ...]]
+"""What `getaddrinfo` says of an address."""
 
 
 class Client:
@@ -92,6 +97,7 @@ class Client:
             connect_timeout=self._silence,
             read_timeout=longest,
             max_pool_connections=options.connections,
+            connector_args={"socket_factory": self._socket},
             # Whoever calls decides about that, after having looked at what the lost answer was to.
             retries={"total_max_attempts": 1},
             signature_version="s3v4",
@@ -107,6 +113,17 @@ class Client:
             proxies={},
             ignore_configured_endpoint_urls=True,
         )
+
+    def _socket(self, place: _Place) -> socket.socket:
+        """One that ends when nothing was taken from it for as long as the store may be silent.
+
+        The HTTP client closes a connection that a call was given up on, and closed it stays open
+        until its last bytes are sent. A frozen store takes none: each attempt would leave one more.
+        """
+        made = socket.socket(place[0], place[1], place[2])
+        if _USER_TIMEOUT is not None:
+            made.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, int(self._silence * 1000))
+        return made
 
 
 @cache
