@@ -107,11 +107,11 @@ $(GITHUB): tests/bring_github.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_github.sh $(GITHUB) || true
 
 # Debian's Chromium and axe-core: the dashboard is tried with both. Where they can't be had, it is skipped.
-$(CHROMIUM): tests/bring_chromium.sh | $(VENV)/pyvenv.cfg
+$(CHROMIUM): tests/bring_chromium.sh tests/debian.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_chromium.sh $(CHROMIUM) && touch $(CHROMIUM) || true
 
 # Debian's zsh and fish: completion is tried in both. Where they can't be had, those tests are skipped.
-$(SHELLS): tests/bring_shells.sh | $(VENV)/pyvenv.cfg
+$(SHELLS): tests/bring_shells.sh tests/debian.sh | $(VENV)/pyvenv.cfg
 	@sh tests/bring_shells.sh $(SHELLS) && touch $(SHELLS) || true
 
 # The tus project's own client: uploads are tried with it. Where npm is away, those tests are skipped.
