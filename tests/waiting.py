@@ -9,6 +9,8 @@ from towpath.engine.channel import Limits
 
 WITHIN = 30.0
 """Seconds: machines that run tests are busy."""
+SLACK = 10.0
+"""Seconds that a busy machine may add to a time limit: what a test rules out takes longer."""
 PATIENT = Limits(answer=seconds(5), give_up=seconds(15), channels=16)
 """For a server whose test is not about a store that is away: by itself it says 503 after 1.5 s."""
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.server.serving import RawConnection, RunningServer, code, memory, problem
+from tests.waiting import SLACK, eventually
 
 JOBS = "/api/v1/queues/mails/jobs"
 MB = 1024 * 1024
@@ -152,7 +153,7 @@ class TestABody:
         headers = {"Content-Type": "application/json"}
         began = time.monotonic()
         problem(running.client().post(JOBS, content=body, headers=headers), 400)
-        assert time.monotonic() - began < 4
+        assert time.monotonic() - began < SLACK
 
 
 class TestAHead:
@@ -176,7 +177,7 @@ class TestAHead:
         with RawConnection(limited) as line:
             line.send("GET /livez HTTP/1.1\r\nHost: x\r\nX-Slow: ")
             status, headers, body = line.answer()
-            assert 0.9 < time.monotonic() - began < 10
+            assert 0.9 < time.monotonic() - began < 1 + SLACK
             assert (status, headers["connection"]) == (408, "close")
             assert json.loads(body)["type"].endswith("/head-too-slow")
             assert line.closed()
@@ -220,12 +221,14 @@ class TestTheRate:
 
 def test_an_answer_does_not_wait_for_anything(running: RunningServer) -> None:
     """Headers and body leave at once: a body that waits for the client costs 40 ms each time."""
-    client, took = running.client(), list[float]()
-    for _ in range(20):
+    client = running.client()
+
+    def came_at_once() -> bool:
         began = time.monotonic()
         client.get("/livez")
-        took.append(time.monotonic() - began)
-    assert min(took) < 0.02
+        return time.monotonic() - began < 0.02
+
+    eventually(came_at_once)
 
 
 # ── what these tests have in common ──────────────────────────────────────────────────────

@@ -10,12 +10,10 @@ import httpx
 import pytest
 
 from tests.server.serving import PATIENCE, Api, RunningServer, begin, code, problem, serve
-from tests.waiting import eventually
+from tests.waiting import SLACK, eventually
 from towpath.embedded import EmbeddedServer
 
 WITHIN = 2.0
-SLACK = 1.5
-"""For a machine that does much else at the same time."""
 
 
 @pytest.fixture(scope="module")
