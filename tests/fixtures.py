@@ -21,7 +21,7 @@ from tests.postgres import PostgresServer
 from tests.servers import oldest
 from towpath.app import connection
 from towpath.calls.caller import Caller
-from towpath.clock import Clock, ManualClock
+from towpath.clock import Clock, ManualClock, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.engine import Engine
@@ -255,6 +255,10 @@ def url(request: pytest.FixtureRequest) -> str:
     return request.getfixturevalue(ready + which)
 
 
+LEDGER_LIMIT = seconds(30)
+"""Machines that run tests are busy: a new connection can take longer than the usual 5 s."""
+
+
 @pytest.fixture
 def ledger_options() -> dict[str, Any]:
     """What `ledger` is made with beside its URL."""
@@ -264,7 +268,8 @@ def ledger_options() -> dict[str, Any]:
 @pytest.fixture
 async def ledger(url: str, ledger_options: dict[str, Any]) -> AsyncIterator[Ledger]:
     """A ledger that is up to date."""
-    async with Ledger(url, **ledger_options) as ledger:
+    options: dict[str, Any] = {"limit": LEDGER_LIMIT, **ledger_options}
+    async with Ledger(url, **options) as ledger:
         try:
             await ledger.read(lambda _: None)
         except LedgerOutdated:  # a test with a database of its own

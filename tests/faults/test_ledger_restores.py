@@ -5,8 +5,10 @@ neither knows is done again. Nothing that is in the database stays open.
 """
 
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
+import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
@@ -14,11 +16,13 @@ from tests.faults import audit
 from tests.faults.record_processes import QUEUE
 from tests.faults.record_run import RecordRun, run_of
 from tests.waiting import eventually_async
-from towpath.clock import seconds
+from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import Bury, Lease
+from towpath.engine.model import Bury, Complete, Lease, Release
+from towpath.engine.options import QueueOptions
 from towpath.ledger.ledger import Ledger
+from towpath.ledger.records.record import Record, RecordState
 from towpath.ledger.records.relay import RECONCILE_EVERY, LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
@@ -107,3 +111,84 @@ async def test_an_id_whose_row_was_lost_runs_when_it_is_submitted_again(
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         assert isinstance(await recorder.begin(lease), Lease)
         assert (await engine.inspect.counts(QUEUE)).dead == 0
+
+
+class TestAnOlderRow:
+    """Redis has ended its job, in a way that the row no longer knows."""
+
+    @pytest.fixture
+    async def engine(self, server: EmbeddedServer) -> AsyncIterator[Engine]:
+        async with Engine(server.url) as engine:
+            await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1)))
+            yield engine
+
+    @pytest.fixture
+    async def ledger(self, url: str) -> AsyncIterator[Ledger]:
+        async with Ledger(url) as ledger:
+            await ledger.migrate()
+            yield ledger
+
+    async def claimed(self, engine: Engine, id: str) -> Lease:
+        """The job of a record, in a worker's hands."""
+        await engine.submit(QUEUE, b"1", id=id, lane="l")
+        [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
+        return lease
+
+    async def told(self, ledger: Ledger, engine: Engine, lease: Lease) -> None:
+        """The worker asks for the row's word, and tells Redis."""
+        settlement = await LedgerRecorder(ledger.jobs).begin(lease)
+        assert settlement is not None
+        assert not isinstance(settlement, Lease)
+        await engine.settle([settlement])
+
+    async def restored(self, ledger: Ledger, engine: Engine, id: str) -> Record:
+        """The row as it was before, once Redis was asked about it."""
+        old = "UPDATE towpath_jobs SET job = :id, state = 'pending', fence = 0, attempts = 0,"
+        old += " result = NULL, relay_at = 0 WHERE id = :id"
+        await ledger.write(lambda connection: connection.execute(text(old), {"id": id}))
+        await Relay(ledger, lambda: engine, log=Log()).reconcile()
+        return await ledger.jobs.get(QUEUE, id)
+
+    async def test_that_came_before_its_turn_has_not_run(
+        self, ledger: Ledger, engine: Engine
+    ) -> None:
+        """Its job was queued again under another name: the first name's end says nothing."""
+        for id in "ab":
+            await ledger.jobs.submit(QUEUE, b"1", id=id, lane="l")
+        await self.told(ledger, engine, await self.claimed(engine, "b"))
+        assert (await ledger.jobs.get(QUEUE, "b")).job != "b"
+        assert (await self.restored(ledger, engine, "b")).state is RecordState.PENDING
+        ran: list[str] = []
+        recorder = LedgerRecorder(ledger.jobs)
+        while leases := await engine.claim(QUEUE, worker="w", lease=seconds(30)):
+            settlement = await recorder.begin(leases[0])
+            if isinstance(settlement, Lease):
+                ran.append(settlement.payload.decode())
+                settlement = Complete(leases[0], b"1")
+                await recorder.end(leases[0], settlement, cancelled=False)
+            assert settlement is not None
+            await engine.settle([settlement])
+            await Relay(ledger, lambda: engine, log=Log()).reconcile()
+        assert ran == ["1", "1"]
+
+    async def test_that_was_cancelled_is_not_shown_as_completed(
+        self, ledger: Ledger, engine: Engine
+    ) -> None:
+        await ledger.jobs.submit(QUEUE, b"1", id="a")
+        lease = await self.claimed(engine, "a")
+        await ledger.jobs.cancel(QUEUE, "a")
+        await self.told(ledger, engine, lease)
+        assert (await self.restored(ledger, engine, "a")).state is RecordState.CANCELLED
+
+    async def test_that_was_completed_has_its_result(self, ledger: Ledger, engine: Engine) -> None:
+        """Also where the worker that ran it could not tell Redis, and another one did."""
+        await ledger.jobs.submit(QUEUE, b"1", id="a")
+        first = await self.claimed(engine, "a")
+        recorder = LedgerRecorder(ledger.jobs)
+        assert isinstance(await recorder.begin(first), Lease)
+        await recorder.end(first, Complete(first, b"7"), cancelled=False)
+        await engine.settle([Release(first)])
+        [again] = await engine.claim(QUEUE, worker="other", lease=seconds(30))
+        await self.told(ledger, engine, again)
+        record = await self.restored(ledger, engine, "a")
+        assert (record.state, record.result) == (RecordState.COMPLETED, b"7")

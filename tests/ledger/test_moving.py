@@ -20,7 +20,7 @@ from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import RecordNotFound, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
-from towpath.ledger.records.record import Record, RecordState
+from towpath.ledger.records.record import NOT_RUN, Record, RecordState
 from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
@@ -180,7 +180,7 @@ class TestWhatRedisDidNotHearOf:
         await ledger.jobs.move(REVIEWS, "a", delay=seconds(2))
         [early] = await claim(engine, 10)
         told = await LedgerRecorder(ledger.jobs).begin(early)
-        assert told == Complete(early), "what Redis has is nobody's any more"
+        assert told == Complete(early, NOT_RUN), "what Redis has is nobody's any more"
         await engine.settle([Complete(early)])
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.attempts) == (RecordState.PENDING, 0)
@@ -333,7 +333,7 @@ class TestSetting:
         await made(ledger)
         [old] = await claim(engine, 10)
         await ledger.jobs.set(REVIEWS, b"2", id="a")
-        assert await LedgerRecorder(ledger.jobs).begin(old) == Complete(old)
+        assert await LedgerRecorder(ledger.jobs).begin(old) == Complete(old, NOT_RUN)
         [new] = await claim(engine, 10)
         assert (await ledger.jobs.begin(new)).payload == b"2"
 

@@ -8,6 +8,7 @@ import pytest
 from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 
+from tests.fixtures import LEDGER_LIMIT
 from towpath import milliseconds
 from towpath.ledger.database.writing import Write
 from towpath.ledger.errors import (
@@ -132,7 +133,7 @@ class TestOnSqlite:
             return [connection.exec_driver_sql(f"PRAGMA {setting}").scalar() for setting in asked]
 
         assert await kept.write(settings) == ["wal", 2, 1, 0]  # it waits by itself
-        assert await kept.read(settings) == ["wal", 2, 1, 5000]
+        assert await kept.read(settings) == ["wal", 2, 1, LEDGER_LIMIT / milliseconds(1)]
 
     async def test_a_read_can_not_write(self, kept: Ledger) -> None:
         with pytest.raises(LedgerUnwritable, match="readonly"):

@@ -10,13 +10,11 @@ from towpath.clock import instant, wall_ms
 from towpath.dashboard.charts import WINDOWS, coming
 from towpath.dashboard.engine_pages import After, Text, pulse_of, refuse_others
 from towpath.dashboard.pulse import mark_of
-from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.ledger import Ledger
-from towpath.web.auth import CanAdmin, CanRead
+from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.fields import PAGES
 from towpath.web.pages import PageRoute, ThePage
 from towpath.web.parts import TheEngine
-from towpath.web.problems import Refused
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
 
@@ -71,7 +69,7 @@ async def workers_page(
 @router.get("/keys")
 async def keys_page(page: ThePage, request: Request, key: CanAdmin) -> Response:
     """All keys."""
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     return page.show("keys.html", keys=await ledger.keys.list())
 
@@ -84,15 +82,6 @@ async def audit_page(
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
     """What was done here: who, what, when."""
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     return page.show("audit.html", found=await ledger.audit.list(after=after, size=100))
-
-
-def _require_all(key: KeyInfo) -> None:
-    if "*" not in key.queues:
-        raise Refused(
-            403,
-            "queue_forbidden",
-            "the key covers only some queues; this request needs all of them",
-        )

@@ -198,6 +198,17 @@ def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
         )
 
 
+def require_all_queues(key: KeyInfo) -> None:
+    """403 unless *key* covers all queues."""
+    if "*" not in key.queues:
+        raise Refused(
+            403,
+            "queue_forbidden",
+            "the key covers only some queues; this request needs all of them",
+            remedy="Use a key for all queues (`*`).",
+        )
+
+
 def _plain(queue: str) -> str:
     """The queue's name; what can't be one is covered by no pattern but `*`."""
     try:

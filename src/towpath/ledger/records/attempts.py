@@ -79,6 +79,7 @@ class Beginning(NamedTuple):
     attempt: int = 0
     max_attempts: int | None = None
     reason: str | None = None
+    result: bytes | None = None
     due_in: Duration = ZERO
 
 
@@ -166,8 +167,7 @@ def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, s
 def _begun(row: Row | None, token: int, *, timely: bool) -> tuple[Beginning, dict[str, Any]]:
     if row is None:
         return Beginning(Standing.MISSING), {}
-    over = _over(row)
-    if over is not None:
+    if (over := _over(row)) is not None:
         return over
     state = RecordState(row["state"])
     if row["fence"] > token:
@@ -200,7 +200,7 @@ def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
     """There is nothing to begin: it has ended, or somebody has spoilt its row."""
     state = RecordState(row["state"])
     if state not in OPEN:
-        return Beginning(Standing.ENDED, state, reason=row["last_error"]), {}
+        return Beginning(Standing.ENDED, state, reason=row["last_error"], result=row["result"]), {}
     try:
         check_counts(row["attempts"], row["max_attempts"], row["fence"])
     except InvalidOption as error:

@@ -37,6 +37,7 @@ from towpath.ledger.records.open_records import (
     write_down,
 )
 from towpath.ledger.records.record import (
+    NOT_RUN,
     RECORD_MISSING,
     Record,
     RecordState,
@@ -263,6 +264,10 @@ class Filling:
             return _renamed(record)
         if state is State.DEAD:
             return _dead(job.reason or "dead in Redis")
+        if state is State.DONE and (job.result or b"").startswith(NOT_RUN):
+            if job.result != NOT_RUN + RecordState.CANCELLED.encode():
+                return _renamed(record)
+            state = State.CANCELLED
         change = {"state": _ENDS[state], "finished_at": 0, "relay_at": None}
         return change | ({"result": job.result or None} if state is State.DONE else {})
 

@@ -26,6 +26,9 @@ HIGHEST_FENCE = 2**52
 """A token is a number that Redis can still count on from; this one comes in 2112."""
 RECORD_MISSING = "RecordMissing"
 """How the reason begins for which a job is dead whose row nobody found."""
+NOT_RUN = b"RecordNotRun: "
+"""How the result begins of a job that was ended in Redis without having run, because its row is
+cancelled or superseded or has another job by now. The state of the row follows."""
 _AGAIN = re.compile(r"~\d+$")
 """How a record is called in Redis when it is queued again."""
 _DELIVERIES = 1000

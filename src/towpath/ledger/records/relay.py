@@ -26,11 +26,12 @@ from towpath.ids import QueueName
 from towpath.ledger.database.batching import Joined
 from towpath.ledger.errors import LedgerError
 from towpath.ledger.outbox.outgoing import hold
-from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.attempts import Beginning, Ending, Standing
 from towpath.ledger.records.filling import FillCounts, Filling
 from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.open_records import At, open_queues, rows_of_places, unseen_queues
 from towpath.ledger.records.record import (
+    NOT_RUN,
     RECORD_MISSING,
     NewRecord,
     Record,
@@ -283,6 +284,16 @@ def _fired(lease: Lease) -> NewRecord:
     )
 
 
+def _without_running(lease: Lease, begun: Beginning) -> Settlement:
+    """How the job of a row ends in Redis that has ended, or that has another job by now."""
+    if begun.state is RecordState.DEAD:
+        return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry the record)")
+    if begun.state is RecordState.COMPLETED:
+        return Complete(lease, begun.result or b"")
+    # An older backup of the row must not take this end for that of its work.
+    return Complete(lease, NOT_RUN + (begun.state or "").encode())
+
+
 class LedgerRecorder:
     """Asks the ledger before an attempt and tells it after: what a worker calls a Recorder."""
 
@@ -300,12 +311,8 @@ class LedgerRecorder:
                     attempt=begun.attempt,
                     max_attempts=begun.max_attempts,
                 )
-            case Standing.ENDED if begun.state is RecordState.DEAD:
-                return Bury(
-                    lease, f"{begun.reason or 'dead'} (its record is dead: retry the record)"
-                )
             case Standing.ENDED | Standing.EARLY:
-                return Complete(lease)
+                return _without_running(lease, begun)
             case Standing.NOT_DUE:
                 return Release(lease, begun.due_in)
             case Standing.STALE:

@@ -14,7 +14,7 @@ from towpath.engine.findings import findings, of_queues
 from towpath.ledger.errors import KeyNotFound
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.ledger.ledger import Ledger
-from towpath.web.auth import CanAdmin, CanRead
+from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Instant, example
 from towpath.web.parts import TheEngine
@@ -61,7 +61,7 @@ async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
 
     Needs a key for all queues.
     """
-    _require_all(key)
+    require_all_queues(key)
     declared = engine.facts.durability
     found = findings(await examine(engine.url, within=_WITHIN), engine.url, declared)
     found += await of_queues(engine)
@@ -138,16 +138,6 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
     return WorkersOut(workers=told)
 
 
-def _require_all(key: KeyInfo) -> None:
-    if "*" not in key.queues:
-        raise Refused(
-            403,
-            "queue_forbidden",
-            "the key covers only some queues; this request needs all of them",
-            remedy="Use a key for all queues (`*`).",
-        )
-
-
 # ── keys ─────────────────────────────────────────────────────────────────────────────────
 
 
@@ -214,7 +204,7 @@ class KeysOut(Answer):
 @router.get("/keys", response_model=KeysOut, responses=documented())
 async def keys(request: Request, key: CanAdmin) -> KeysOut:
     """List all keys, ended ones included. Needs an admin key for all queues."""
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     return KeysOut(keys=[KeyOut.of(info) for info in await ledger.keys.list()])
 
@@ -225,7 +215,7 @@ async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
 
     Needs an admin key for all queues.
     """
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     made = await ledger.keys.create(
         body.name, scopes=body.scopes, queues=body.queues, expires_at=body.expires_at
@@ -239,7 +229,7 @@ async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
 
     Needs an admin key for all queues.
     """
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     try:
         return KeyOut.of(await ledger.keys.revoke(id[:64]))
@@ -283,7 +273,7 @@ async def actions(
     size: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 100,
 ) -> ActionsOut:
     """List actions in the dashboard: who did what, and when. Needs an admin key for all queues."""
-    _require_all(key)
+    require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     page = await ledger.audit.list(after=after, size=size)
     found = [ActionOut.model_validate(action) for action in page.actions]
