@@ -10,6 +10,7 @@ from towpath.app.handlers import Handlers
 from towpath.embedded import EmbeddedServer
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
+from towpath.ledger.ledger import Ledger
 
 
 class TestHandlersOfAModule:
@@ -101,3 +102,58 @@ class TestAnAppWithoutAnAddress:
         with pytest.raises(InvalidOption, match="url"):
             async with app:
                 pass
+
+    async def test_keeps_its_records_where_they_say(
+        self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.delenv("TOWPATH_DATABASE", raising=False)
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        app = Towpath()
+
+        @app.handler("mails", record=True)
+        async def send(number: int) -> int:
+            return number
+
+        (tmp_path / "towpath.toml").write_text(
+            f'url = "{server.url}"\ndatabase = "sqlite:///{tmp_path}/shop.db"\n'
+        )
+        async with Ledger(f"sqlite:///{tmp_path}/shop.db") as ledger:
+            await ledger.migrate()
+            async with app:
+                job = await send.submit(1)
+                assert (await ledger.jobs.get("mails", job.id)).state == "pending"
+            assert send.blocking.job(job.id).state() == "ready"
+
+    async def test_opens_no_database_without_records(
+        self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("REDIS_URL", server.url)
+        monkeypatch.setenv("DATABASE_URL", "mysql://of.another.program")
+        app = Towpath()
+
+        @app.handler("mails")
+        async def send() -> None: ...
+
+        async with app:
+            assert await (await send.submit()).state() == "ready"
+        assert not app.keeps_records
+
+    async def test_needs_a_database_for_records(
+        self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("REDIS_URL", server.url)
+        monkeypatch.delenv("TOWPATH_DATABASE", raising=False)
+        monkeypatch.delenv("DATABASE_URL", raising=False)
+        app = Towpath()
+
+        @app.handler("mails", record=True)
+        async def send() -> None: ...
+
+        with pytest.raises(LedgerMissing):
+            async with app:
+                pass
+        with pytest.raises(LedgerMissing):
+            send.blocking.submit()

@@ -50,6 +50,7 @@ from towpath.worker.recurring import fire_due, keep_firing
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
+    from towpath.settings import Settings
 
 _LIFESPAN_LIMIT = seconds(60)
 Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
@@ -60,8 +61,9 @@ class Towpath(Handlers):
 
     *url* is the address of the server. Without it, the settings decide at first use: `REDIS_URL`,
     `TOWPATH_URL` or `towpath.toml`. *ledger* is a `Ledger` or the URL of its database; handlers
-    with `record=True` need it. *clock* is for tests, *limits* says how long to wait for the server,
-    and *declared* is the durability of a server that does not tell it.
+    with `record=True` need it. Without *url* and *ledger*, they use the setting `database`.
+    *clock* is for tests, *limits* says how long to wait for the server, and *declared* is the
+    durability of a server that does not tell it.
 
     Creating an app opens no connection; `async with app` does. It does not wait for a server that
     is unreachable: submits work once the server is back. The app may be entered several times in
@@ -89,7 +91,8 @@ class Towpath(Handlers):
         lifespan_limit: DurationLike = _LIFESPAN_LIMIT,
     ) -> None:
         super().__init__()
-        self._url = url
+        self._url, self._is_named = url, bool(url)
+        self._settings: Settings | None = None
         self.middleware = tuple(middleware)
         self._lifespan = None if lifespan is None else Lifespan(lifespan, lifespan_limit)
         self._included: list[Handlers] = []
@@ -140,7 +143,9 @@ class Towpath(Handlers):
 
     def _require_new(self, handler: AppHandler[Any, Any, Any]) -> None:
         if handler.options.record and not self._connection.keeps_records:
-            raise LedgerMissing
+            if self._is_named:
+                raise LedgerMissing
+            self._connection.find_ledger(self._database)
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
@@ -209,20 +214,29 @@ class Towpath(Handlers):
     def url(self) -> str:
         """The address of the server, as given or from the settings. Raises InvalidOption."""
         if not self._url:
-            from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
-
-            settings = load_core()
+            settings = self._loaded()
             self._url, self._declared = settings.server, self._declared or settings.declared
         return self._url
-
-    @property
-    def names_url(self) -> bool:
-        """Internal: whether the address is known without a look at the settings."""
-        return bool(self._url)
 
     @url.setter
     def url(self, url: str) -> None:
         self._url = url
+
+    def use(self, settings: Settings) -> None:
+        """Internal: *settings* decide what was not given, instead of those of this directory."""
+        self._settings = settings
+
+    def _loaded(self) -> Settings:
+        if self._settings is None:
+            from towpath.settings import load_core  # noqa: PLC0415 -- only where no URL is given
+
+            self._settings = load_core()
+        return self._settings
+
+    def _database(self) -> str:
+        if (found := self._loaded().database) is None:
+            raise LedgerMissing
+        return found
 
     async def __aenter__(self) -> Self:
         await self._connection.__aenter__()

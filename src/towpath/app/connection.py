@@ -49,7 +49,8 @@ class Connection:
         log: Log | None = None,
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
-        self._connect, self._given, self._check = connect, ledger, check
+        self._connect, self._named, self._check = connect, ledger, check
+        self._find_ledger: Callable[[], str] | None = None
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
         self._metrics, self._log = metrics, log or Log()
@@ -81,16 +82,16 @@ class Connection:
         """As if nobody had connected, with another *ledger* if one is given, until the end of the
         block; then as it was before.
         """
-        before = self._life, self.connected, self._ledger, self._given
+        before = self._life, self.connected, self._ledger, self._named
         counted = self._entered, self._entering, self._blocking, self._twin
         self._forget()
         self._blocking = self._twin = None
-        self._given = self._given if ledger is None else ledger
+        self._named = self._named if ledger is None else ledger
         try:
             yield
         finally:
             self.leave_blocking()
-            self._life, self.connected, self._ledger, self._given = before
+            self._life, self.connected, self._ledger, self._named = before
             self._entered, self._entering, self._blocking, self._twin = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
@@ -197,8 +198,18 @@ class Connection:
 
     @property
     def keeps_records(self) -> bool:
-        """Whether there is a ledger."""
-        return self._given is not None
+        """Whether there is a ledger, or one is looked for when it is needed."""
+        return self._named is not None or self._find_ledger is not None
+
+    def find_ledger(self, find: Callable[[], str]) -> None:
+        """Keep records in the database whose URL *find* returns when it is first needed."""
+        self._find_ledger = find
+
+    @property
+    def _given(self) -> Ledger | str | None:
+        if self._named is None and self._find_ledger is not None:
+            self._named = self._find_ledger()
+        return self._named
 
     @property
     def ledger_url(self) -> str | None:

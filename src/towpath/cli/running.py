@@ -44,7 +44,8 @@ class WorkerRun:
         app = find_app(self._path)
         # Those who submit use the app's own address. A variable must not send its workers
         # elsewhere behind their backs: only the flag does, or an app that names none.
-        if "url" in self._flags or not app.names_url:
+        app.use(self._settings)
+        if "url" in self._flags:
             app.url = self._settings.server
         return app
 
