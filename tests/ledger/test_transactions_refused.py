@@ -18,12 +18,49 @@ from sqlalchemy.orm import Session
 from tests.ledger.own_transactions import ORDERS, Sell, named, order, rows
 from tests.ledger.records import REVIEWS
 from tests.postgres import PostgresServer
-from towpath import CallNext, Towpath
+from towpath import CallNext, State, Towpath
 from towpath.app.submission import Submission
 from towpath.embedded import EmbeddedServer
-from towpath.errors import InvalidOption
+from towpath.errors import InvalidOption, JobDiffers
 from towpath.ledger.errors import LedgerElsewhere
 from towpath.ledger.ledger import Ledger
+
+
+class TestAJobThatDiffers:
+    """The caller catches the refusal and commits the rest of the transaction."""
+
+    async def test_leaves_none_of_the_jobs_beside_it(
+        self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
+    ) -> None:
+        async with app, AsyncSession(orders) as session:
+            await sell.submit(0, in_transaction=session, id="known")
+            for ids in (("new", "known"), ("twice", "twice")):
+                wanted = [sell.new(number, id=id) for number, id in enumerate(ids, 1)]
+                with pytest.raises(JobDiffers):
+                    await sell.submit_many(wanted, in_transaction=session)
+            await order(session, 1)
+            await session.commit()
+            assert await sell.job("known").state() is not State.GONE
+            assert [await sell.job(id).state() for id in ("new", "twice")] == [State.GONE] * 2
+        assert await rows(ledger) == 1
+
+    async def test_leaves_none_where_nothing_was_begun(
+        self, app: Towpath, sell: Sell, blocking: Engine, ledger: Ledger
+    ) -> None:
+        twice = [sell.new(1, id="twice"), sell.new(2, id="twice")]
+
+        def shop() -> None:
+            with Session(blocking) as session:
+                with pytest.raises(JobDiffers):
+                    sell.blocking.submit_many(twice, in_transaction=session)
+                session.commit()
+                sell.blocking.submit_many([3, 4], in_transaction=session)
+                session.rollback()
+                sell.blocking.submit_many([5, 6], in_transaction=session)
+                session.commit()
+
+        await asyncio.to_thread(shop)
+        assert await rows(ledger) == 2
 
 
 class TestAnotherDatabase:

@@ -118,9 +118,12 @@ class BlockingHandler(Generic[T, R]):
         with traces.producer_span(handler.queue, handler=handler.name, jobs=jobs):
             wanted = handler.new_records(submission)
             made = connection.transactions.submit_blocking(
-                submission.transaction, wanted, handler.tell_made
+                submission.transaction,
+                wanted,
+                handler.tell_made,
+                handler.accepts(wanted, submission.on_conflict),
             )
-        return handler.record_jobs(connection, made, wanted, submission.on_conflict)
+        return handler.record_jobs(connection, made)
 
     def _in_this_thread(self, submission: Submission) -> list[Job[R]]:
         """The same; the middleware around it runs in the loop of the blocking engine."""

@@ -31,7 +31,7 @@ from towpath.worker.payload import WithDefault
 
 if TYPE_CHECKING:
     from towpath.ledger.records.record import NewRecord, Recorded, RecordOptions
-    from towpath.ledger.records.sessions import Made, Transaction
+    from towpath.ledger.records.sessions import Accept, Made, Transaction
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -200,10 +200,11 @@ class AppHandler(Handler[T, R, C]):
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
                 wanted = self.new_records(submission)
+                accept = self.accepts(wanted, on_conflict)
                 made = await connection.transactions.submit(
-                    submission.transaction, wanted, self.tell_made
+                    submission.transaction, wanted, self.tell_made, accept
                 )
-                return self.record_jobs(connection, made, wanted, on_conflict)
+                return self.record_jobs(connection, made)
             if self.options.record:
                 wanted = self.new_records(submission)
                 return submission.answer(await self._record(connection, wanted, on_conflict))
@@ -369,16 +370,17 @@ class AppHandler(Handler[T, R, C]):
         for made in recorded:
             self.connection.tell(_submitted(made, made.record.payload), self.name)
 
-    def record_jobs(
-        self,
-        connection: Connection,
-        made: Made,
-        wanted: Sequence[NewRecord],
-        on_conflict: OnConflict,
-    ) -> list[Job[R]]:
+    def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
+        """Internal: what sees that records are those that are *wanted*. It raises JobDiffers."""
+
+        def accept(made: Sequence[Recorded]) -> None:
+            for recorded, new in zip(made, wanted, strict=True):
+                _submitted(recorded, new.job.payload).checked(on_conflict)
+
+        return accept
+
+    def record_jobs(self, connection: Connection, made: Made) -> list[Job[R]]:
         """Internal: the jobs of records that were made in the caller's transaction."""
-        for recorded, new in zip(made.recorded, wanted, strict=True):
-            _submitted(recorded, new.job.payload).checked(on_conflict)
         return [
             self._record_job(connection, recorded, Uncommitted(recorded.record, made.transaction))
             for recorded in made.recorded
@@ -387,9 +389,8 @@ class AppHandler(Handler[T, R, C]):
     def _record_job(
         self, connection: Connection, made: Recorded, uncommitted: Uncommitted | None = None
     ) -> Job[R]:
-        record = made.record
-        ref = JobRef(record.queue, record.job)
-        return RecordJob(ref, connection, self.result, made.existed, record.id, uncommitted)
+        ref = JobRef(made.record.queue, made.record.job)
+        return RecordJob(ref, connection, self.result, made.existed, made.record.id, uncommitted)
 
 
 def _submitted(made: Recorded, data: bytes) -> Submitted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
@@ -32,9 +32,14 @@ if TYPE_CHECKING:
 
 Told = Callable[[list[Recorded]], None]
 """Hears of records whose transaction has committed."""
+Accept = Callable[[list[Recorded]], None]
+"""Raises if what was made is not what was wanted."""
 _PENDING = "towpath.pending"
 _OPTION = "in_transaction"
 _NO_TABLE = "it has no table towpath_jobs"
+
+
+def _nobody(_: list[Recorded]) -> None: ...
 
 
 class Made(NamedTuple):
@@ -55,12 +60,17 @@ class Transactions:
         """Those that are known to be on the ledger's database."""
 
     async def submit(
-        self, transaction: Transaction, wanted: Sequence[NewRecord], told: Told | None = None
+        self,
+        transaction: Transaction,
+        wanted: Sequence[NewRecord],
+        told: Told = _nobody,
+        accept: Accept = _nobody,
     ) -> Made:
         """Make records in *transaction*; *told* hears of them once they count.
 
         A bare connection does not tell when it has committed: of its records *told* hears at once.
-        Raises InvalidOption, LedgerElsewhere, LedgerError.
+        Raises InvalidOption, LedgerElsewhere, LedgerError and what *accept* raises; then none of
+        the records is in the transaction, which can go on.
         """
         begun = _begun(transaction)
         with _understood():
@@ -70,10 +80,14 @@ class Transactions:
                     # Again where it was known: a server that was started anew looks like another.
                     self._database = await self._ledger.read(database_of)
                 self._require_same(theirs)
-            return await begun.run_sync(self._make, wanted, told or (lambda _: None))
+            return await begun.run_sync(self._make, wanted, told, accept)
 
     def submit_blocking(
-        self, transaction: BlockingTransaction, wanted: Sequence[NewRecord], told: Told
+        self,
+        transaction: BlockingTransaction,
+        wanted: Sequence[NewRecord],
+        told: Told,
+        accept: Accept,
     ) -> Made:
         """The same in a plain transaction, in the caller's thread; the ledger need not be open."""
         begun = _begun_blocking(transaction)
@@ -81,7 +95,7 @@ class Transactions:
             theirs = self._unknown(begun)
             if theirs is not None:
                 self._require_same(theirs)
-            return self._make(begun, wanted, told)
+            return self._make(begun, wanted, told, accept)
 
     def _unknown(self, begun: Session | Connection) -> Database | None:
         """Which database it is on, unless that was seen before."""
@@ -101,7 +115,13 @@ class Transactions:
         if ours is not None and ours != theirs:
             raise LedgerElsewhere(f"the ledger is {shown}")
 
-    def _make(self, begun: Session | Connection, wanted: Sequence[NewRecord], told: Told) -> Made:
+    def _make(
+        self,
+        begun: Session | Connection,
+        wanted: Sequence[NewRecord],
+        told: Told,
+        accept: Accept,
+    ) -> Made:
         connection, jobs = _connection(begun), self._ledger.jobs
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
             rule = "is in AUTOCOMMIT mode and would commit the job at once; begin a transaction"
@@ -109,7 +129,10 @@ class Transactions:
         transaction = connection.get_transaction() or connection.begin()
         tells = not isinstance(begun, Connection)
         nudged = tells and jobs.fastpath is not None
-        recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
+        # One that is refused has made nothing: only several need to be undone.
+        with _all_or_none(connection) if len(wanted) > 1 else nullcontext():
+            recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
+            accept(recorded)
         self._known.add(connection.engine)
         if isinstance(begun, Connection):
             told(recorded)
@@ -125,6 +148,19 @@ class Transactions:
                 loop.call_soon_threadsafe(
                     self._ledger.jobs.committed, [entry.record.seq for entry in recorded]
                 )
+
+
+@contextmanager
+def _all_or_none(connection: Connection) -> Generator[None]:
+    """A savepoint. Python's SQLite driver begins no transaction for one, and its release would
+    then commit.
+    """
+    driver = connection.connection.driver_connection
+    if not getattr(driver, "in_transaction", True):
+        # Not a plain BEGIN: after a read, the first write would not wait for another writer.
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    with connection.begin_nested():
+        yield
 
 
 def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
