@@ -215,10 +215,13 @@ class HandlerInvalid(InvalidInput):
 
 
 class MiddlewareInvalid(InvalidInput):
-    """Middleware that did not call `call_next` exactly once, or hid its result."""
+    """Middleware that can't be called, did not call `call_next` exactly once, or hid its result."""
 
     code = "middleware_invalid"
-    remedy = "Await call_next() exactly once in the middleware; raise to refuse."
+    remedy = (
+        "Write the middleware as `async def name(ctx, call_next)`, and await call_next() exactly"
+        " once. To refuse, raise an exception."
+    )
 
     def __init__(self, name: str, *, rule: str) -> None:
         super().__init__(f"middleware {name} {rule}")
@@ -229,7 +232,10 @@ class LifespanFailed(TowpathError):
     """The app's `lifespan` did not start or end as it should; no job was running."""
 
     code = "lifespan_failed"
-    remedy = "Fix the function: it must yield exactly once, then return."
+    remedy = (
+        "Fix the cause in the message. The function takes no arguments, yields exactly once, then"
+        " returns."
+    )
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"lifespan {name} {problem}")

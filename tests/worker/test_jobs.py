@@ -242,6 +242,31 @@ class TestSubmitMiddleware:
             await count.submit()
         assert journal == ["a in", "b in", "b out", "a out"]
 
+    async def test_that_loses_or_adds_jobs_is_refused_before_any_is_submitted(
+        self, server: Any
+    ) -> None:
+        async def loses(submission: Submission, call_next: CallNext) -> None:
+            submission.jobs.pop()
+            await call_next()
+
+        async def adds(submission: Submission, call_next: CallNext) -> None:
+            submission.jobs.append(submission.jobs[0])
+            await call_next()
+
+        for middleware, words in ((loses, "2 jobs into 1"), (adds, "2 jobs into 3")):
+            app = self.app_with(server, middleware)
+
+            @app.handler("sums")
+            async def double(n: int) -> int:
+                return n
+
+            async with app:
+                with pytest.raises(MiddlewareInvalid, match="turned 1 job into"):
+                    await double.submit(1)
+                with pytest.raises(MiddlewareInvalid, match=words):
+                    await double.submit_many([1, 2])
+                assert (await app.engine.inspect.counts("sums")).ready == 0
+
     async def test_that_breaks_its_rules_is_refused(self, server: Any) -> None:
         async def never(submission: Submission, call_next: CallNext) -> None: ...
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -143,9 +143,23 @@ class TestALifespan:
     def test_that_is_none_is_refused(self) -> None:
         async def no_generator() -> None: ...
 
-        wrong: list[Any] = [no_generator, 5, object()]
+        def not_async() -> Iterator[int]:
+            yield 1
+
+        wrong: list[Any] = [no_generator, not_async, 5, object()]
         for lifespan in wrong:
             with pytest.raises(LifespanFailed, match="one `yield`"):
+                Towpath("redis://nowhere", lifespan=lifespan)
+
+    def test_that_wants_the_app_is_refused(self) -> None:
+        """As lifespans of web frameworks do."""
+
+        async def resources(_: object) -> AsyncGenerator[int]:
+            yield 1
+
+        wrong: list[Any] = [resources, asynccontextmanager(resources)]
+        for lifespan in wrong:
+            with pytest.raises(LifespanFailed, match="must take no arguments"):
                 Towpath("redis://nowhere", lifespan=lifespan)
 
     async def test_that_there_is_not_has_no_state(self, app: Towpath) -> None:

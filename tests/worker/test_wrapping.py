@@ -12,10 +12,11 @@ from towpath.app.app import Towpath
 from towpath.clock import steady
 from towpath.engine.retry import Never
 from towpath.engine.states import State
-from towpath.errors import JobUnfinished
+from towpath.errors import JobUnfinished, MiddlewareInvalid
 from towpath.worker.context import AttemptStopped, Context, Discard
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.middleware import CallNext
+from towpath.worker.middleware import CallNext, Middleware
+from towpath.worker.worker import Worker
 
 
 class TestAWrapper:
@@ -183,3 +184,21 @@ class TestAStoppedAttempt:
             dead = await ended(await sell.submit())
         assert str(dead.reason).startswith("TimeLimit")
         assert len(stopped_at) == 1, "the others were ended with it"
+
+
+class TestMiddlewareThatCannotBeCalled:
+    """Refused when it is given: as an error of an attempt it would cost every job its attempts."""
+
+    def test_is_refused_by_the_app_and_by_the_worker(self, app: Towpath) -> None:
+        class Timed(Middleware): ...
+
+        async def no_next(_: object) -> None: ...
+
+        for given, words in ((Timed, "is a class"), (5, "can't be called"), (no_next, "two")):
+            wrong: list[Any] = [given]
+            with pytest.raises(MiddlewareInvalid, match=words):
+                Towpath("redis://nowhere", middleware=wrong)
+            with pytest.raises(MiddlewareInvalid, match=words):
+                Towpath("redis://nowhere", submit_middleware=wrong)
+            with pytest.raises(MiddlewareInvalid, match=words):
+                Worker(app, middleware=wrong, handlers_later=True)

@@ -44,7 +44,7 @@ from towpath.telemetry.logs import Log, Silent
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import NO_STATE
 from towpath.worker.lifespan import Lifespan, MakeState
-from towpath.worker.middleware import AttemptMiddleware
+from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.recorded import AtWork, Recorder
 from towpath.worker.recurring import fire_due, keep_firing
 
@@ -72,7 +72,8 @@ class Towpath(Handlers):
     *middleware* wraps attempts, *submit_middleware* wraps submits; the first one is the outermost.
     *lifespan* is an async function with one `yield`; handlers get the yielded value as `ctx.state`.
     It runs once per worker, and once per process of a handler with `processes=`, but not where jobs
-    are only submitted. Its start and its end may take *lifespan_limit* each.
+    are only submitted. Its start and its end may take *lifespan_limit* each. Raises InvalidOption,
+    MiddlewareInvalid, LifespanFailed.
     """
 
     version = version("towpath")
@@ -91,6 +92,7 @@ class Towpath(Handlers):
         lifespan_limit: DurationLike = _LIFESPAN_LIMIT,
     ) -> None:
         super().__init__()
+        require_callable((*middleware, *submit_middleware))
         self._url, self._is_named = url, bool(url)
         self._settings: Settings | None = None
         self.middleware = tuple(middleware)

@@ -97,12 +97,22 @@ async def submitted(
     """What *take* answers, with *middleware* around it: the first is the outermost.
 
     A middleware may change the jobs before they go, raise, and see what comes back; it can't make
-    up jobs. Raises MiddlewareInvalid for one that called nothing, or swallowed an error.
+    up jobs or lose some. Raises MiddlewareInvalid for one that did so, called nothing, or swallowed
+    an error.
     """
     if not middleware:
         return await take()
     first, *rest = middleware
-    inner = InnerCall(first, lambda: submitted(rest, submission, take))
+    count = len(submission.jobs)
+
+    async def inside() -> list[Job[Any]]:
+        if (left := len(submission.jobs)) != count:
+            jobs = "1 job" if count == 1 else f"{count} jobs"
+            rule = f"turned {jobs} into {left}; change the jobs themselves, or raise to refuse"
+            raise MiddlewareInvalid(named(first), rule=rule)
+        return await submitted(rest, submission, take)
+
+    inner = InnerCall(first, inside)
     await first(submission, inner)
     if not inner.called:
         rule = "returned without calling call_next: nothing was submitted"

@@ -21,6 +21,10 @@ _MISUSED = {"generator didn't yield": "did not yield", "generator didn't stop": 
 """What contextlib says of a generator, as people say it."""
 
 
+_WRONG = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
+"""Kinds of functions that make no async context."""
+
+
 class Lifespan:
     """Enters what the user's function makes, and leaves it again, each within *limit*."""
 
@@ -29,8 +33,12 @@ class Lifespan:
         self._name = getattr(make, "__qualname__", repr(make))
         if inspect.isasyncgenfunction(make):
             make = asynccontextmanager(make)
-        if not callable(make) or inspect.iscoroutinefunction(make):
+        if not callable(make) or any(is_wrong(make) for is_wrong in _WRONG):
             raise LifespanFailed(self._name, "must be an async function with one `yield`")
+        try:
+            inspect.signature(make).bind()
+        except TypeError:
+            raise LifespanFailed(self._name, "must take no arguments") from None
         self._make = cast("Callable[[], AbstractAsyncContextManager[Any]]", make)
 
     @asynccontextmanager

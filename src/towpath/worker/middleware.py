@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any
 
@@ -59,6 +60,28 @@ class Middleware:
 def named(middleware: object) -> str:
     """What a middleware is called in messages and log lines."""
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
+
+
+def require_callable(middleware: Sequence[object]) -> None:
+    """Refuse what every attempt or submit would fail with. Raises MiddlewareInvalid."""
+    for each in middleware:
+        rule = _unusable(each)
+        if rule is not None:
+            raise MiddlewareInvalid(named(each), rule=rule)
+
+
+def _unusable(middleware: object) -> str | None:
+    if isinstance(middleware, type):
+        return "is a class; pass an object of it"
+    if not callable(middleware):
+        return "can't be called"
+    try:
+        inspect.signature(middleware).bind(None, None)
+    except TypeError:
+        return "must take two arguments, the second of which is call_next"
+    except ValueError:
+        return None  # written in C: it does not tell
+    return None
 
 
 class InnerCall:

@@ -27,7 +27,7 @@ from towpath.telemetry.metrics import Metrics
 from towpath.worker.duties import configure_queues, keep_sweeping_others
 from towpath.worker.execution import Execution, Terms
 from towpath.worker.heartbeat import PATIENCE
-from towpath.worker.middleware import AttemptMiddleware
+from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.options import DEFAULTS
 from towpath.worker.places import Unjoined
 from towpath.worker.queues import Following, ServedQueues
@@ -65,7 +65,7 @@ class Worker:
     *lease* is how long this process may be silent before its jobs are given to other workers.
     *grace* is how long running jobs may go on after the first SIGTERM or SIGINT; a second signal
     releases them at once. *middleware* runs inside that of the app. Raises InvalidOption,
-    InvalidName.
+    InvalidName, MiddlewareInvalid.
     """
 
     def __init__(
@@ -89,6 +89,7 @@ class Worker:
         self.name = worker_name(name or _own_name())
         self._queues = ServedQueues(app, queues, handlers_later=handlers_later)
         self.metrics = metrics or app.metrics
+        require_callable(middleware)
         self.middleware = (*app.middleware, *middleware)
         self._heard = tuple(signals)
         self.log = Log(worker=self.name)
