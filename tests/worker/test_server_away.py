@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,22 @@ class TestAServerThatIsFrozen:
             await meanwhile(lambda: len(lines.of("heartbeat.failed")) == 2)
             frozen.unpause()
         assert "loop.blocked" not in lines.events()
+
+    async def test_is_said_once_per_lease(self, frozen: EmbeddedServer, lines: LogLines) -> None:
+        """Not at every try: an outage of ten minutes must not fill the log."""
+        app, lease = Towpath(frozen.url), seconds(2)
+
+        @app.handler("shop")
+        async def sell() -> None:
+            await asyncio.Event().wait()
+
+        async with app, working(app, lease=lease):
+            await _renewed(await sell.submit())
+            frozen.pause()
+            await meanwhile(lambda: len(lines.of("heartbeat.failed")) == 3)
+            frozen.unpause()
+        silent = [line["silent"] for line in lines.of("heartbeat.failed")]
+        assert min(b - a for a, b in pairwise(silent)) >= lease.total_seconds()
 
     async def test_hides_no_loop_that_is_blocked(
         self, frozen: EmbeddedServer, lines: LogLines

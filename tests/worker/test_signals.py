@@ -170,7 +170,9 @@ async def test_a_worker_frozen_past_its_lease_settles_nothing(
         token = await job.result(within=SOON)
         frozen.send_signal(signal.SIGCONT)
         eventually(lambda: workers.entries("job.stale_refused"))
+        eventually(lambda: workers.entries("worker.frozen"))
         done = workers.entries("job.completed")
+        assert not workers.entries("loop.blocked")
     assert [entry.id for entry in done] == [job.id]
     assert token == new.token > old.token
     assert (await submitting_app.engine.inspect.counts(worker_program.QUEUE)).totals[

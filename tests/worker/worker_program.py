@@ -113,7 +113,7 @@ def leave_in_process(code: int, ctx: Context) -> None:
 
 SPOKEN_OF = (
     *("job.completed", "job.stale_refused", "job.released"),
-    *("worker.stopping", "worker.stopped", "loop.blocked"),
+    *("worker.stopping", "worker.stopped", "worker.frozen", "loop.blocked"),
 )
 
 

@@ -299,6 +299,13 @@ LOOP_BLOCKED = LogEvent(
     ("blocked", "running"),
     WARNING,
 )
+WORKER_FROZEN = LogEvent(
+    "worker.frozen",
+    "The whole process stood still, heartbeats included; leases may be lost. It was stopped, "
+    "suspended or short of CPU time.",
+    ("frozen", "running"),
+    WARNING,
+)
 HEARTBEAT_FAILED = LogEvent(
     "heartbeat.failed",
     "Leases could not be renewed. They are lost if this lasts longer than the lease.",

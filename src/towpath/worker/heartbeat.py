@@ -18,7 +18,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
 from towpath.ids import QueueName
-from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED
+from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended, Report
 from towpath.worker.settlements import failed, time_limit_reason
@@ -58,6 +58,8 @@ class Heartbeat:
         self._renewing: dict[QueueName, float] = {}
         """When each queue's leases may be renewed again; never while that is under way."""
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
+        self._said: dict[QueueName, float] = {}
+        """When it may be said again that a queue's leases can't be renewed."""
 
     def start(self) -> None:
         """Begin, for the attempts of the loop that runs now."""
@@ -167,6 +169,7 @@ class Heartbeat:
             self._failed(error, due)
             again = steady() + min(attempt.beat for attempt in due) / 4
         else:
+            self._said.pop(queue, None)
             for attempt, outcome in zip(due, outcomes, strict=True):
                 self._learn(attempt, outcome, now)
         finally:
@@ -223,17 +226,25 @@ class Heartbeat:
         self._in_loop(lambda: self._stop(attempt, why))
 
     async def _watch_loop(self) -> None:
-        """A loop that answers late is one that somebody blocks: said once per time.
+        """A loop that answers late is one that somebody blocks: said once per time. Unless this
+        loop was late too: then the process stood still.
 
         Beside the renewals: while those wait for a server, nobody would ask the loop.
         """
+        before = steady()
         while not await self._pause():
-            silent = steady() - self._answered
-            if silent >= _BLOCKED_AFTER and not self._warned:
+            now = steady()
+            late, silent, before = now - before - _TICK, now - self._answered, now
+            if late >= _BLOCKED_AFTER:
+                self._answered = now
+                self._log.emit(WORKER_FROZEN, frozen=late, running=self._running())
+            elif silent >= _BLOCKED_AFTER and not self._warned:
                 self._warned = True
-                running = sum(not attempt.over for attempt in self._held())
-                self._log.emit(LOOP_BLOCKED, blocked=silent, running=running)
+                self._log.emit(LOOP_BLOCKED, blocked=silent, running=self._running())
             self._in_loop(self._pong)
+
+    def _running(self) -> int:
+        return sum(not attempt.over for attempt in self._held())
 
     def _pong(self) -> None:
         self._answered, self._warned = steady(), False
@@ -244,8 +255,13 @@ class Heartbeat:
             self._loop.call_soon_threadsafe(act)
 
     def _failed(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
-        """Said with the time since the oldest of their leases was given: it is lost first."""
+        """Said once per queue and lease, with the time since the oldest lease was given: it is lost
+        first.
+        """
         now = steady()
+        if attempts and all(self._said.get(each.lease.queue, 0.0) > now for each in attempts):
+            return
+        self._said.update({each.lease.queue: now + each.ttl for each in attempts})
         self._log.emit(
             HEARTBEAT_FAILED,
             leases=len(attempts),
