@@ -19,6 +19,7 @@ from towpath.clock import seconds, steady
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.states import State
+from towpath.errors import ServerUnreachable
 from towpath.testing.proxy import Hole, Proxy
 from towpath.worker.context import Context
 from towpath.worker.worker import ExitCode, Worker
@@ -162,6 +163,23 @@ class TestAServerThatIsAway:
                 counts = await app.engine.inspect.counts("shop")
         assert counts.totals["completed"] == 3000
         assert set(ran) == set(range(3000))
+
+
+class TestAnAnswerAfterAnOutage:
+    async def test_is_followed_by_no_refusal(self, frozen: EmbeddedServer, lines: LogLines) -> None:
+        """A call that waited is answered before the probe is; the next one must not be told that
+        there is no answer.
+        """
+        app = Towpath(frozen.url, limits=Limits(answer=seconds(0.2), give_up=seconds(4)))
+        async with app:
+            frozen.pause()
+            with pytest.raises(ServerUnreachable):
+                await app.engine.submit("shop", b"1")
+            waiting = asyncio.create_task(app.engine.submit("shop", b"2"))
+            await lines.next("server.unreachable")
+            frozen.unpause()
+            await waiting
+            await app.engine.submit("shop", b"3")
 
 
 class TestAServerThatIsFrozen:

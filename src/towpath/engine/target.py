@@ -96,6 +96,8 @@ class Target:
 
     def answered(self) -> None:
         """A call was answered. The probe that is under way goes on: it asks more."""
+        if isinstance(self.refusal, ServerUnreachable):
+            self.refusal = None  # no longer true: the next call must not be told so
         if self.refusal is None:
             self._say_back()
 
