@@ -138,6 +138,7 @@ def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
     ("module", "old", "new"),
     [
         ("apps.timers.client", "Answer", "TimerAnswer"),
+        ("ledger.outbox.options", "EventsOptions", "OutboxOptions"),
         ("apps.application", "Answered", "ErrorCodes"),
         ("embedded", "Connection", "ServerConnection"),
         ("telemetry.measures", "Kind", "MetricKind"),

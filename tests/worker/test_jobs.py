@@ -22,6 +22,7 @@ from towpath.errors import (
     MiddlewareInvalid,
     PayloadInvalid,
     QueueFull,
+    StillOpen,
     SubmitsRefused,
 )
 from towpath.worker.context import Context
@@ -186,6 +187,26 @@ class TestManyJobs:
             await double.submit_many([5])
         assert refusal.value.taken == {}
         assert isinstance(refusal.value.refused[0], QueueFull)
+
+
+class TestWhatAJobPrints:
+    async def test_is_its_queue_and_its_id(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def count() -> None: ...
+
+        async with app:
+            job = await count.submit(id="a")
+            assert repr(job) == "<job sums/a>"
+            assert repr(await in_a_thread(lambda: count.blocking.job("a"))) == "<job sums/a>"
+
+    async def test_says_how_long_somebody_waited(self, app: Towpath) -> None:
+        @app.handler("sums")
+        async def count() -> None: ...
+
+        async with app:
+            job = await count.submit()
+            with pytest.raises(StillOpen, match="did not end within 10ms"):
+                await job.result(within="10ms")
 
 
 class TestSubmitMiddleware:

@@ -325,3 +325,20 @@ class TestNumbersThatAreNone:
         with pytest.raises(PayloadInvalid, match="not a number in JSON"):
             form(Any, "result of sell").encode(value)
         assert form(Any, "result of sell").encode([None, 1.5]) == b"[null,1.5]"
+
+
+async def test_a_job_without_a_payload_is_dead_and_names_the_likely_cause(app: Towpath) -> None:
+    """That is how a job with a record looks to a handler that does not know of records."""
+
+    @app.handler("numbers")
+    async def number(n: int) -> None: ...
+
+    @app.handler("orders")
+    async def order(order: Order) -> None: ...
+
+    async with app, working(app):
+        for handler in (number, order):
+            submitted = await app.engine.submit(handler.queue, b"")
+            dead = await ended(handler.job(submitted.id))
+            assert dead.state is State.DEAD
+            assert "`record=True`" in str(dead.reason)

@@ -21,7 +21,7 @@ from typing import (
 import msgspec
 
 from towpath.app.connection import Connection
-from towpath.clock import DurationLike, duration, seconds, steady
+from towpath.clock import DurationLike, duration, seconds, spelled, steady
 from towpath.engine.model import JobInfo, JobRef
 from towpath.engine.states import State
 from towpath.errors import JobNotFound, JobUnfinished, PayloadInvalid, ServerError, StillOpen
@@ -56,6 +56,9 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
     _form: PayloadForm[Any]
     existed: bool = False
     """Whether the job existed before this submit, under the same id."""
+
+    def __repr__(self) -> str:
+        return f"<job {self.ref}>"
 
     @property
     def id(self) -> JobId:
@@ -140,6 +143,9 @@ class BlockingJob(Generic[R]):
 
     def __init__(self, job: Job[R], connection: Connection) -> None:
         self._job, self._connection = job, connection
+
+    def __repr__(self) -> str:
+        return repr(self._job)
 
     @property
     def ref(self) -> JobRef:
@@ -317,7 +323,7 @@ class RecordJob(Job[R], frozen=True):
         while (record := await self.record()).open:
             left = until - steady()
             if left <= 0:
-                raise StillOpen(self.ref, limit)
+                raise StillOpen(self.ref, spelled(limit))
             if record is self._pending:
                 await asyncio.sleep(min(left, _LOOK_EVERY))
             else:

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from towpath.clock import Duration, DurationLike, duration, seconds
+from towpath.clock import Duration, DurationLike, duration, seconds, spelled
 from towpath.engine.check import whole
 from towpath.engine.events import Entry, Event, EventListener, Feeds, read_entries
 from towpath.engine.inspect import ended_job
@@ -155,7 +155,7 @@ class _Wait:
         job = self.found.result() if self.found.done() else None
         if job is not None:
             return job
-        raise self.trouble or StillOpen(ref, within)
+        raise self.trouble or StillOpen(ref, spelled(within))
 
 
 class _Ends:

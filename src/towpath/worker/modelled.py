@@ -10,6 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from towpath.errors import PayloadInvalid
+from towpath.worker.payload import EMPTY
 
 T = TypeVar("T")
 _NOT_THE_SAME = "would lose data when it is stored and read back"
@@ -44,6 +45,8 @@ class Modelled(Generic[T]):
         return data
 
     def decode(self, data: bytes) -> T:
+        if not data:
+            raise PayloadInvalid(self._named, EMPTY)
         try:
             return self._adapter.validate_json(data)
         except ValidationError as error:

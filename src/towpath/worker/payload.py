@@ -15,6 +15,8 @@ import msgspec
 from towpath.errors import PayloadInvalid
 
 T = TypeVar("T")
+EMPTY = "the job has no payload; if it has a record, declare the handler with `record=True`"
+"""Redis has none for jobs with a record: the row has it."""
 
 
 class PayloadForm(Protocol[T]):
@@ -59,6 +61,8 @@ class Json(Generic[T]):
         return data
 
     def decode(self, data: bytes) -> T:
+        if not data:
+            raise PayloadInvalid(self._named, EMPTY)
         try:
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

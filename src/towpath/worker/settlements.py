@@ -10,7 +10,7 @@ from pathlib import Path
 from random import random
 from typing import Any, cast
 
-from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
+from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds, spelled
 from towpath.engine.codec import settlement_item
 from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
@@ -129,7 +129,7 @@ def own_limit(attempt: Attempt) -> int | None:
 
 def time_limit_reason(attempt: Attempt) -> str:
     limit = attempt.handler.options.time_limit if attempt.handler else ZERO
-    return f"TimeLimit: the handler took longer than {limit}"
+    return f"TimeLimit: the handler took longer than {spelled(limit)}"
 
 
 def reason_of(error: BaseException) -> str:
