@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
 from towpath import Towpath, hours
 from towpath.ledger.records.record import RecordState
 from towpath.testing.bench import running
@@ -24,3 +26,26 @@ async def test_records_go_to_a_database_of_the_bench_and_run(tmp_path: Path) -> 
         await bench.drain()
         assert (await app.ledger.jobs.get("invoices", later.id)).state is RecordState.COMPLETED
     assert not real.exists()
+
+
+async def test_a_test_submits_in_a_transaction_on_the_database_of_the_bench(tmp_path: Path) -> None:
+    app = Towpath("redis://production", ledger=f"sqlite:///{tmp_path}/production.db")
+
+    @app.handler("invoices", record=True)
+    async def send(number: int) -> int:
+        return number
+
+    async with running(app) as bench:
+        database = create_async_engine(str(bench.database).replace("sqlite:", "sqlite+aiosqlite:"))
+        async with AsyncSession(database) as session:
+            job = await send.submit(7, in_transaction=session)
+            await session.commit()
+        await database.dispose()
+        assert [attempt.job for attempt in await bench.drain()] == [job.ref]
+        assert await job.result(within=5) == 7
+
+
+async def test_a_bench_without_records_has_no_database() -> None:
+    app = Towpath("redis://production")
+    async with running(app) as bench:
+        assert bench.database is None

@@ -43,6 +43,7 @@ from towpath.engine.schedules import Schedules
 from towpath.engine.states import State
 from towpath.errors import JobNotFound, TowpathError
 from towpath.ids import JobId
+from towpath.telemetry.logs import Silent
 from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
 from towpath.worker.middleware import Middleware
@@ -130,6 +131,13 @@ class Bench:
         """The URL of the server."""
         return self.app.url
 
+    @property
+    def database(self) -> str | None:
+        """The URL of the bench's own SQLite database, which has the records; None for an app
+        without a ledger.
+        """
+        return self.app.ledger_url
+
     def advance(self, duration: DurationLike = ZERO, **units: Unpack[Units]) -> None:
         """Let time pass: `advance(hours=3)`. Jobs that become due run with the next `drain`."""
         self.clock.advance(duration, **units)
@@ -139,10 +147,10 @@ class Bench:
     ) -> list[Ran]:
         """Run everything that can run now, and what follows from it, with a worker in this process.
 
-        Schedules that are due are fired first. Returns when nothing is ready: the jobs that ended
-        an attempt, in order, with their states after it. Jobs for a later time stay. With
-        *concurrency* = 1, jobs run one after the other, in the promised order. Raises NotDrained
-        after *within* of real time.
+        Schedules that are due are fired first, and records that were committed are queued. Returns
+        when nothing is ready: the jobs that ended an attempt, in order, with their states after it.
+        Jobs for a later time stay. With *concurrency* = 1, jobs run one after the other, in the
+        promised order. Raises NotDrained after *within* of real time.
         """
         before, limit = len(self._notes.ran), duration("within", within)
         worker = Worker(
@@ -156,7 +164,10 @@ class Bench:
         try:
             async with asyncio.timeout(limit.total_seconds()):
                 await fire_due(self.app.engine, self.app.recurrences)
+                await self._queue_records()
                 await worker.drain()
+                while await self._queue_records():
+                    await worker.drain()
         except TimeoutError as error:
             raise NotDrained(limit, len(self._notes.ran) - before) from error
         return self._notes.ran[before:]
@@ -188,8 +199,18 @@ class Bench:
 
     def worker_process(self, app: str, *, lease: DurationLike = DEFAULTS.lease) -> WorkerProcess:
         """A worker of the app at `module:name` in its own process, with the clock of this bench."""
-        ledger = self.app.ledger_url
+        ledger = self.database
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=ledger)
+
+    async def _queue_records(self) -> bool:
+        """Queue now what was committed in transactions; whether there was any."""
+        if not self.app.keeps_records:
+            return False
+        from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- needs libraries of an extra
+
+        relay = Relay(self.app.ledger, lambda: self.app.engine, log=Silent())
+        found = (await relay.reconcile()).values()
+        return any(not isinstance(each, TowpathError) and each.brought for each in found)
 
     async def _listed(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None
