@@ -218,10 +218,7 @@ class MiddlewareInvalid(InvalidInput):
     """Middleware that can't be called, did not call `call_next` exactly once, or hid its result."""
 
     code = "middleware_invalid"
-    remedy = (
-        "Write the middleware as `async def name(ctx, call_next)`, and await call_next() exactly"
-        " once. To refuse, raise an exception."
-    )
+    remedy = "Write `async def name(ctx, call_next)`. Await call_next() once, or raise to refuse."
 
     def __init__(self, name: str, *, rule: str) -> None:
         super().__init__(f"middleware {name} {rule}")
@@ -232,10 +229,7 @@ class LifespanFailed(TowpathError):
     """The app's `lifespan` did not start or end as it should; no job was running."""
 
     code = "lifespan_failed"
-    remedy = (
-        "Fix the cause in the message. The function takes no arguments, yields exactly once, then"
-        " returns."
-    )
+    remedy = "Fix the cause in the message. The function takes no arguments and yields once."
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"lifespan {name} {problem}")

@@ -194,7 +194,7 @@ class TestMiddlewareThatCannotBeCalled:
 
         async def no_next(_: object) -> None: ...
 
-        for given, words in ((Timed, "is a class"), (5, "can't be called"), (no_next, "two")):
+        for given, words in ((Timed, "is a class"), (5, "must be a function"), (no_next, "two")):
             wrong: list[Any] = [given]
             with pytest.raises(MiddlewareInvalid, match=words):
                 Towpath("redis://nowhere", middleware=wrong)

@@ -147,7 +147,7 @@ class Towpath(Handlers):
         if handler.options.record and not self._connection.keeps_records:
             if self._is_named:
                 raise LedgerMissing
-            self._connection.find_ledger(self._database)
+            self._connection.find_ledger = self._database
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:

@@ -50,7 +50,8 @@ class Connection:
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
         self._connect, self._named, self._check = connect, ledger, check
-        self._find_ledger: Callable[[], str] | None = None
+        self.find_ledger: Callable[[], str] | None = None
+        """Where there is none: the URL of one, asked for when it is first needed."""
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
         self._metrics, self._log = metrics, log or Log()
@@ -199,16 +200,12 @@ class Connection:
     @property
     def keeps_records(self) -> bool:
         """Whether there is a ledger, or one is looked for when it is needed."""
-        return self._named is not None or self._find_ledger is not None
-
-    def find_ledger(self, find: Callable[[], str]) -> None:
-        """Keep records in the database whose URL *find* returns when it is first needed."""
-        self._find_ledger = find
+        return self._named is not None or self.find_ledger is not None
 
     @property
     def _given(self) -> Ledger | str | None:
-        if self._named is None and self._find_ledger is not None:
-            self._named = self._find_ledger()
+        if self._named is None and self.find_ledger is not None:
+            self._named = self.find_ledger()
         return self._named
 
     @property

@@ -139,10 +139,7 @@ class LedgerMissing(LedgerError):
     """A handler with `record=True` needs an app with a ledger."""
 
     code = "ledger_missing"
-    remedy = (
-        'Give the app a ledger: Towpath(url, ledger="sqlite:///towpath.db"). An app without a URL'
-        " can use the setting `database` instead."
-    )
+    remedy = 'Pass Towpath(url, ledger="sqlite:///towpath.db"); without a URL, set `database`.'
 
     def __init__(self) -> None:
         super().__init__("the app has no ledger to keep records in")

@@ -21,10 +21,6 @@ _MISUSED = {"generator didn't yield": "did not yield", "generator didn't stop": 
 """What contextlib says of a generator, as people say it."""
 
 
-_WRONG = (inspect.iscoroutinefunction, inspect.isgeneratorfunction)
-"""Kinds of functions that make no async context."""
-
-
 class Lifespan:
     """Enters what the user's function makes, and leaves it again, each within *limit*."""
 
@@ -33,7 +29,8 @@ class Lifespan:
         self._name = getattr(make, "__qualname__", repr(make))
         if inspect.isasyncgenfunction(make):
             make = asynccontextmanager(make)
-        if not callable(make) or any(is_wrong(make) for is_wrong in _WRONG):
+        is_wrong = inspect.iscoroutinefunction(make) or inspect.isgeneratorfunction(make)
+        if not callable(make) or is_wrong:
             raise LifespanFailed(self._name, "must be an async function with one `yield`")
         try:
             inspect.signature(make).bind()

@@ -62,26 +62,17 @@ def named(middleware: object) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
 
-def require_callable(middleware: Sequence[object]) -> None:
+def require_callable(middleware: Sequence[Any]) -> None:
     """Refuse what every attempt or submit would fail with. Raises MiddlewareInvalid."""
     for each in middleware:
-        rule = _unusable(each)
-        if rule is not None:
-            raise MiddlewareInvalid(named(each), rule=rule)
-
-
-def _unusable(middleware: object) -> str | None:
-    if isinstance(middleware, type):
-        return "is a class; pass an object of it"
-    if not callable(middleware):
-        return "can't be called"
-    try:
-        inspect.signature(middleware).bind(None, None)
-    except TypeError:
-        return "must take two arguments, the second of which is call_next"
-    except ValueError:
-        return None  # written in C: it does not tell
-    return None
+        try:
+            inspect.signature(each).bind(None, None)
+        except TypeError:
+            function = "must be a function with two arguments, the second of which is call_next"
+            rule = "is a class; pass an object of it" if isinstance(each, type) else function
+            raise MiddlewareInvalid(named(each), rule=rule) from None
+        except ValueError:
+            continue  # written in C: it does not tell
 
 
 class InnerCall:

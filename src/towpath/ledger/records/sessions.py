@@ -116,11 +116,7 @@ class Transactions:
             raise LedgerElsewhere(f"the ledger is {shown}")
 
     def _make(
-        self,
-        begun: Session | Connection,
-        wanted: Sequence[NewRecord],
-        told: Told,
-        accept: Accept,
+        self, begun: Session | Connection, wanted: Sequence[NewRecord], told: Told, accept: Accept
     ) -> Made:
         connection, jobs = _connection(begun), self._ledger.jobs
         if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
