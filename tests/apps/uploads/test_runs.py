@@ -250,6 +250,26 @@ class TestALossOfRedis:
         await uploads.work()
         assert await uploads.content(view) == data[:SIZE]
 
+    @pytest.mark.parametrize("count", [1, 2])
+    async def test_while_chunks_come_again_is_told(
+        self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer, count: int
+    ) -> None:
+        """They were here when the request began, so their bytes were only compared."""
+        await send(uploads, view, data, 0, 2)
+        id = view.upload.upload_id
+
+        async def body() -> AsyncIterator[bytes]:
+            yield data[:K]
+            server.ask("FLUSHALL")
+            assert await uploads.service.missing(id) == [Range(0, 44)]  # the state is rebuilt
+            yield data[K : count * K]
+
+        with pytest.raises(ChunkLost):
+            await uploads.service.put_chunk(
+                id, 0, body(), holder="key", count=count, length=count * K
+            )
+        assert await uploads.service.missing(id) == [Range(0, 44)]
+
 
 class TestOverHttp:
     async def test_a_run_is_a_request(self, client: httpx.AsyncClient, data: bytes) -> None:

@@ -14,6 +14,7 @@ import msgspec
 from towpath.apps.uploads.errors import (
     ChunkDiffers,
     ChunkInvalid,
+    ChunkLost,
     LastChunkDiffers,
     UploadEnded,
     UploadFailed,
@@ -224,7 +225,7 @@ class UploadState:
         """Chunks whose bytes are staged count from now on; *last* is said of the last of them.
 
         Those that count, and why the next one does not: UploadUnknown, UploadEnded, UploadFailed,
-        UploadGone, ChunkDiffers, ChunkInvalid, LastChunkDiffers, UploadTooLarge.
+        UploadGone, ChunkDiffers, ChunkInvalid, ChunkLost, LastChunkDiffers, UploadTooLarge.
         """
         replies: Sequence[Sequence[Any]] = await self._record.run(
             "put",
@@ -341,6 +342,8 @@ class UploadState:
                 raise not_open(self._id, Status(answer[1].decode()))
             case "CHUNK_DIFFERS":
                 raise ChunkDiffers(self._id, number)
+            case "CHUNK_LOST":
+                raise ChunkLost(self._id, f"chunk {number}")
             case "CHUNK_LAST":
                 raise LastChunkDiffers(self._id, number, int(answer[1]))
             case "CHUNK_LENGTH":

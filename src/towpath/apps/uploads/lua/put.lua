@@ -8,7 +8,7 @@
 --        fill      hash     part -> how many of its chunks are here
 --        turns     hash     part -> how often it was begun anew
 --        etags     hash     part -> ETag, size and checksum, as the store answered
--- args   items     list     number, length in bytes, CRC-64/NVME or empty, token, …
+-- args   items     list     number, length in bytes, CRC-64/NVME or empty, token or empty, …
 --        last      int      1 = the client says that the last of them is the file's last one
 --        most      int      chunk numbers are below this
 --        expiry    int      ms
@@ -18,6 +18,7 @@
 --        UPLOAD_UNKNOWN
 --        UPLOAD_NOT_OPEN <status>
 --        CHUNK_DIFFERS
+--        CHUNK_LOST
 --        CHUNK_BEYOND
 --        CHUNK_LENGTH
 --        CHUNK_LAST <number>
@@ -40,6 +41,8 @@ local function put(number, length, digest, token, is_last)
   if not OPEN[upload.status] then return { 'UPLOAD_NOT_OPEN', upload.status } end
   local refusal = misfit(number, length, is_last, most)
   if refusal then return refusal end
+  -- Not staged, as it was here when it began to come; its bytes have gone since.
+  if token == '' then return { 'CHUNK_LOST' } end
 
   redis.call('SETBIT', RECEIVED, number, 1)
   if digest ~= '' then redis.call('HSET', DIGESTS, number, digest) end
