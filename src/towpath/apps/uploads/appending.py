@@ -27,7 +27,7 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import FINAL, NewUpload, Status, Upload, UploadPlan
-from towpath.apps.uploads.pieces import in_pieces
+from towpath.apps.uploads.pieces import in_pieces, with_room
 from towpath.apps.uploads.records import PIECE, tail_token
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
@@ -179,7 +179,7 @@ class Appending:
         found, size, kept = wanted.new(), 0, bytearray()
         fork = None if length <= PIECE else await Fork.of(writing, length)
         try:
-            async for piece in in_pieces(body):
+            async for piece in in_pieces(with_room(body, fork.reserve) if fork else body):
                 size += len(piece)
                 if size > length:
                     break

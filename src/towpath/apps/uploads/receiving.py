@@ -29,7 +29,7 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Status, UploadPlan
-from towpath.apps.uploads.pieces import Before, in_pieces
+from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
 from towpath.apps.uploads.records import Chunks, renewed_parts
 from towpath.apps.uploads.states import (
     Closed,
@@ -44,8 +44,6 @@ from towpath.clock import steady
 from towpath.engine.durability import Disk, Durability
 from towpath.errors import DurabilityUnavailable, InvalidInput, MemoryFull, ServerError
 
-_KEEP_EVERY = 60.0
-"""Seconds between two signs that a slow body is still coming."""
 _STORED_WITHIN = 30.0
 """Seconds that a client may wait for its part to be stored."""
 _LOOK_EVERY = 0.05
@@ -136,7 +134,7 @@ class Receiving:
         part = plan.part_of(incoming.number)
         if not self._records.kept.knows(incoming.upload_id, known.generation, part):
             await self.reserve(incoming, plan)
-        return await self._stored(incoming, body, plan)
+        return await self._stored(incoming, self.with_room(incoming, body, plan), plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
         """How safe the chunk is now; waits for its part to be stored if that was asked for."""
@@ -179,6 +177,12 @@ class Receiving:
             else "the budget has no room for another part"
         )
         raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
+
+    def with_room(
+        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+    ) -> AsyncIterator[bytes]:
+        """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
+        return with_room(body, lambda: self.reserve(incoming, plan))
 
     @staticmethod
     def _is_empty_end(incoming: Incoming, plan: UploadPlan) -> bool:
@@ -281,22 +285,20 @@ class Receiving:
     ) -> tuple[Digesting, int]:
         """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
         digesting, length = Digesting(incoming.digest), 0
-        part, kept, before = plan.part_of(incoming.number), steady(), Before()
+        kept, before = steady(), Before()
         try:
             async for piece in in_pieces(body):
                 _check_most(incoming, plan, length + len(piece))
                 await digesting.update(piece)
                 await before.done()
-                slow = steady() - kept > _KEEP_EVERY
+                slow = steady() - kept > ASK_EVERY  # what is staged stays for longer by that
                 staging = (chunks.append if slow else chunks.stage)(token, length, piece)
                 length += len(piece)
                 if length == incoming.length:
                     await staging
                 else:
                     before.start(staging)
-                if slow:
-                    await self._records.budget.keep(incoming.upload_id, part)
-                    kept = steady()
+                kept = steady() if slow else kept
             await before.done()
         finally:
             await before.give_up()

@@ -201,11 +201,8 @@ class Budget:
 
     async def renew(self, upload_id: str, parts: Iterable[int]) -> None:
         """Parts of which bytes are here keep their room for longer than the bytes stay."""
-        await self._renewed(upload_id, parts, self._expiry)
-
-    async def keep(self, upload_id: str, part: int) -> None:
-        """Bytes of the part are still coming."""
-        await self._renewed(upload_id, [part], duration_ms("expiry", _BEFORE_FIRST))
+        members = [_member(upload_id, part) for part in parts]
+        await self._record.run("renew", members=members, expiry=self._expiry)
 
     async def release(self, upload_id: str, parts: Iterable[int]) -> None:
         """These parts need no room any more."""
@@ -231,10 +228,6 @@ class Budget:
             upload_id, _, part = member.decode().rpartition("/")
             parts.setdefault(upload_id, set()).add(int(part))
         return parts
-
-    async def _renewed(self, upload_id: str, parts: Iterable[int], expiry: int) -> None:
-        members = [_member(upload_id, part) for part in parts]
-        await self._record.run("renew", members=members, expiry=expiry)
 
 
 class Turns:

@@ -45,6 +45,7 @@ class Run:
             self._check_numbers(plan)
         self._check(plan)
         if not all(chunk.here for chunk in known):
+            body = self._receiving.with_room(self._incoming, body, plan)
             if not known[0].status.open:
                 raise not_open(self._id, known[0].status)
             part = plan.part_of(self._numbers[0])

@@ -12,7 +12,7 @@ import msgspec
 from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
-from towpath.apps.uploads.pieces import Before, in_pieces
+from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
 from towpath.apps.uploads.records import Chunks, NoRoom, renewed_parts, tail_token
 from towpath.apps.uploads.states import Front, NewChunk
 from towpath.apps.uploads.stores.port import Piece
@@ -23,8 +23,6 @@ _ROOM_WITHIN = 20.0
 """Seconds that a body waits for room, unread, before it is refused."""
 _LOOK_EVERY = 0.1
 _RETRY_AFTER = 1
-_KEEP_EVERY = 60.0
-"""Seconds between two signs that a slow body is still coming."""
 
 
 class Steps:
@@ -144,7 +142,7 @@ class Writing:
         """Put *body* behind what is here, a piece while the next one comes. Raises as `write`."""
         before = Before()
         try:
-            async for piece in in_pieces(body):
+            async for piece in in_pieces(with_room(body, self._ask_again)):
                 await before.done()
                 before.start(self.write(piece))
             await before.done()
@@ -170,9 +168,13 @@ class Writing:
             self.offset += len(some)
             if len(some) == room:
                 await self.own.count(self, number, self.token(number))
-            elif steady() - self._kept > _KEEP_EVERY:
+            elif steady() - self._kept > ASK_EVERY:
                 await self.own.keep(self.upload_id, part)
                 self._kept = steady()
+
+    async def _ask_again(self) -> None:
+        if self._reserved is not None:
+            await self.own.reserve(self, [self._reserved])
 
     async def rest(self) -> None:
         """The body has ended: what is not whole stays for as long as its upload's chunks."""
@@ -186,23 +188,27 @@ class Writing:
 class Fork:
     """A body that is staged beside the received bytes until its checksum matches."""
 
-    def __init__(self, writing: Writing) -> None:
+    def __init__(self, writing: Writing, parts: range) -> None:
         self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)
-        self._name = secrets.token_hex(8)
+        self._name, self._parts = secrets.token_hex(8), parts
         self._first, self._offset = writing.offset, writing.offset
 
     @classmethod
     async def of(cls, writing: Writing, length: int) -> Fork:
         """With room for all of it. Raises BudgetFull, ShareFull, ChunkLost."""
-        fork, plan = cls(writing), writing.plan
+        plan = writing.plan
         last = (writing.offset + length - 1) // plan.chunk_size
-        parts = range(plan.part_of(writing.number), plan.part_of(last) + 1)
-        await writing.own.reserve(writing, parts)
+        fork = cls(writing, range(plan.part_of(writing.number), plan.part_of(last) + 1))
+        await fork.reserve()
         if writing.inside:
             await fork._chunks.fork(
                 writing.token(writing.number), writing.inside, fork._token(writing.number)
             )
         return fork
+
+    async def reserve(self) -> None:
+        """Room for all of it, or for longer. Raises BudgetFull, ShareFull."""
+        await self._writing.own.reserve(self._writing, self._parts)
 
     def _token(self, number: int) -> str:
         return f"{self._name}-{number}"
