@@ -1,17 +1,18 @@
 """Uploads when the store is in trouble, Redis is lost, or two do the same at once."""
 
 import asyncio
+from typing import cast
 
 import msgspec
 import pytest
 
-from tests.apps.uploads.uploading import UploadServices
-from towpath.apps.uploads.errors import (
-    UploadFailed,
-)
+from tests.apps.uploads.uploading import UploadServices, in_pieces
+from towpath.apps.uploads.appending import Appending
+from towpath.apps.uploads.errors import OffsetDiffers, UploadFailed
 from towpath.apps.uploads.lifecycle import Work, part_of
 from towpath.apps.uploads.model import ATTEMPTS, UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.service import View
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreRefused, StoreUnreachable
 from towpath.embedded import EmbeddedServer
 
@@ -80,6 +81,50 @@ class TestAStoreInTrouble:
         await uploads.work_again()
         assert await uploads.content(view) == data[:size]
         assert len(await uploads.events()) == 1
+
+
+class TestBytesInOrder:
+    """Of an upload that has failed in the middle of a chunk."""
+
+    @pytest.fixture
+    async def view(self, uploads: UploadServices, data: bytes) -> View:
+        view = await uploads.start(size=len(data))
+        assert await append(uploads, view, C + 5, data[: C + 5], at=0) == C + 5
+        await uploads.lifecycle.fail(view.upload.upload_id, 1, "the store gave no answer")
+        return view
+
+    async def test_are_refused_until_it_is_resumed(
+        self, uploads: UploadServices, data: bytes, view: View
+    ) -> None:
+        with pytest.raises(UploadFailed):
+            await append(uploads, view, 5, data, at=C + 5)
+        await uploads.service.resume(view.upload.upload_id)
+        await append(uploads, view, len(data), data, at=C + 5)
+        await uploads.work()
+        assert await uploads.content(view) == data
+
+    async def test_that_were_acknowledged_are_there_when_it_is_resumed(
+        self, uploads: UploadServices, data: bytes, view: View, server: EmbeddedServer
+    ) -> None:
+        position = await Appending(uploads.service).look(view.upload.upload_id)
+        assert position.offset == C + 5
+        assert len(cast("list[str]", server.ask("KEYS", "upload:*:staging:*"))) == 1
+
+    async def test_are_told_when_their_bytes_went_meanwhile(
+        self, uploads: UploadServices, data: bytes, view: View, server: EmbeddedServer
+    ) -> None:
+        """Whoever goes on from what he knows hears where it goes on."""
+        for key in cast("list[str]", server.ask("KEYS", "upload:*:staging:*")):
+            server.ask("DEL", key)
+        await uploads.service.resume(view.upload.upload_id)
+        with pytest.raises(OffsetDiffers) as refusal:
+            await append(uploads, view, 5, data, at=C + 5)
+        assert refusal.value.offset == C
+
+
+async def append(uploads: UploadServices, view: View, size: int, data: bytes, *, at: int) -> int:
+    body = in_pieces(data[at : at + size])
+    return await Appending(uploads.service).append(view.upload.upload_id, at, body, holder="key")
 
 
 class TestALossOfRedis:

@@ -100,10 +100,12 @@ class Appending:
         front, offset = await self._front(upload.upload_id, upload.plan)
         return UploadPosition(upload, front.status, offset, front.size, front.updated_at)
 
-    async def _front(self, upload_id: str, plan: UploadPlan) -> tuple[Front, int]:
+    async def _front(
+        self, upload_id: str, plan: UploadPlan, front: Front | None = None
+    ) -> tuple[Front, int]:
         """How far it has come, and the offset. What came whole and was not counted is now."""
         while True:
-            front = await self._records.state(upload_id).front()
+            front = front or await self._records.state(upload_id).front()
             plan = sized(plan, front)
             if plan.size is not None and front.chunk >= plan.most_chunks:
                 return front, plan.size
@@ -113,6 +115,7 @@ class Appending:
             if not front.status.open or staged < length:
                 return front, front.chunk * plan.chunk_size + staged
             await self._steps.count_chunk(upload_id, plan, front.chunk, token)
+            front = None
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
@@ -146,17 +149,18 @@ class Appending:
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
         await writing.rest()
-        if writing.inside and writing.plan.size is not None:
-            self._records.ends.note(upload_id, writing.offset, writing.front)
+        if writing.inside:
+            self._records.ends.note(upload_id, writing.front.generation, writing.offset)
         return writing.offset
 
     async def _begun(self, upload_id: str, offset: int, holder: str, length: int | None) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
-        front = self._records.ends.take(upload_id, offset)
-        if front is None:
-            front, here = await self._front(upload_id, plan)
-            if not front.status.open and front.status is not Status.COMPLETED:
-                raise not_open(upload_id, front.status)
+        front = await self._records.state(upload_id).front()
+        if not front.status.open and front.status is not Status.COMPLETED:
+            raise not_open(upload_id, front.status)
+        known = self._records.ends.knows(upload_id, front.generation, offset)
+        if not known or front.chunk != offset // plan.chunk_size:
+            front, here = await self._front(upload_id, plan, front)
             if offset != here:
                 raise OffsetDiffers(upload_id, here, given=offset)
         plan = sized(plan, front)

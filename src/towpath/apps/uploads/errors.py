@@ -187,7 +187,7 @@ class UploadIncomplete(UploadConflict):
 
 
 class ChunkDiffers(UploadConflict):
-    """The chunk was already received with different bytes; nothing was changed."""
+    """The chunk was already received with different bytes; that chunk was not changed."""
 
     code = "chunk_differs"
     remedy = "Send the file's own bytes, or start another upload for another file."

@@ -194,6 +194,7 @@ class Lifecycle:
         upload = await self.row(upload.upload_id)
         try:
             await self.records.state(upload.upload_id).revive(generation)
+            await self.records.keep_tail(upload.upload_id, generation)
             await self.push(upload.upload_id)
         except UploadUnknown:
             return await self.reopen(upload)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.states import Front, UploadMap, UploadState, UploadUnknown
+from towpath.apps.uploads.states import UploadMap, UploadState, UploadUnknown
 from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -270,26 +270,25 @@ class Kept:
 
 
 class Ends:
-    """Where bodies ended in the midst of a chunk: a PATCH that goes on there soon need not ask.
+    """Where bodies ended in the midst of a chunk: a PATCH that goes on there soon need not ask how
+    much of it has come.
 
     The append script compares its offset with what is there then, as always.
     """
 
     def __init__(self) -> None:
-        self._ends: dict[str, tuple[int, Front, float]] = {}
+        self._ends: dict[str, tuple[int, int, float]] = {}
 
-    def note(self, upload_id: str, offset: int, front: Front) -> None:
+    def note(self, upload_id: str, generation: int, offset: int) -> None:
         """One has ended at *offset*."""
         if len(self._ends) >= _KEPT_MOST:
             self._ends.clear()
-        self._ends[upload_id] = offset, front, steady()
+        self._ends[upload_id] = generation, offset, steady()
 
-    def take(self, upload_id: str, offset: int) -> Front | None:
-        """How far it was known to have come, if the last one ended right there, just now."""
-        found = self._ends.pop(upload_id, None)
-        if found is None or found[0] != offset or steady() - found[2] >= _KEPT_FOR:
-            return None
-        return found[1]
+    def knows(self, upload_id: str, generation: int, offset: int) -> bool:
+        """Whether the last one ended right there, just now."""
+        of, end, at = self._ends.get(upload_id, (-1, -1, 0.0))
+        return (of, end) == (generation, offset) and steady() - at < _KEPT_FOR
 
 
 class UploadRecords:
@@ -325,6 +324,13 @@ class UploadRecords:
             front = await self.state(upload_id).front()
             return [tail_token(front.generation, front.chunk)]
         return []
+
+    async def keep_tail(self, upload_id: str, generation: int) -> None:
+        """What has come of a chunk in part goes on in this *generation*. Raises UploadUnknown."""
+        front = await self.state(upload_id).front()
+        before, now = (tail_token(of, front.chunk) for of in (generation - 1, generation))
+        with suppress(ChunkLost):  # nothing had come
+            await self.chunks(upload_id).adopt(now, 0, before)
 
     async def sync(self, upload_id: str) -> UploadMap:
         """Which chunks and parts are where, after those whose bytes are gone became missing again.
