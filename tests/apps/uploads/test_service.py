@@ -242,6 +242,7 @@ class TestAChunk:
             await uploads.put(view, 20_001, data[:C])
         with pytest.raises(UploadTooLarge):
             await uploads.put(view, 20_000, data[:C])
+        assert await uploads.lifecycle.records.budget.used() == 0
 
     async def test_of_an_upload_that_nobody_started_is_refused(
         self, uploads: UploadServices

@@ -368,7 +368,8 @@ def check_number(incoming: Incoming, plan: UploadPlan) -> None:
         raise ChunkInvalid(f"chunk {number}: the last chunk is {plan.most_chunks - 1}")
     if plan.size is not None and incoming.last and number != plan.most_chunks - 1:
         raise LastChunkDiffers(incoming.upload_id, number, plan.most_chunks - 1)
-    if number >= plan.most_chunks + 1:
+    nothing = incoming.last and incoming.length == 0  # behind the last one there is no byte
+    if number >= plan.most_chunks + nothing:
         raise UploadTooLarge(
             f"chunk {number}: at most {plan.most_chunks} of this size",
             incoming.upload_id,

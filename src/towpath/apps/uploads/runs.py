@@ -89,7 +89,8 @@ class Run:
             async for piece in in_pieces(body, PIECE // size * size):
                 came += len(piece)
                 if came > wanted:
-                    raise ChunkInvalid(f"chunk {self._numbers[-1]}: more bytes than it has")
+                    told = f"the body has more bytes than {len(self._numbers)} chunks"
+                    raise ChunkInvalid(f"chunk {self._numbers[-1] + 1}: {told}")
                 whole = len(piece) if came == wanted else len(piece) // size * size
                 chunks = [piece[at : at + size] for at in range(0, whole, size)]
                 await before.done()
