@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,6 +22,7 @@ from towpath.apps.uploads.errors import (
     ChunkInvalid,
     ChunkLost,
     LastChunkDiffers,
+    UploadFailed,
     UploadGone,
 )
 from towpath.apps.uploads.model import Range, Status
@@ -221,6 +222,51 @@ class TestARefusal:
                 view.upload.upload_id, 0, body(), holder="key", count=2, length=2 * K
             )
         assert not read
+
+
+class TestAnEndInTheMiddle:
+    def ended(
+        self, uploads: UploadServices, view: View, data: bytes, end: Awaitable[object]
+    ) -> Awaitable[object]:
+        """A run of 16 chunks behind the first eight of a part; half of it counts before *end*."""
+
+        async def body() -> AsyncIterator[bytes]:
+            yield ranged(data, 8, 8)
+            await eventually_async(lambda: self.has(uploads, view, 16))
+            await end
+            yield ranged(data, 16, 8)
+
+        return uploads.service.put_chunk(
+            view.upload.upload_id, 8, body(), holder="key", count=16, length=16 * K
+        )
+
+    async def has(self, uploads: UploadServices, view: View, chunks: int) -> bool:
+        now = await uploads.service.status(view.upload.upload_id)
+        return int(now.fields["received_chunks"]) == chunks
+
+    async def test_by_an_abort_is_told_and_nothing_stays(
+        self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
+    ) -> None:
+        await send(uploads, view, data, 0, 8)
+        with pytest.raises(UploadGone):
+            await self.ended(uploads, view, data, uploads.service.abort(view.upload.upload_id))
+        for kind in ("staging", "chunks"):
+            assert server.ask("KEYS", f"upload:*:{kind}:*") == []
+        assert await uploads.lifecycle.records.budget.used() == 0
+
+    async def test_by_a_failure_is_told_and_what_came_before_counts(
+        self, uploads: UploadServices, view: View, data: bytes
+    ) -> None:
+        await send(uploads, view, data, 0, 8)
+        id = view.upload.upload_id
+        with pytest.raises(UploadFailed):
+            await self.ended(uploads, view, data, uploads.lifecycle.fail(id, 1, "no answer"))
+        await uploads.service.resume(id)
+        assert await uploads.service.missing(id) == [Range(16, 44)]
+        for first, count in ((16, 16), (32, 13)):
+            await send(uploads, view, data, first, count)
+        await uploads.work()
+        assert await uploads.content(view) == data[:SIZE]
 
 
 class TestALossOfRedis:

@@ -31,7 +31,8 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
     """Maximum number of unfinished uploads per key."""
     bytes_per_key: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """Maximum bytes of all unfinished uploads per key; 0 = no limit."""
+    """Maximum bytes of all unfinished uploads per key; 0 = no limit. An upload that was started
+    without a size counts as soon as its size is known."""
     chunk_expiry: Duration = hours(1)
     """How long a chunk stays in Redis after the last activity of its upload."""
     expiry: Duration = hours(24)
