@@ -60,6 +60,13 @@ class TestTheBudget:
         assert await budget.used() == 0
         assert server.ask("KEYS", "uploads:{budget}:[rst]*") == []
 
+    async def test_of_what_may_come_is_told_from_that_of_what_is_here(self, budget: Budget) -> None:
+        """The sweep takes only the latter back: a part that was reserved just now is not its."""
+        await budget.reserve("u1", 0, holder="a", size=8)
+        await budget.reserve("u1", 1, holder="a", size=8)
+        await budget.renew("u1", [1])
+        assert await budget.settled() == {"u1": {1}}
+
     async def test_leaves_nothing_behind(self, budget: Budget, server: EmbeddedServer) -> None:
         await budget.reserve("u1", 0, holder="a", size=50)
         await budget.release("u1", [0])

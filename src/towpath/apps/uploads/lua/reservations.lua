@@ -8,4 +8,4 @@
 -- full   works
 -- uses   clock
 
-return redis.call('ZRANGEBYSCORE', RESERVED, int(now + beyond), '+inf', 'LIMIT', 0, most)
+return redis.call('ZRANGEBYSCORE', RESERVED, '(' .. int(now + beyond), '+inf', 'LIMIT', 0, most)
