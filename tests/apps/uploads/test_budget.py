@@ -133,5 +133,5 @@ async def _put(records: UploadRecords, upload_id: str, number: int, data: bytes)
     token, chunks = f"t{number}", records.chunks(upload_id)
     await chunks.append(token, 0, data)
     found = await put_one(records.state(upload_id), number, data, token)
-    await chunks.place({number: found.token})
+    await chunks.place({number: found.token}, 1)
     return found

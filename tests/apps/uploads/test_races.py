@@ -150,7 +150,7 @@ class TestAChunk:
         held = server.ask("HGET", f"upload:{{{view.upload.upload_id}}}:held", "0")
         assert isinstance(held, bytes)
         await uploads.work()
-        assert await chunks.place({0: held.decode()}) == ([0], [])
+        assert await chunks.place({0: held.decode()}, 1) == ([0], [])
         assert server.ask("KEYS", "upload:*:chunks:*") == []
 
     async def test_of_a_part_whose_digests_are_lost_is_not_learned_anew(

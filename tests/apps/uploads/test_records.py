@@ -46,7 +46,7 @@ def put(records: UploadRecords) -> PutChunk:
         chunks = records.chunks(of)
         await chunks.append(token, 0, data)
         found = await put_one(records.state(of), number, data, token, last=last, most=MOST)
-        await chunks.place({number: found.token})
+        await chunks.place({number: found.token}, 1)
         return found
 
     return put
@@ -181,7 +181,7 @@ class TestAChunk:
             await put_one(state, 0, b"bbbb", "two")
         # Nobody has put it into its place yet: it is found all the same.
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
-        await chunks.place({0: first.token})
+        await chunks.place({0: first.token}, 1)
         assert await chunks.fetch({0: first.token}, 4) == {0: [b"aaaa"]}
 
     async def test_s_pieces_are_joined_in_order_and_only_there(

@@ -35,11 +35,11 @@ async def checked(uploads: UploadServices, view: View, body: AsyncIterator[bytes
     )
 
 
-SENDINGS = {alone: 6 * MIB, together: MIB, appended: MIB, checked: MIB}
+SENDINGS: dict[Sending, int] = {alone: 6 * MIB, together: MIB, appended: MIB, checked: MIB}
 """Ways to send the file, and the size of chunks for each."""
 
 
-@pytest.fixture(params=SENDINGS, ids=lambda sending: sending.__name__)
+@pytest.fixture(params=list(SENDINGS), ids=["alone", "together", "appended", "checked"])
 def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sending:
     """One of them, in a time in which each piece is a slow one."""
     monkeypatch.setattr("towpath.apps.uploads.pieces.ASK_EVERY", 0.0)

@@ -145,10 +145,10 @@ class Appending:
                 await writing.write_all(body)
             else:
                 await self._verified(writing, body, wanted, length)
+            await writing.rest()
         except (ChunkLost, UploadUnknown) as error:  # another has appended meanwhile
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
-        await writing.rest()
         if writing.inside:
             self._records.ends.note(upload_id, writing.front.generation, writing.offset)
         return writing.offset

@@ -262,7 +262,8 @@ class Receiving:
         Raises ChunkLost if some are nowhere: then those don't count any more.
         """
         id, kept, budget = incoming.upload_id, self._records.kept, self._records.budget
-        place = self._records.chunks(id).place(tokens, durability=incoming.durability)
+        chunks = self._records.chunks(id)
+        place = chunks.place(tokens, put.generation, durability=incoming.durability)
         if kept.knows(id, put.generation, put.part):
             gone, renewed = await place
         else:

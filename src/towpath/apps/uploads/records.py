@@ -99,16 +99,20 @@ class Chunks:
             raise ChunkLost(self._id, "a chunk")
 
     async def place(
-        self, tokens: Mapping[int, str], *, durability: Durability | None = None
+        self, tokens: Mapping[int, str], generation: int, *, durability: Durability | None = None
     ) -> tuple[list[int], list[int]]:
-        """Staged bytes become the chunks'. Again does no harm.
+        """Staged bytes become the chunks'; what came of these in part goes. Again does no harm.
 
         The chunks whose bytes are gone, because their part was stored or they were lost; and those
         whose time was renewed by this, if any.
         """
         items = [word for pair in tokens.items() for word in pair]
         gone, renewed = await self._record.run(
-            "place", durability=durability, items=items, expiry=self._expiry
+            "place",
+            durability=durability,
+            items=items,
+            generation=generation,
+            expiry=self._expiry,
         )
         return [int(number) for number in gone], [int(number) for number in renewed]
 
@@ -346,7 +350,7 @@ class UploadRecords:
 
 
 def tail_token(generation: int, number: int) -> str:
-    """Under which the bytes of a chunk come that come one behind the other."""
+    """Under which bytes come one behind the other, until their chunk is whole (and `place.lua`)."""
     return f"tail-{generation}-{number}"
 
 

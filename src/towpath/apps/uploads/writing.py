@@ -46,7 +46,7 @@ class Steps:
         if put.token == token:
             budget = self._records.budget
             (gone, renewed), _ = await asyncio.gather(
-                self._records.chunks(upload_id).place({number: token}),
+                self._records.chunks(upload_id).place({number: token}, put.generation),
                 budget.renew(upload_id, [put.part]),
             )
             if renewed:
@@ -55,6 +55,8 @@ class Steps:
                 raise ChunkLost(upload_id, f"chunk {number}")
             last = number + 1 == plan.total_chunks
             await self._own.tell_chunk(upload_id, number, last=last)
+        else:
+            await self.chunks(upload_id).discard((), [token])
         if put.turn is not None:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
@@ -92,6 +94,16 @@ class Steps:
         state, budget = self._records.state(upload_id), self._records.budget
         await asyncio.gather(state.touch(part), budget.renew(upload_id, [part]))
 
+    async def require_missing(self, writing: Writing) -> None:
+        """The chunk in which the body ends is not here yet: so somebody goes on with its bytes.
+
+        Raises ChunkLost, UploadUnknown.
+        """
+        front = await self._records.state(writing.upload_id).front()
+        if (front.generation, front.chunk) != (writing.front.generation, writing.number):
+            await self.chunks(writing.upload_id).discard((), [writing.token(writing.number)])
+            raise ChunkLost(writing.upload_id, f"chunk {writing.number}")
+
     async def append(self, upload_id: str, token: str, offset: int, piece: memoryview) -> None:
         """Put *piece* behind what has come of a chunk. Raises ChunkLost if that ends elsewhere."""
         stays = self._own.options.chunk_expiry
@@ -122,6 +134,7 @@ class Writing:
     def __init__(self, own: Steps, start: Start) -> None:
         self.own = own
         self.upload_id, self.plan, self.front, self.offset, self.holder = start
+        self._start = start.offset
         self._reserved: int | None = None
         self._kept = steady()
 
@@ -177,9 +190,16 @@ class Writing:
             await self.own.reserve(self, [self._reserved])
 
     async def rest(self) -> None:
-        """The body has ended: what is not whole stays for as long as its upload's chunks."""
+        """The body has ended: what is not whole stays for as long as its upload's chunks.
+
+        Raises ChunkLost if that has come otherwise since the body began.
+        """
+        if not self.inside or self.offset == self.plan.size:
+            return
+        if self.number * self.plan.chunk_size >= self._start:  # else an append has compared it
+            await self.own.require_missing(self)
         part, kept, generation = self._reserved, self.own.kept, self.front.generation
-        if not self.inside or part is None or kept.knows(self.upload_id, generation, part):
+        if part is None or kept.knows(self.upload_id, generation, part):
             return
         await self.own.keep(self.upload_id, part)
         kept.note(self.upload_id, generation, part)

@@ -1,10 +1,12 @@
--- place: staged bytes become the chunks'. Those of the other chunks stay for as long as these.
+-- place: staged bytes become the chunks'. Those of the other chunks stay for as long as these. What
+-- came of these chunks in part goes.
 --
 -- keys   staging:  string   by token: what has come of a chunk
 --        chunks:   string   by number: the bytes of a chunk
 --        held      hash     chunk -> the token its bytes came under
 --        renewed   string   when all of them were last given their time, ms
 -- args   items     list     chunk, token it was staged under, …
+--        generation int     of the upload: what came in part is staged under its name
 --        expiry    int      ms
 -- reply  <chunks whose bytes are gone, …> <chunks whose time was renewed, …>
 -- cost   O(chunks); now and then O(chunks held)
@@ -22,6 +24,8 @@ for i = 1, #items, 2 do
   elseif redis.call('HGET', HELD, number) ~= token then
     gone[#gone + 1] = number
   end
+  local tail = 'tail-' .. int(generation) .. '-' .. number
+  if tail ~= token then redis.call('UNLINK', STAGING .. tail) end
 end
 if not placed then return { gone, {} } end
 
