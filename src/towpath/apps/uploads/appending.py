@@ -180,8 +180,22 @@ class Appending:
         if length is None or length > most:
             told = f"a body with Upload-Checksum needs a Content-Length of at most {most} bytes"
             raise UploadTooLarge(told, writing.upload_id)
+        last = (writing.offset + length - 1) // writing.plan.chunk_size
+        numbers = range(writing.number, last + 1) if length > PIECE else range(0)
+        async with self._records.body(writing.upload_id, numbers) as beside:
+            fork = await Fork.of(writing, numbers, beside) if numbers else None
+            await self._compared(writing, fork, body, wanted, length=length)
+
+    async def _compared(
+        self,
+        writing: Writing,
+        fork: Fork | None,
+        body: AsyncIterator[bytes],
+        wanted: ExpectedDigest,
+        *,
+        length: int,
+    ) -> None:
         found, size, kept = wanted.new(), 0, bytearray()
-        fork = None if length <= PIECE else await Fork.of(writing, length)
         try:
             async for piece in in_pieces(with_room(body, fork.reserve) if fork else body):
                 size += len(piece)

@@ -132,9 +132,11 @@ class Receiving:
             return await self._ended_empty(incoming, body)
         _check_length(incoming, plan, incoming.length)
         part = plan.part_of(incoming.number)
-        if not self._records.kept.knows(incoming.upload_id, known.generation, part):
-            await self.reserve(incoming, plan)
-        return await self._stored(incoming, self.with_room(incoming, body, plan), plan)
+        async with self._records.body(incoming.upload_id, alone) as beside:
+            if beside or not self._records.kept.knows(incoming.upload_id, known.generation, part):
+                await self.reserve(incoming, plan, beside)
+            body = self.with_room(incoming, body, plan, beside)
+            return await self._stored(incoming, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
         """How safe the chunk is now; waits for its part to be stored if that was asked for."""
@@ -161,12 +163,13 @@ class Receiving:
 
     # ── before the body ──────────────────────────────────────────────────────────────────
 
-    async def reserve(self, incoming: Incoming, plan: UploadPlan) -> None:
-        """Room for the whole part. Raises BudgetFull, ShareFull."""
-        part = plan.part_of(incoming.number)
-        refusal = await self._records.budget.reserve(
-            incoming.upload_id, part, holder=incoming.holder, size=plan.part_length(part)
-        )
+    async def reserve(self, incoming: Incoming, plan: UploadPlan, beside: str = "") -> None:
+        """Room for the whole part, and for a body *beside* it. Raises BudgetFull, ShareFull."""
+        id, part, holder = incoming.upload_id, plan.part_of(incoming.number), incoming.holder
+        reserve, size = self._records.budget.reserve, plan.part_length(part)
+        refusal = await reserve(id, part, holder=holder, size=size)
+        if refusal is None and beside:
+            refusal = await reserve(id, beside, holder=holder, size=plan.chunk_size)
         if refusal is None:
             return
         chart = await self._records.state(incoming.upload_id).chart()
@@ -179,10 +182,10 @@ class Receiving:
         raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
 
     def with_room(
-        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan, beside: str = ""
     ) -> AsyncIterator[bytes]:
         """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
-        return with_room(body, lambda: self.reserve(incoming, plan))
+        return with_room(body, lambda: self.reserve(incoming, plan, beside))
 
     @staticmethod
     def _is_empty_end(incoming: Incoming, plan: UploadPlan) -> bool:

@@ -7,8 +7,10 @@ or is found by whoever looks next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from importlib.resources import files
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
+from towpath.errors import ServerError
 
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
@@ -190,8 +193,13 @@ class Budget:
         self._record, self._most = record, most
         self._expiry = _stay(chunk_expiry) + duration_ms("longer", _LONGER)
 
-    async def reserve(self, upload_id: str, part: int, *, holder: str, size: int) -> NoRoom | None:
-        """Room for a part, before its first byte comes; None = it has it, for some minutes."""
+    async def reserve(
+        self, upload_id: str, part: int | str, *, holder: str, size: int
+    ) -> NoRoom | None:
+        """Room for a part, before its first byte comes; None = it has it, for some minutes.
+
+        Or for a body beside another one (`UploadRecords.body`).
+        """
         answer = await self._record.run(
             "reserve",
             member=_member(upload_id, part),
@@ -208,7 +216,7 @@ class Budget:
         members = [_member(upload_id, part) for part in parts]
         await self._record.run("renew", members=members, expiry=self._expiry)
 
-    async def release(self, upload_id: str, parts: Iterable[int]) -> None:
+    async def release(self, upload_id: str, parts: Iterable[int | str]) -> None:
         """These parts need no room any more."""
         members = [_member(upload_id, part) for part in parts]
         if members:
@@ -251,7 +259,7 @@ class Turns:
         await self._record.run("swept", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
 
 
-def _member(upload_id: str, part: int) -> str:
+def _member(upload_id: str, part: int | str) -> str:
     return f"{upload_id}/{part}"
 
 
@@ -303,6 +311,7 @@ class UploadRecords:
     ) -> None:
         self._engine, self._chunks, self._options = engine, chunks, options
         self.kept, self.ends = Kept(), Ends()
+        self._coming: set[tuple[str, int]] = set()
 
     def state(self, upload_id: str) -> UploadState:
         record = self._engine().space("upload", SCRIPTS).at(upload_id)
@@ -317,6 +326,28 @@ class UploadRecords:
         record = self._engine().space("uploads", SCRIPTS).at("budget")
         options = self._options
         return Budget(record, most=options.budget, chunk_expiry=options.chunk_expiry)
+
+    @asynccontextmanager
+    async def body(self, upload_id: str, numbers: Iterable[int]) -> AsyncGenerator[str]:
+        """A body with these chunks is staged while the block runs.
+
+        The room of a part is for one body of each chunk. Whoever sends a chunk again while it comes
+        needs room of his own, which is given back here: its name; empty = none.
+        """
+        chunks = {(upload_id, number) for number in numbers}
+        if not chunks & self._coming:
+            self._coming |= chunks
+            try:
+                yield ""
+            finally:
+                self._coming -= chunks
+            return
+        beside = f"beside-{secrets.token_hex(8)}"
+        try:
+            yield beside
+        finally:
+            with suppress(ServerError):  # it expires
+                await asyncio.shield(self.budget.release(upload_id, [beside]))
 
     @property
     def turns(self) -> Turns:

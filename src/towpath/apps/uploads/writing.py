@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Mapping
 from typing import NamedTuple
 
 import msgspec
@@ -61,11 +61,13 @@ class Steps:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
 
-    async def reserve(self, writing: Writing, parts: Iterable[int]) -> None:
-        """Room for all of these parts, waited for. Raises BudgetFull, ShareFull."""
+    async def reserve(self, writing: Writing, rooms: Mapping[int | str, int]) -> None:
+        """Room for all of these parts, waited for; and for a body beside another one. Of each its
+        size. Raises BudgetFull, ShareFull.
+        """
         until = steady() + _ROOM_WITHIN
         while True:
-            refusal = await self._reserved(writing, parts)
+            refusal = await self._reserved(writing, rooms)
             if refusal is None:
                 return
             if steady() > until:
@@ -74,11 +76,10 @@ class Steps:
                 raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _reserved(self, writing: Writing, parts: Iterable[int]) -> NoRoom | None:
+    async def _reserved(self, writing: Writing, rooms: Mapping[int | str, int]) -> NoRoom | None:
         """Room for all, or for none but the one that is begun: who waits keeps nobody waiting."""
-        budget, got = self._records.budget, list[int]()
-        for part in parts:
-            size = writing.plan.part_length(part)
+        budget, got = self._records.budget, list[int | str]()
+        for part, size in rooms.items():
             refusal = await budget.reserve(
                 writing.upload_id, part, holder=writing.holder, size=size
             )
@@ -173,7 +174,7 @@ class Writing:
             part = self.plan.part_of(number)
             if self._reserved != part:
                 if not self.own.kept.knows(self.upload_id, self.front.generation, part):
-                    await self.own.reserve(self, [part])
+                    await self.own.reserve(self, {part: self.plan.part_length(part)})
                 self._reserved = part
             some = memoryview(piece)[at : at + room]
             await self.own.append(self.upload_id, self.token(number), inside, some)
@@ -186,8 +187,8 @@ class Writing:
                 self._kept = steady()
 
     async def _ask_again(self) -> None:
-        if self._reserved is not None:
-            await self.own.reserve(self, [self._reserved])
+        if (part := self._reserved) is not None:
+            await self.own.reserve(self, {part: self.plan.part_length(part)})
 
     async def rest(self) -> None:
         """The body has ended: what is not whole stays for as long as its upload's chunks.
@@ -208,17 +209,23 @@ class Writing:
 class Fork:
     """A body that is staged beside the received bytes until its checksum matches."""
 
-    def __init__(self, writing: Writing, parts: range) -> None:
+    def __init__(self, writing: Writing, rooms: Mapping[int | str, int]) -> None:
         self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)
-        self._name, self._parts = secrets.token_hex(8), parts
+        self._name, self._rooms = secrets.token_hex(8), rooms
         self._first, self._offset = writing.offset, writing.offset
 
     @classmethod
-    async def of(cls, writing: Writing, length: int) -> Fork:
-        """With room for all of it. Raises BudgetFull, ShareFull, ChunkLost."""
-        plan = writing.plan
-        last = (writing.offset + length - 1) // plan.chunk_size
-        fork = cls(writing, range(plan.part_of(writing.number), plan.part_of(last) + 1))
+    async def of(cls, writing: Writing, numbers: range, beside: str) -> Fork:
+        """With room for all of these chunks, and *beside* for their parts if others have that.
+
+        Raises BudgetFull, ShareFull, ChunkLost.
+        """
+        plan, rooms = writing.plan, dict[int | str, int]()
+        if beside:
+            rooms[beside] = len(numbers) * plan.chunk_size
+        for part in range(plan.part_of(numbers[0]), plan.part_of(numbers[-1]) + 1):
+            rooms[part] = plan.part_length(part)
+        fork = cls(writing, rooms)
         await fork.reserve()
         if writing.inside:
             await fork._chunks.fork(
@@ -228,7 +235,7 @@ class Fork:
 
     async def reserve(self) -> None:
         """Room for all of it, or for longer. Raises BudgetFull, ShareFull."""
-        await self._writing.own.reserve(self._writing, self._parts)
+        await self._writing.own.reserve(self._writing, self._rooms)
 
     def _token(self, number: int) -> str:
         return f"{self._name}-{number}"
