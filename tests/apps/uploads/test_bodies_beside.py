@@ -82,3 +82,31 @@ class TestBodiesOfOneChunk:
     def staged(self, server: EmbeddedServer) -> int:
         keys = cast("list[str]", server.ask("KEYS", "upload:*:staging:*"))
         return sum(cast("int", server.ask("STRLEN", key)) for key in keys)
+
+
+async def test_a_refused_body_leaves_another_one_its_room(
+    uploads: UploadServices, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first body has one part. The second would need that, its own room, and another part."""
+    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
+    view = await uploads.start(size=2 * SIZE, chunk_size=SIZE)
+    budget, data = uploads.lifecycle.records.budget, bytes(2 * SIZE)
+    assert await budget.reserve("other", 0, holder="key", size=4 * MIB) is None
+
+    async def append(size: int, body: AsyncIterator[bytes]) -> int:
+        wanted = ExpectedDigest("sha256", hashlib.sha256(data[:size]).digest(), hashlib.sha256)
+        return await Appending(uploads.service).append(
+            view.upload.upload_id, 0, body, holder="key", length=size, wanted=wanted
+        )
+
+    async def whole() -> AsyncIterator[bytes]:
+        yield data
+
+    async def body() -> AsyncIterator[bytes]:
+        yield data[: SIZE - 1]
+        with pytest.raises(ShareFull):
+            await append(2 * SIZE, whole())
+        assert await budget.used() == SIZE + 4 * MIB
+        yield data[SIZE - 1 : SIZE]
+
+    assert await append(SIZE, body()) == SIZE

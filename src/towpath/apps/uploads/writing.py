@@ -85,7 +85,10 @@ class Steps:
             )
             if refusal is not None:
                 begun = writing.plan.part_of(writing.number) if writing.inside else -1
-                await budget.release(writing.upload_id, [other for other in got if other != begun])
+                # With room beside them, the parts are those of a body that is on its way.
+                beside = [room for room in got if isinstance(room, str)]
+                rest = beside or [part for part in got if part != begun]
+                await budget.release(writing.upload_id, rest)
                 return refusal
             got.append(part)
         return None
