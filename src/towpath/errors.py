@@ -472,7 +472,7 @@ class NotYet(QueueError):
     retry = RetryAdvice.LATER
 
     def __init__(self, queue: str, name: str, *, upto: datetime, now: datetime) -> None:
-        super().__init__(f"schedule {name} of queue {queue}: not due before {upto}, it is {now}")
+        super().__init__(f"schedule {name} of queue {queue}: not due before {upto}; now: {now}")
         self.queue, self.name, self.upto, self.now = queue, name, upto, now
 
 
@@ -663,7 +663,7 @@ class ScriptDefect(ServerError):
     """The engine does not understand a script's answer: engine and scripts do not match."""
 
     code = "script_defect"
-    remedy = "Report this message. Nothing was written in part."
+    remedy = "Report this message. No partial change was made."
 
 
 if not TYPE_CHECKING:

@@ -65,4 +65,4 @@ class TestTheScriptThatRuns:
     def test_that_there_is_not_is_refused_with_the_names_that_there_are(self, name: str) -> None:
         ran = self.run(name)
         assert ran.returncode == 1
-        assert "is no script; there are submit, claim" in ran.stderr
+        assert "is not a script; there are submit, claim" in ran.stderr

@@ -22,7 +22,9 @@ class TestAForkedChild:
 
     def test_is_told_to_enter_an_engine_of_its_own(self, server: EmbeddedServer) -> None:
         """And leaves the one it has inherited without harm to its parent."""
-        said = "the engine was opened before this process was forked: open another one in it"
+        said = (
+            "the engine was opened before this process was forked: open a new engine after the fork"
+        )
         assert forking(server, "engine") == [
             f"child {said}",
             "child False",

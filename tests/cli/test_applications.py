@@ -49,7 +49,7 @@ class TestTheCommandLine:
         assert _told_by_doctor(towpath)[0] == ("ok", known)
 
     def test_lets_doctor_run_its_probe(self, towpath: Command, tmp_path: Path) -> None:
-        assert ("ok", "not probed: no database is named") in _told_by_doctor(towpath)
+        assert ("ok", "not probed: no database is set") in _told_by_doctor(towpath)
         database = f"sqlite:///{tmp_path}/ledger.db"
         assert towpath("migrate", "--database", database).code == 0
         assert ("ok", "greetings works") in _told_by_doctor(towpath, DATABASE_URL=database)

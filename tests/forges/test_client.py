@@ -91,7 +91,7 @@ class TestALongList:
         self, client: ForgeClient, forge: ForgeServer, content: Any
     ) -> None:
         forge.rules.append(lambda _: Reply(200, content))
-        with pytest.raises(AnswerRefused, match="GitHub answered 200: no list"):
+        with pytest.raises(AnswerRefused, match="GitHub answered 200: not a list"):
             await numbers(client)
 
 

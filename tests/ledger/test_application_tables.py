@@ -264,19 +264,19 @@ class TestAMigrationThatFails:
             (
                 "additive = True",
                 "    op.drop_column('towpath_lending_books', 'title')",
-                "says that it is additive, and removes towpath_lending_books.title",
+                "is marked as additive, but removes towpath_lending_books.title",
             ),
             (
                 "additive = True",
                 "    op.drop_table('towpath_lending_loans')",
-                r"says that it is additive, and removes towpath_lending_loans.book",
+                r"is marked as additive, but removes towpath_lending_loans.book",
             ),
             (
                 "additive = True",
                 """
     with op.batch_alter_table('towpath_lending_loans') as loans:
         loans.add_column(sa.Column('by', sa.Integer(), nullable=False))""",
-                "says that it is additive, and needs a value in towpath_lending_loans.by",
+                "is marked as additive, but needs a value in towpath_lending_loans.by",
             ),
         ],
     )

@@ -144,7 +144,7 @@ class TestOnSqlite:
             connection.execute(KEEP, {"name": "too early"})
             return lambda writer: writer.execute(KEEP, {"name": "in time"}).close()
 
-        with pytest.raises(LedgerRefused, match="may only decide"):
+        with pytest.raises(LedgerRefused, match="may only read has written"):
             await kept.decide(decide)
         assert await names(kept) == []
 

@@ -23,7 +23,7 @@ from towpath.engine.engine import Engine
 from towpath.errors import EngineClosed
 
 T = TypeVar("T")
-_FORKED = "the engine was opened before this process was forked: open another one in it"
+_FORKED = "the engine was opened before this process was forked: open a new engine after the fork"
 
 
 class _Loop(asyncio.SelectorEventLoop):

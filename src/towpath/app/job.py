@@ -39,7 +39,7 @@ _LOOK_EVERY = 0.1
 """Seconds, where nobody tells."""
 _RENAMED = {
     "job": "`job.ref` is its queue and id",
-    "submitted": "`job.existed` and `await job.state()` say what it said",
+    "submitted": "use `job.existed` and `await job.state()`",
     "wait": "`handler.blocking.submit(…)` returns a BlockingJob; call its `result(within=…)`",
 }
 

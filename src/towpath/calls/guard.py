@@ -35,20 +35,20 @@ _V4: dict[IPv4Network, str] = {
     for range_, what in (
         ("0.0.0.0/8", "this machine"),
         ("10.0.0.0/8", "a private network"),
-        ("100.64.0.0/10", "a network behind a carrier's translation"),
+        ("100.64.0.0/10", "a provider's shared network (NAT)"),
         ("127.0.0.0/8", "this machine"),
         ("168.63.129.16/32", "a cloud's own services"),  # Azure's: public only by its number
-        ("169.254.0.0/16", "this link, or a cloud's own services"),
+        ("169.254.0.0/16", "the local link, or a cloud's own services"),
         ("172.16.0.0/12", "a private network"),
-        ("192.0.0.0/24", "protocols of the network"),
-        ("192.0.2.0/24", "documentation"),
-        ("192.88.99.0/24", "relays from IPv6"),
+        ("192.0.0.0/24", "network protocols"),
+        ("192.0.2.0/24", "a network for documentation"),
+        ("192.88.99.0/24", "IPv6 relays"),
         ("192.168.0.0/16", "a private network"),
-        ("198.18.0.0/15", "benchmarks"),
-        ("198.51.100.0/24", "documentation"),
-        ("203.0.113.0/24", "documentation"),
-        ("224.0.0.0/4", "groups"),
-        ("240.0.0.0/4", "nobody"),
+        ("198.18.0.0/15", "a network for benchmarks"),
+        ("198.51.100.0/24", "a network for documentation"),
+        ("203.0.113.0/24", "a network for documentation"),
+        ("224.0.0.0/4", "multicast groups"),
+        ("240.0.0.0/4", "a reserved network"),
     )
 }
 
@@ -63,14 +63,14 @@ _V6: dict[IPv6Network, str] = {
         ("::/96", "IPv4, written as IPv6"),
         ("64:ff9b:1::/48", "a translation to a private network"),
         ("fc00::/7", "a private network"),
-        ("fe80::/10", "this link"),
+        ("fe80::/10", "the local link"),
         ("fec0::/10", "a private network"),
-        ("ff00::/8", "groups"),
-        ("2001::/32", "tunnels to IPv4"),
-        ("2001::/23", "protocols of the network"),
-        ("2001:db8::/32", "documentation"),
-        ("2002::/16", "tunnels to IPv4"),
-        ("3fff::/20", "documentation"),
+        ("ff00::/8", "multicast groups"),
+        ("2001::/32", "IPv4 tunnels"),
+        ("2001::/23", "network protocols"),
+        ("2001:db8::/32", "a network for documentation"),
+        ("2002::/16", "IPv4 tunnels"),
+        ("3fff::/20", "a network for documentation"),
     )
 }
 _TRANSLATED = IPv6Network("64:ff9b::/96")

@@ -37,9 +37,9 @@ async def bench(
 ) -> None:
     """Measure the speed of the server, from this machine.
 
-    Submit, claim and complete, with empty jobs in a queue of its own, which is deleted
-    afterwards. One process, one call after the other, with leases and tokens as a worker has
-    them; no handler's time is in it. Servers on other machines may be busy: they need --yes.
+    Submits, claims and completes empty jobs in a queue of its own, which is deleted afterwards.
+    One process makes one call after the other, with leases and tokens like a worker; it runs no
+    handlers. A server on another machine may be in use: for this, pass --yes.
     """
     from towpath.engine.scratch import scratch_queue  # noqa: PLC0415 -- slow to import
 

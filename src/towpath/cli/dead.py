@@ -84,7 +84,7 @@ async def groups(session: Session, *, queue: QueueOption = None) -> None:
     if rows and not out.as_json:
         out.table(("QUEUE", "GROUP", ">DEAD", "LAST", "ERROR"), rows)
     if ungrouped:
-        out.note(f"{ungrouped} more died under a release that made no groups")
+        out.note(f"{ungrouped} more died under an older release, which did not group errors")
 
 
 def _told(group: ErrorGroup) -> dict[str, object]:
@@ -196,7 +196,7 @@ async def delete(
 
 def _named(jobs: list[str] | None) -> list[str]:
     if not jobs:
-        raise InvalidOption("jobs", "", rule="name at least one, or pass --all or --group")
+        raise InvalidOption("jobs", "", rule="name at least one job, or pass --all or --group")
     return jobs
 
 

@@ -90,7 +90,7 @@ async def of_applications(session: Session, engine: Engine) -> list[Finding]:
     try:
         ledger = open_ledger(session, None, lambda: tables_of(known))
     except InvalidOption as error:
-        return [*found, Finding(check, Grade.OK, "not probed: no database is named", error.rule)]
+        return [*found, Finding(check, Grade.OK, "not probed: no database is set", error.rule)]
     async with ledger:
         for application in probed:
             options = settings.of(application.options)
@@ -117,7 +117,7 @@ async def _probed(application: Application, **given: Any) -> Finding | None:
         return Finding("applications", Grade.BAD, what, error.remedy)
     except TimeoutError:
         what = f"{application.name}: its probe timed out after {_PROBED_WITHIN:g} s"
-        return Finding("applications", Grade.BAD, what, "Check that what it needs responds.")
+        return Finding("applications", Grade.BAD, what, "Check that the services it uses respond.")
     return None
 
 

@@ -182,7 +182,7 @@ class Taking:
                 self._tell(answer)
         for (number, _), answer in zip(batch, answers, strict=True):
             if isinstance(answer, TowpathError):
-                self._session.out.note(f"line {number} was not taken")
+                self._session.out.note(f"line {number} was not submitted")
                 raise answer
 
     def _checked_answer(self, answer: Submitted | TowpathError) -> Submitted | TowpathError:

@@ -171,10 +171,7 @@ async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = No
 async def delete(
     session: Session, *, jobs: JobsArgument, queue: QueueOption = None, yes: Yes = False
 ) -> None:
-    """Delete jobs that have ended.
-
-    They are dead, done or cancelled.
-    """
+    """Delete jobs that have ended: dead, done or cancelled."""
     session.confirm(f"{len(jobs)} job(s) would be deleted for good.", yes=yes)
 
     async def gone(engine: Engine, ref: JobRef) -> str:

@@ -153,8 +153,8 @@ def secret(
     """Show the secret for the receiver of one kind of calls.
 
     Each kind of calls is signed with its own secret. It is derived from `calls.secrets`, or from
-    the secret that `towpath up` created. A receiver can check its own calls, and can't sign
-    others.
+    the secret that `towpath up` created. With it, a receiver can
+    check its own calls, but can't sign calls of other kinds.
     """
     from towpath.apps.application import applications  # noqa: PLC0415 -- slow to import
     from towpath.calls.signature import OUTBOX, derived  # noqa: PLC0415 -- the same
@@ -177,8 +177,8 @@ def _signing(settings: Settings) -> list[str]:
     kept = file_in(settings.data).with_name(SIGNING)
     if not kept.exists():
         rule = (
-            f"none is set, and no {kept.name} is in {settings.data}: run it beside that of"
-            " `towpath up`, or set TOWPATH_CALLS__SECRETS"
+            f"none is set, and {settings.data} has no {kept.name}: run the command in the directory"
+            " in which `towpath up` runs, or set TOWPATH_CALLS__SECRETS"
         )
         raise InvalidOption("calls.secrets", "", rule=rule)
     return [kept.read_text().strip()]

@@ -20,11 +20,11 @@ EXAMPLES = """
 
 Agent = Annotated[
     str | None,
-    typer.Option("--agent", metavar="NAME", help="The agent's name. [default: it names itself]"),
+    typer.Option("--agent", metavar="NAME", help="The agent's name. [default: set by the agent]"),
 ]
 Roles = Annotated[
     str | None,
-    typer.Option("--roles", metavar="A,B", help="The agent's roles. [default: it names them]"),
+    typer.Option("--roles", metavar="A,B", help="The agent's roles. [default: set by the agent]"),
 ]
 Server = Annotated[
     str | None,

@@ -74,7 +74,7 @@ async def list_(session: Session, *, database: DatabaseOption = None) -> None:
         if tally.refused:
             out.note(f"{tally.refused} refused: towpath outbox refused {sink}")
         if tally.pending and sink not in sinks:
-            out.note(f"{sink} is not among outbox.sinks here: does a server send to it?")
+            out.note(f"{sink} is not in outbox.sinks here: check that a server sends to it")
 
 
 @verb(
@@ -132,7 +132,7 @@ async def resend(
     Fix the receiver first. The events keep their order; a running server sends them.
     """
     if all == bool(ids):
-        raise InvalidOption("ids", ids or "", rule="name at least one, or pass --all")
+        raise InvalidOption("ids", ids or "", rule="name at least one event, or pass --all")
     async with _outbox_of(session, database, sink) as outbox:
         if not all:
             await _each(session, sink, ids or [], "resent", lambda id: outbox.resend(sink, [id]))

@@ -47,7 +47,7 @@ MissedOption = Annotated[
     typer.Option(metavar="skip|once|all", help="What to do about missed firings."),
 ]
 Paused = Annotated[bool, typer.Option("--paused", help="Create it paused.")]
-Declared = Annotated[bool, typer.Option("--declared", help="Delete one that code declared.")]
+Declared = Annotated[bool, typer.Option("--declared", help="Delete a schedule that code declared.")]
 Count = Annotated[
     int, typer.Option("--count", "-n", min=1, max=100, help="How many firings to show.")
 ]
@@ -163,7 +163,7 @@ async def delete(
     """Delete a schedule; its jobs stay.
 
     Deletes a stored schedule; with --declared, one that code declared. A worker that still
-    declares it starts it anew, from now.
+    declares it creates it again, starting now.
     """
     async with session.engine() as engine:
         if declared:
@@ -243,10 +243,10 @@ def _asked(cron: str | None, every: str | None, tz: str | None, anchor: str | No
         raise InvalidOption("cron", cron, rule="give one of --cron and --every")
     if cron is not None:
         if anchor is not None:
-            raise InvalidOption("anchor", anchor, rule="only goes with --every")
+            raise InvalidOption("anchor", anchor, rule="needs --every")
         return Cron(cron, "UTC" if tz is None else tz)
     if tz is not None:
-        raise InvalidOption("tz", tz, rule="only goes with --cron; an interval has no time zone")
+        raise InvalidOption("tz", tz, rule="needs --cron; an interval has no time zone")
     return Every(duration("every", every) or ZERO, instant("anchor", anchor) or at_ms(0))
 
 

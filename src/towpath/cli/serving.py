@@ -252,7 +252,7 @@ class _Serving:
         key = secret or await self._about_keys()
         taken = {name: fact.value or fact.without for name, fact in facts.items()}
         hooked = {"webhooks": ", ".join(hooks) or None}
-        shown = f"{login}  (logs in once, within 10 minutes)" if login else None
+        shown = f"{login}  (this link works once, within 10 minutes)" if login else None
         facts = {"serving": address, "dashboard": shown, **own, **hooked, **taken, "api key": key}
         out.facts(facts)
         sys.stdout.flush()

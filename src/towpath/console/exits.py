@@ -103,10 +103,10 @@ class NotInstalled(TowpathError):
 
 
 class DemoFailed(TowpathError):
-    """The demo could not finish; this is no result."""
+    """The demo could not finish, so it has no result."""
 
     code = "demo_failed"
-    remedy = "Run it again with --keep, and read the logs in the folder that it prints."
+    remedy = "Run the demo again with --keep, and read the logs in the folder that it prints."
     retry = RetryAdvice.LATER
 
 
@@ -131,9 +131,9 @@ LATER, INTERRUPTED, NOBODY_READS, TERMINATED = 75, 130, 141, 143
 
 MEANINGS = {
     OK: "done",
-    FAILED: "it failed: the server refused, or doctor found a fault",
+    FAILED: "failed: the server refused, or doctor found a fault",
     USAGE: "the command, a value or a setting is wrong; nothing was sent",
-    REFUSED: "the state of the job, lease, queue or record does not allow it; nothing was changed",
+    REFUSED: "the state of the job, lease, queue or record forbids this; nothing was changed",
     NOT_FOUND: "no such job, queue, schedule, app, key, record, sink or event",
     LATER: "try again later: server unreachable, memory or queue full, job not ended yet",
     INTERRUPTED: "interrupted (SIGINT)",

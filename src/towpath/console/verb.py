@@ -280,7 +280,7 @@ def open_ledger(
         url = f"sqlite:///{kept}"
     else:
         rule = (
-            f"no {settings.data} is here: run it beside that of `towpath up`, say"
+            f"there is no {settings.data}: run the command in the directory of `towpath up`, pass"
             f" --database sqlite:///path/to/{settings.data.name}/{kept.name}, or set DATABASE_URL"
         )
         raise InvalidOption("database", "", rule=rule)

@@ -196,7 +196,7 @@ class Users:
             except CallError as error:
                 trouble = str(error)
             if steady() > end:
-                raise DemoFailed(f"no good answer for {_PATIENCE:g} s, only: {trouble}")
+                raise DemoFailed(f"no success within {_PATIENCE:g} s; the last answer: {trouble}")
             await asyncio.sleep(_PAUSE)
 
     # ── what came of it ──────────────────────────────────────────────────────────────────

@@ -67,7 +67,7 @@ async def waited(for_what: str, fact: Any, *, within: float = _READY) -> None:
     end = steady() + within
     while not await asyncio.to_thread(fact):
         if steady() > end:
-            raise DemoFailed(f"{for_what} did not come within {within:g} s")
+            raise DemoFailed(f"{for_what} did not appear within {within:g} s")
         await asyncio.sleep(_LOOK)
 
 

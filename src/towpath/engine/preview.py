@@ -89,7 +89,7 @@ def _told(effect: Effect, first: datetime, last: datetime, hit: datetime) -> str
         case Effect.MOVED:
             return f"clocks go forward, {span} does not exist: {hit:%H:%M} fires at {last:%H:%M}"
         case Effect.DOUBLED:
-            return f"clocks go back, {span} comes twice: fires in both"
+            return f"clocks go back, {span} comes twice: fires both times"
         case Effect.ONCE:
             return f"clocks go back, {span} comes twice: {hit:%H:%M} fires once, the first time"
 

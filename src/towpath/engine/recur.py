@@ -157,7 +157,7 @@ class Recurring:
     async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
         """Delete what *queue* knows of a schedule that code declares. Its jobs stay.
 
-        A worker that still declares it starts it anew, from now. Raises RecurrenceNotFound.
+        A worker that still declares it creates it again, starting now. Raises RecurrenceNotFound.
         """
         target, name = queue_name(queue), recurrence_name(name)
         answer = await self._store.write("delete_declared", target, lambda _: [name], call)

@@ -138,7 +138,7 @@ def schedule(when: str | Schedule, *, tz: str | None = None) -> Schedule:
     if not isinstance(when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("when", when, rule="must be a cron expression, a Cron or an Every")
     if tz is not None:
-        raise InvalidOption("tz", tz, rule="only goes with a cron expression given as text")
+        raise InvalidOption("tz", tz, rule="needs a cron expression given as text")
     return when
 
 

@@ -369,10 +369,10 @@ def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
             key, _, more = map(str.strip, word.partition(".."))
             kind = kinds.get(key + ":" * bool(more))
             if kind is None:
-                raise SpaceInvalid(name, f"{command} {word}: is no key of its header")
+                raise SpaceInvalid(name, f"{command} {word}: {word} is not a key in its header")
             reads, writing = (f"{_COMMANDS['any'][n]} {_COMMANDS[kind][n]}".split() for n in (0, 1))
             if command not in reads + writing:
-                raise SpaceInvalid(name, f"{command}: is no command for a {kind} that it may use")
+                raise SpaceInvalid(name, f"{command} is not an allowed command for a {kind}")
             writes = writes or command in writing
     return writes
 
@@ -397,4 +397,4 @@ if __name__ == "__main__":
     elif sys.argv[1] in ARGS:
         print(Scripts()[sys.argv[1]].source)  # noqa: T201 -- what it is for
     else:
-        sys.exit(f"{sys.argv[1]} is no script; there are {', '.join(ARGS)}")
+        sys.exit(f"{sys.argv[1]} is not a script; there are {', '.join(ARGS)}")

@@ -96,7 +96,7 @@ SENTINEL_PARAMETER = "sentinel_ssl"
 def _flag(query: Mapping[str, str], name: str, words: Mapping[str, bool]) -> bool:
     text = query.get(name, "true" if words is _YES else "required").lower()
     if text not in words:
-        raise ValueError(f"has a {name} that is none of {', '.join(words)}")
+        raise ValueError(f"must have one of these for {name}: {', '.join(words)}")
     return words[text]
 
 

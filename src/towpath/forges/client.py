@@ -192,7 +192,7 @@ class ForgeClient:
         try:
             return msgspec.json.decode(answer.body, type=list[dict[str, Any]])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise AnswerRefused(self.name, answer.status, "no list") from error
+            raise AnswerRefused(self.name, answer.status, "not a list") from error
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 

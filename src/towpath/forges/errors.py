@@ -16,7 +16,7 @@ from towpath.errors import InvalidInput
 
 
 class FieldInvalid(InvalidInput):
-    """A field breaks a rule. The message has both, but not the value."""
+    """A field breaks a rule. The message names the field and the rule, but not the value."""
 
     code = "field_invalid"
     remedy = "Send a value that follows the rule in the message."

@@ -37,7 +37,7 @@ def decoded(
     try:
         return decoder.decode(data)
     except RecursionError:
-        raise refusal(whole, "is nested too deep") from None
+        raise refusal(whole, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
         raise _located(error, refusal, whole) from error
     except UnicodeDecodeError:

@@ -58,7 +58,7 @@ class LedgerUnwritable(LedgerUnreachable):
     """The database can't write now: its disk is full or fails, or it is read-only."""
 
     code = "ledger_unwritable"
-    remedy = "Free disk space, or end its read-only mode. Pending writes then follow."
+    remedy = "Free disk space, or make the database writable. Pending writes then continue."
 
 
 class LedgerRefused(LedgerError):
@@ -234,7 +234,7 @@ class RecordNotDead(RecordError):
     """Only a record that is dead, cancelled or failed can be retried."""
 
     code = "record_not_dead"
-    remedy = "Wait until it ends. To run it again, create a new one."
+    remedy = "Wait until the record ends. To run the same work again, create a new record."
 
     def __init__(self, queue: str, id: str, state: str) -> None:
         super().__init__(queue, id, f"is {state}, not dead")
@@ -266,7 +266,7 @@ class SinkUnreachable(SinkError):
     """The sink takes no events now. Some may have arrived; all are sent again, in order."""
 
     code = "sink_unreachable"
-    remedy = "Check that it runs and that its address is right; events are kept until it is back."
+    remedy = "Check the sink and its address; events are kept until it is back."
     retry = RetryAdvice.LATER
 
 

@@ -203,7 +203,7 @@ _HEALTH = {
 _IN_HEADER = {"type": "apiKey", "in": "header"}
 _SCHEMES = {
     "bearer": {"type": "http", "scheme": "bearer", "description": "`Authorization: Bearer tp_…`"},
-    "plain": _IN_HEADER | {"name": "X-API-Key", "description": "The same."},
+    "plain": _IN_HEADER | {"name": "X-API-Key", "description": "The key alone: `tp_…`"},
 }
 _DELIVERY: dict[str, Any] = {
     "type": "object",

@@ -373,7 +373,7 @@ class CountsOut(Answer):
     oldest: float | None
     """Seconds that the oldest ready job has waited; null if none is ready."""
     totals: dict[str, int]
-    """What the queue has counted since it exists: submitted, completed, failed, died, …"""
+    """Totals since the queue was created: submitted, completed, failed, died, …"""
 
     @classmethod
     def of(cls, queue: str, counts: Counts) -> CountsOut:

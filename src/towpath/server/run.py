@@ -80,7 +80,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head += len(name) + len(value) + 4
         if self._head + len(self.url) > HEAD_MOST:
             self._refusal = 431
-            raise ValueError("the head is too large")
+            raise ValueError("the headers are too large")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:

@@ -74,7 +74,7 @@ class Core(Options, frozen=True, kw_only=True):
     durability: Annotated[str | None, Mark(read=_durability)] = None
     """The server's durability class, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
-    """How long a command waits for the server; workers wait for ever."""
+    """How long a command waits for the server; workers wait without a limit."""
     host: str = "127.0.0.1"
     """Address the HTTP server listens on; 0.0.0.0 = all interfaces."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
@@ -87,7 +87,7 @@ class Core(Options, frozen=True, kw_only=True):
     """The first admin key; none = `up` creates one and shows it once. For commands that call a
     server over HTTP (`agent`, `mcp`, `upload`): the key they use."""
     api_url: str = "http://127.0.0.1:8080"
-    """URL of the HTTP server that these commands call."""
+    """URL of the HTTP server that `agent`, `mcp` and `upload` call."""
     applications: tuple[str, ...] = ()
     """Third-party applications to mount: `module:name`, one or more."""
     calls: CallsOptions = CallsOptions()

@@ -177,7 +177,7 @@ def _variable(name: str, *, secret: bool) -> tuple[str, str]:
     try:
         return Path(path).read_text("utf-8").rstrip("\r\n"), f"{name}_FILE"
     except (OSError, UnicodeDecodeError) as error:
-        rule = "must name a file with text"
+        rule = "must name a text file"
         raise InvalidOption(f"{name}_FILE", path, rule=rule) from error
 
 

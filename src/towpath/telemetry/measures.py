@@ -71,7 +71,7 @@ FAILED = _counter(
 DEAD = _counter(
     "jobs_dead",
     "Jobs that this process gave up: their last attempt failed, or the handler discarded them.",
-    "Does somebody have to look at it? Alert on any increase.",
+    "Do dead jobs need attention? Alert on any increase.",
 )
 SNOOZED = _counter(
     "jobs_snoozed",
@@ -85,7 +85,7 @@ HANDED_OVER = _counter(
 )
 RELEASED = _counter(
     "jobs_released",
-    "Jobs given back unfinished, without an attempt lost.",
+    "Jobs given back unfinished; the attempt did not count.",
     "Is the grace time of a restart long enough for the handlers?",
 )
 CANCELLED = _counter(
@@ -170,15 +170,15 @@ OUTBOX_SENT = MetricSpec(
     "towpath_outbox_sent_total",
     MetricKind.COUNTER,
     _PER_SINK,
-    "Events that this process sent and the sink took.",
-    "Do events leave?",
+    "Events that this process sent and the sink accepted.",
+    "Are events sent?",
 )
 OUTBOX_REFUSED = MetricSpec(
     "towpath_outbox_refused_total",
     MetricKind.COUNTER,
     _PER_SINK,
     "Events that the sink refused for good; they were set aside.",
-    "Does somebody have to look at it? Alert on any increase.",
+    "Do refused events need attention? Alert on any increase.",
 )
 OUTBOX_EVENTS = _gauge(
     "outbox_events",

@@ -300,7 +300,7 @@ class Sessions:
             raise Refused(
                 429,
                 "too_many_of_key",
-                f"{self._each[kind]} {kind} are open with this key",
+                f"the limit of {self._each[kind]} {kind} for this key is reached",
                 remedy="Close some, or use another key.",
                 headers=_AGAIN,
             )
@@ -308,7 +308,7 @@ class Sessions:
             raise Refused(
                 503,
                 f"too_many_{kind.name.lower()}s",
-                f"{self._together[kind]} {kind} are open on this server",
+                f"the limit of {self._together[kind]} {kind} on this server is reached",
                 remedy="Close some, or start another server.",
                 headers=_AGAIN,
             )

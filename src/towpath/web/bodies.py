@@ -22,6 +22,7 @@ from towpath.web.limits import ServerLimits
 from towpath.web.problems import Refused
 
 _MB = 1024 * 1024
+_AGAIN = "Send the request again."
 
 
 # ── memory ───────────────────────────────────────────────────────────────────────────────
@@ -88,7 +89,7 @@ class Room:
         return Refused(
             503,
             *self._refusal,
-            remedy="Send it again.",
+            remedy=_AGAIN,
             headers={"Retry-After": "1", "Connection": "close"},
         )
 
@@ -161,7 +162,7 @@ class Room:
                 408,
                 "body_too_slow",
                 "the body did not arrive in time",
-                remedy="Send it again.",
+                remedy=_AGAIN,
                 headers={"Connection": "close"},
             ) from None
         finally:
@@ -207,7 +208,7 @@ class Bodies:
             if body:
                 if too_deep(body):
                     detail = f"more than {DEPTH_MOST} levels"
-                    remedy = "Flatten it, or send it as text."
+                    remedy = "Flatten the JSON, or send it as text."
                     raise Refused(400, "nested_too_deep", detail, remedy=remedy)
                 # Half a share at most: however many values it has, one request alone is let in.
                 self._room.take(mine, min(_decoded_size(body), self._share // 2))
@@ -264,11 +265,11 @@ async def pieces(request: Request, *, silence: Duration) -> AsyncGenerator[bytes
                 408,
                 "body_too_slow",
                 "no part of the body arrived in time",
-                remedy="Send it again.",
+                remedy=_AGAIN,
                 headers={"Connection": "close"},
             ) from None
         if message["type"] == "http.disconnect":
-            raise Refused(400, "body_cut", "the client disconnected", remedy="Send it again.")
+            raise Refused(400, "body_cut", "the client disconnected", remedy=_AGAIN)
         if data := message.get("body", b""):
             yield data
         if not message.get("more_body", False):
@@ -293,7 +294,7 @@ class Deliveries:
         self._room = Room(
             largest=largest,
             within=within,
-            remedy=f"Raise the setting {setting}, then redeliver it from the forge.",
+            remedy=f"Raise the setting {setting}, then redeliver the webhook from the forge.",
             together=max(together, largest),
             each=max(each, largest),
             refusal=("too_many_deliveries", "too many webhooks at once"),
@@ -332,7 +333,7 @@ def _check_type(headers: dict[bytes, bytes]) -> None:
             415,
             "unsupported_media_type",
             "the body is compressed (Content-Encoding)",
-            remedy="Send it uncompressed, without a Content-Encoding header.",
+            remedy="Send the body uncompressed, without a Content-Encoding header.",
         )
     given = headers.get(b"content-type", b"").strip()
     if _JSON_TYPE.fullmatch(given) is None:

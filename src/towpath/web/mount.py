@@ -224,7 +224,7 @@ class _Webhook:
         return Refused(
             404,
             "webhook_not_configured",
-            f"this server takes no webhooks of {self._all[0].listener.path}",
+            f"this server accepts no webhooks from {self._all[0].listener.path}",
             remedy=f"Set {' or '.join(names)} to the webhook's secret.",
         )
 

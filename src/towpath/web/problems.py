@@ -262,7 +262,7 @@ _MEANINGS = {
     403: "The key lacks the scope, or does not cover the queue.",
     404: "Not found.",
     408: "The body did not arrive in time.",
-    409: "The state does not allow it: stale token, other content under the same id, not dead, …",
+    409: "The state does not allow this: stale token, other content under the same id, not dead, …",
     410: "It existed, but is gone for good.",
     413: "Too large.",
     415: "Not JSON.",

@@ -162,7 +162,7 @@ class Followed:
                 raise Refused(
                     503,
                     "too_many_streams",
-                    f"the events of {_QUEUES_MOST} queues are followed on this server",
+                    f"the limit of {_QUEUES_MOST} followed queues on this server is reached",
                     remedy="Follow fewer queues, or start another server.",
                     headers={"Retry-After": "5"},
                 )

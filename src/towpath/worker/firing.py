@@ -179,7 +179,7 @@ class QueueFiring:
         last = known.last.get(name)
         if name in known.unreadable:
             remedy = "`towpath schedules delete --declared` frees the name"
-            reason = f"{name}: unreadable last firing; {remedy}"
+            reason = f"{name}: its last firing can't be read; {remedy}"
             self._teller.trouble("fire", self._queue, "Unreadable", reason)
             return LOOK_EVERY
         try:

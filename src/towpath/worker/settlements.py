@@ -31,7 +31,7 @@ class ChildFailed(Exception):
         super().__init__(reason)
         self.error, self.reason, self.trace = error, reason, trace
         if trace:
-            self.add_note(f"In the process:\n{trace}")
+            self.add_note(f"In the handler's process:\n{trace}")
 
 
 class ChildDiscarded(Discard):

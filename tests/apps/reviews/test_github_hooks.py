@@ -384,4 +384,4 @@ class TestAMessageThatIsNotWhatGitHubDocuments:
 
     def test_is_refused_when_it_is_nested_too_deep(self) -> None:
         deep = b'{"action":"opened","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-        assert refused(github("pull_request", deep)).rule == "is nested too deep"
+        assert refused(github("pull_request", deep)).rule == "is nested too deeply"

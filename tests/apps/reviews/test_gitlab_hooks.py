@@ -358,4 +358,4 @@ class TestAMessageThatIsNotWhatGitLabDocuments:
 
     def test_is_refused_when_it_is_nested_too_deep(self) -> None:
         deep = b'{"object_attributes":{"x":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_002
-        assert refused(gitlab("Merge Request Hook", deep)).rule == "is nested too deep"
+        assert refused(gitlab("Merge Request Hook", deep)).rule == "is nested too deeply"

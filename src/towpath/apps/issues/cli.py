@@ -248,7 +248,7 @@ async def policy(
 ) -> None:
     """Check a policy file and show what it would change.
 
-    Lists the known open issues that it would treat differently than now. Changes nothing. Exit
+    Lists the known open issues that it would treat differently from now. Changes nothing. Exit
     code 2 if the file is not a valid policy.
     """
     from towpath.apps.issues.options import IssuesOptions  # noqa: PLC0415 -- slow to import
@@ -265,7 +265,7 @@ async def policy(
     handed = sum(1 for _, after in shown if not after.withheld)
     session.out.note(
         f"the policy is valid; of {len(shown)} open issues {handed} are handed out with it,"
-        f" {len(differ)} differently than now"
+        f" {len(differ)} differently from now"
     )
 
 

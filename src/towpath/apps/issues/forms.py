@@ -295,9 +295,9 @@ class DeliveredOut(Answer):
     model_config = example(issues=["octo/repo#12"], ignored=None)
 
     issues: list[str]
-    """Ids of the issues that it changed."""
+    """Ids of the issues that the webhook changed."""
     ignored: str | None
-    """Why it changed none; null if it did."""
+    """Why the webhook changed no issue; null if it changed one."""
 
 
 class TakeAwayIn(Body):

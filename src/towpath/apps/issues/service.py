@@ -240,7 +240,7 @@ class Issues:
         issue = await self.get(repository, number)
         if issue.held:
             until = instant(issue.expires).isoformat(timespec="seconds")
-            text = f"{issue.agent} holds it until {until} unless it sends heartbeats"
+            text = f"{issue.agent} holds it until {until}, or longer if heartbeats come"
             return IssueExplanation("held", f"{text}; {issue.why}" if issue.why else text)
         if issue.withheld:
             return IssueExplanation(issue.withheld, issue.why)
@@ -253,7 +253,7 @@ class Issues:
         except JobNotFound:
             return IssueExplanation("unknown", "it is not in the queue yet; it will be added soon")
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
-            text = f"the next agent for {issue.role} in {issue.repository} gets it"
+            text = f"the next agent with the role {issue.role} for {issue.repository} gets it"
             return IssueExplanation("ready", text)
         return IssueExplanation(found.why, found.text)
 

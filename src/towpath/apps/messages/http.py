@@ -98,11 +98,11 @@ class UserQueueOut(Answer):
 
     user_id: str
     queue_length: int
-    """Number of waiting messages, without the one in process."""
+    """Number of waiting messages, without the one that is being processed."""
     is_processing: bool
-    """Whether a message of the user is in process."""
+    """Whether a message of the user is being processed."""
     current_message_id: str | None
-    """The message in process, if any."""
+    """The message that is being processed, if any."""
 
 
 class HealthOut(Answer):
@@ -114,7 +114,7 @@ class HealthOut(Answer):
     active_queues: int
     """Number of users with a waiting message."""
     messages_processing: int
-    """Number of messages in process."""
+    """Number of messages that are being processed."""
 
 
 _OWN_WORDS = {"estimated_wait", "progress", "progress_base64", "answer", "answer_base64"}
@@ -169,7 +169,7 @@ class CancelledOut(Answer):
 
 @router.post("/message", response_model=QueuedOut, responses=documented(409))
 async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
-    """Add a message to its user's queue: first in, first out, one in process at a time.
+    """Add a message to its user's queue: first in, first out, one at a time.
 
     With a `client_message_id`, sending it again is safe; other content under the same id is
     refused with 409.

@@ -275,7 +275,7 @@ def _tell_taken(session: Session, taken: TakenReview) -> None:
         session.out.object(msgspec.to_builtins(taken))
         return
     session.out.line(taken.id)
-    was = "there already" if taken.existed else "saved"
+    was = "existed before" if taken.existed else "saved"
     session.out.note(f"{was}: {taken.state}; see `towpath reviews show {taken.id}`")
 
 

@@ -272,7 +272,7 @@ class IgnoredOut(Answer):
     model_config = example(ignored="pull_request closed")
 
     ignored: str
-    """What it was."""
+    """What was delivered, and why it needs no review."""
 
 
 async def _take(reviews: Reviews, found: Hook | Ignored) -> TakenOut | IgnoredOut:
@@ -292,7 +292,7 @@ _GITHUB = WebhookListener(
     signed="GitHub's signature of the body.",
     headers={
         "X-GitHub-Event": "`pull_request` or `push`; others are ignored.",
-        "X-GitHub-Delivery": "A repeated key is the same review.",
+        "X-GitHub-Delivery": "The delivery's id; a repeated id is the same review.",
         "X-Hub-Signature-256": "Signature of the raw body, with one of `reviews.github_secrets`.",
     },
     about="Receives GitHub's webhooks: a pull request or a push is saved and reviewed later.\n\n"
@@ -310,7 +310,7 @@ _GITLAB = WebhookListener(
     signed="The webhook's secret token; or `webhook-signature`, a signature of the body.",
     headers={
         "X-Gitlab-Event": "`Merge Request Hook` or `Push Hook`; others are ignored.",
-        "Idempotency-Key": "A repeated key is the same review.",
+        "Idempotency-Key": "The delivery's id; a repeated id is the same review.",
         "X-Gitlab-Token": "One of `reviews.gitlab_secrets`; or use `webhook-signature`.",
         "webhook-signature": "Signature of the raw body, with a signing token (`whsec_…`).",
     },

@@ -38,7 +38,7 @@ class ReviewsOptions(Options, frozen=True, kw_only=True):
     reviewer_command: Command = ()
     """The reviewer as a program with arguments: a list, or text. It runs without a shell."""
     reviewer_variables: Variables = _NONE
-    """Environment variables that are passed to this program: `MODEL_API_KEY`."""
+    """Environment variables that are passed to the reviewer's program: `MODEL_API_KEY`."""
     reviewer_function: str | None = None
     """The reviewer as a Python function: `module:name`."""
     reviewer_url: Secret | None = None

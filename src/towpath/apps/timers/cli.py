@@ -361,7 +361,7 @@ def _params(given: str, *, text: bool) -> Any:
     except OSError as error:
         raise InvalidOption("params", given, rule=f"can't be read: {error.strerror}") from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        rule = "must be JSON; --text takes it as text"
+        rule = "must be JSON; --text sends it as text"
         raise InvalidOption("params", "…", rule=rule) from error
 
 

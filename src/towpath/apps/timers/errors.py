@@ -109,7 +109,7 @@ class TimerTypesFull(QueueError):
 
 
 class InstanceNotFound(TowpathError):
-    """There is no such instance: it deregistered, or sent no heartbeat for long."""
+    """There is no such instance: it deregistered, or sent no heartbeat for too long."""
 
     code = "instance_not_found"
     remedy = "Register the instance again."

@@ -89,7 +89,7 @@ _LOCATION = {"Location": {"description": "URL of the timer.", "schema": {"type":
 _EXISTED = {
     200: {
         "model": TimerOut | TimersOut,
-        "description": "It existed before; or the answer to a list.",
+        "description": "The timer existed before; or the answer to a list.",
     },
     201: {"headers": _LOCATION},
 }

@@ -18,7 +18,7 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     types: Annotated[int, Meta(ge=1, le=1000)] = 1000
     """Maximum number of timer types; a type counts once per app."""
     unused: Duration = days(1)
-    """After how long a type without timers and without anybody who serves it is deleted."""
+    """How long a type is kept while it has no timers and nobody serves it."""
     owner_keeps: Duration = minutes(5)
     """How long a type without an app stays reserved for its owner after the last heartbeat."""
     log_age: Duration = days(7)

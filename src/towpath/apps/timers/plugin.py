@@ -180,7 +180,7 @@ class Timers:
         made = worker() if isinstance(worker, type) else worker
         said = cast("TaskWorker", made).type() if is_task_worker(made) else task_type
         if said is None or task_type not in (None, said):
-            rule = 'needs its task type: @timers.worker("order.timeout"), or one method type()'
+            rule = 'needs its task type: @timers.worker("order.timeout"), or a method type()'
             raise HandlerInvalid(repr(worker), rule=rule)
         served = self._serving.get(said) or Served(self.app, TypeKey(said), self._log)
         served.add(cast("Any", made), options)

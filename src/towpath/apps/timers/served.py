@@ -63,7 +63,7 @@ class Served:
     def add(self, worker: Callable[..., Any] | TaskWorker, options: TimerKeywords) -> None:
         """One more worker. Raises HandlerInvalid."""
         if options and self._dispatch.workers and options != self._options:
-            rule = f"type {self.key} has workers with other options: they share one attempt"
+            rule = f"all workers of type {self.key} must have the same options"
             raise HandlerInvalid(getattr(worker, "__name__", repr(worker)), rule=rule)
         self._dispatch.add(worker)
         self._options = options or self._options

@@ -165,7 +165,7 @@ class Appending:
                 raise OffsetDiffers(upload_id, here, given=offset)
         plan = sized(plan, front)
         if plan.size is not None and offset + (length or 0) > plan.size:
-            raise UploadTooLarge(f"{offset + (length or 0)} bytes: it has {plan.size}", upload_id)
+            raise UploadTooLarge(f"{offset + (length or 0)} bytes of {plan.size}", upload_id)
         return Writing(self._steps, Start(upload_id, plan, front, offset, holder))
 
     async def _verified(
@@ -231,7 +231,7 @@ class Appending:
             raise UploadConflict(upload_id, f"has {upload.size} bytes, not {size}")
         _, offset = await self._front(upload_id, upload.plan)
         if offset > size:
-            raise UploadConflict(upload_id, f"{offset} bytes are here already, not {size}")
+            raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
         await self._own.ledger.write(tables.sized(upload, size))
         await self._follow_up(upload_id, await self._records.state(upload_id).size(size))
         await self._front(upload_id, plan)  # the last chunk may be whole by that

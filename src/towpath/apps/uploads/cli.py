@@ -34,7 +34,7 @@ Older = Annotated[
     typer.Option(
         "--older",
         metavar="TIME",
-        help="Delete leftovers from this age on; 0s only while nobody uploads.  [default: 1h]",
+        help="Delete leftovers of at least this age; use 0s only if nobody uploads.  [default: 1h]",
     ),
 ]
 

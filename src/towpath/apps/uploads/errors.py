@@ -123,7 +123,7 @@ class UploadGone(UploadError):
 
 
 class UploadConflict(UploadError):
-    """The state of the upload does not allow it; nothing was changed."""
+    """The state of the upload does not allow this; nothing was changed."""
 
     code = "upload_conflict"
     remedy = "Check the upload's `status`."
@@ -220,7 +220,7 @@ class LastChunkDiffers(UploadConflict):
     def __init__(self, upload: str, number: int, last: int) -> None:
         super().__init__(
             upload,
-            f"chunk {number} conflicts with chunk {last}: it can't be the last, or come after it",
+            f"chunk {number} conflicts with chunk {last}: no chunk can come after the last one",
         )
 
 

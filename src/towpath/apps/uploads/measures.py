@@ -58,7 +58,7 @@ ORPHANS = MetricSpec(
     "towpath_uploads_orphans_total",
     MetricKind.COUNTER,
     (),
-    "Multipart uploads without an upload that this process aborted in the store.",
+    "Multipart uploads in the store that belonged to no upload; this process aborted them.",
     "Do crashes leave parts behind? They cost money until they are aborted.",
 )
 ALL = (PROCESSED, QUEUED, CHUNK_LATENCY, STORE_LATENCY, COMPLETION_LATENCY, RESERVED, ORPHANS)

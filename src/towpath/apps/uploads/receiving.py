@@ -375,7 +375,7 @@ def check_number(incoming: Incoming, plan: UploadPlan) -> None:
     nothing = incoming.last and incoming.length == 0  # behind the last one there is no byte
     if number >= plan.most_chunks + nothing:
         raise UploadTooLarge(
-            f"chunk {number}: at most {plan.most_chunks} of this size",
+            f"chunk {number}: an object has at most {plan.most_chunks} chunks of this size",
             incoming.upload_id,
         )
 

@@ -69,7 +69,7 @@ class Run:
         if plan.chunk_size > PIECE:
             raise ChunkInvalid(f"{told}: send them one by one, as they are larger than 1 MiB")
         if plan.part_of(first) != plan.part_of(last):
-            raise ChunkInvalid(f"{told}: a request has chunks of one part (see `part_size`)")
+            raise ChunkInvalid(f"{told}: all chunks must belong to one part (see `part_size`)")
         if self._incoming.digest is not None:
             raise ChunkInvalid(f"{told}: Content-Digest is checked for one chunk per request")
         wanted = self._length(plan)

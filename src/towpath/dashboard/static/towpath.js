@@ -49,7 +49,7 @@ function ask(button) {
   pending = { method: data.method, path: data.path, body: data.body || "", then: data.then, done: data.done };
   if (data.picked !== undefined) {
     const ids = chosenIds();
-    if (!ids.length) return tell("Choose some jobs first.", "warn");
+    if (!ids.length) return tell("Select some jobs first.", "warn");
     pending.body = JSON.stringify({ ids });
   }
   dialog.querySelector("h2").textContent = button.textContent.trim();

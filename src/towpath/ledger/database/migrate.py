@@ -150,7 +150,7 @@ def _overreach(line: Tables, before: _Columns, after: _Columns) -> str:
     """Which tables of others a step has made, changed or removed; empty if none."""
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     strange = sorted(name for name in changed if not name.startswith(line.prefix))
-    return f"changes {', '.join(strange)}, which is not of {line.name}" if strange else ""
+    return f"changes {', '.join(strange)}, which does not belong to {line.name}" if strange else ""
 
 
 def _not_additive(before: _Columns, after: _Columns) -> str:
@@ -160,7 +160,7 @@ def _not_additive(before: _Columns, after: _Columns) -> str:
         for name in sorted({*columns, *here}):
             if name not in here or (here[name] and not columns.get(name)):
                 what = "needs a value in" if name in here else "removes"
-                return f"says that it is additive, and {what} {table}.{name}"
+                return f"is marked as additive, but {what} {table}.{name}"
     return ""
 
 

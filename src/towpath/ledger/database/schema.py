@@ -44,8 +44,10 @@ api_keys = Table(
     Column("id", String(16), primary_key=True, doc="The id of the key: public part of its secret."),
     Column("name", String(100), nullable=False, doc="Who the key is for; need not be unique."),
     Column("digest", LargeBinary(32), nullable=False, unique=True, doc="SHA-256 of the secret."),
-    Column("scopes", String(100), nullable=False, doc="submit, work, read, admin; with spaces."),
-    Column("queues", Text, nullable=False, doc="Patterns of queue names, with spaces."),
+    Column("scopes", String(100), nullable=False, doc="Scopes, such as `submit read`."),
+    Column(
+        "queues", Text, nullable=False, doc="Patterns of queue names, such as `mails* reports`."
+    ),
     Column("created_at", BigInteger, nullable=False, doc="When the key was created."),
     Column("expires_at", BigInteger, doc="When the key expires; null = never."),
     Column("revoked_at", BigInteger, doc="When the key was revoked; null = it was not."),
@@ -61,7 +63,7 @@ logins = Table(
     metadata,
     Column("digest", LargeBinary(32), primary_key=True, doc="SHA-256 of the cookie or link."),
     Column("kind", String(8), nullable=False, doc="session or link."),
-    Column("key_id", String(16), nullable=False, doc="Its API key; the login ends with it."),
+    Column("key_id", String(16), nullable=False, doc="Its API key. The login ends with the key."),
     Column("created_at", BigInteger, nullable=False, doc="When it was created."),
     Column("expires_at", BigInteger, nullable=False, doc="When it expires."),
     Index("ix_towpath_logins_expires_at", "expires_at"),
@@ -102,7 +104,7 @@ jobs = Table(
     Column("revision", String(128), doc="The revision of the subject, such as a commit."),
     Column("follows", String(128), doc="The revision before it; orders equal versions."),
     Column("attempts", Integer, nullable=False, doc="Number of attempts that have begun."),
-    Column("max_attempts", Integer, doc="Maximum number; null = as its handler or queue says."),
+    Column("max_attempts", Integer, doc="Maximum attempts; null = as its handler or queue says."),
     Column("fence", BigInteger, nullable=False, doc="The token of the latest attempt."),
     Column("last_error", Text, doc="Why the last attempt failed, or why it ended without one."),
     Column("result", LargeBinary, doc="What the handler returned."),
@@ -111,7 +113,7 @@ jobs = Table(
     Column("started_at", BigInteger, doc="When the latest attempt began."),
     Column("finished_at", BigInteger, doc="When the job ended."),
     Column("relay_at", BigInteger, doc="When the relay looks for it in Redis; null = never."),
-    Column("cancel_requested", Boolean, nullable=False, doc="Whether it was cancelled as it ran."),
+    Column("cancel_requested", Boolean, nullable=False, doc="If it was cancelled while it ran."),
     UniqueConstraint("queue", "id"),
     UniqueConstraint("queue", "job"),
     CheckConstraint(
@@ -148,7 +150,7 @@ Index(
 outbox = Table(
     "towpath_outbox",
     metadata,
-    Column("seq", _Counting, primary_key=True, doc="Number; those of one key are sent in order."),
+    Column("seq", _Counting, primary_key=True, doc="Number; gives the order of events of one key."),
     Column("sink", String(64), nullable=False, doc="The sink that it is for."),
     Column("id", String(1024), nullable=False, doc="The id of the event, the same for every sink."),
     Column("type", String(128), nullable=False, doc="The type of the event: what happened."),
@@ -157,7 +159,7 @@ outbox = Table(
     Column("data", LargeBinary, nullable=False, doc="The content of the event, as JSON."),
     Column("at", BigInteger, nullable=False, doc="When it happened."),
     Column("created_at", BigInteger, nullable=False, doc="When it was put into the outbox."),
-    Column("attempts", Integer, nullable=False, doc="Failed sends while other events got out."),
+    Column("attempts", Integer, nullable=False, doc="Sends that failed while others succeeded."),
     Column("refused_at", BigInteger, doc="When it was refused for good; null = it is pending."),
     Column("reason", Text, doc="Why it was refused."),
     # A place is never given out twice: a late courier must not delete another's row.
@@ -175,7 +177,7 @@ couriers = Table(
     metadata,
     Column("sink", String(64), primary_key=True, doc="The sink."),
     Column("holder", String(64), nullable=False, doc="The courier that sends to it."),
-    Column("expires_at", BigInteger, nullable=False, doc="When another may take over; 0 = now."),
+    Column("expires_at", BigInteger, nullable=False, doc="When another one may do so; 0 = now."),
     info={"about": "Which courier sends to which sink: one at a time."},
 )
 

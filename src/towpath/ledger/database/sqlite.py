@@ -160,7 +160,7 @@ def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
         raw = cast("sqlite3.Connection", connection.connection.dbapi_connection)
         if raw.in_transaction:
             if raw.total_changes != info[_CHANGES]:
-                raise LedgerRefused("a change wrote in the step that may only decide")
+                raise LedgerRefused("a function that may only read has written to the database")
             raw.execute("ROLLBACK")
         _when_free(raw.execute, words, busy)
         info[_CHANGES] = raw.total_changes

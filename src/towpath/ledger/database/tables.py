@@ -40,7 +40,7 @@ class Tables:
         if not _NAME.fullmatch(name):
             raise InvalidOption("tables", name, rule="must be the name of an application")
         if not _VERSION.fullmatch(version):
-            raise InvalidOption("tables", version, rule=f"version of {name}: four digits")
+            raise InvalidOption("tables", version, rule=f"{name}: a version has four digits")
         self.name, self.version, self.steps = name, version, steps
         self.prefix = prefix or f"towpath_{name.replace('-', '_')}_"
         self.metadata = MetaData(naming_convention=_CONVENTION)

@@ -38,9 +38,9 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
     sinks: Annotated[tuple[str, ...], Mark(read=_sinks)] = (REDIS,)
     """Sinks that receive events: some of redis, kafka, webhook; or none."""
     redis_stream: Annotated[str, Mark(read=_stream)] = "events"
-    """The stream in Redis: its key is `towpath:stream:` and this name."""
+    """Name of the Redis stream: its key is `towpath:stream:` and this name."""
     redis_kept: Annotated[int, Meta(ge=1, le=10_000_000)] = 100_000
-    """About how many entries this stream keeps, whether they were read or not."""
+    """About how many entries the Redis stream keeps, whether they were read or not."""
     kafka_servers: str | None = None
     """Kafka's bootstrap servers: `kafka-1:9092,kafka-2:9092`."""
     kafka_topic: str = "towpath.events"
@@ -60,7 +60,7 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
         self._check(KAFKA, "kafka_servers", self.kafka_servers)
         self._check(WEBHOOK, "webhook_url", self.webhook_url)
         if WEBHOOK in self.sinks and not self.secrets:
-            rule = "the sink webhook needs one for signing (`whsec_…`)"
+            rule = "the sink webhook needs a secret for signing (`whsec_…`)"
             raise InvalidOption("secrets", "none", rule=rule)
 
     def _check(self, sink: str, option: str, value: str | None) -> None:
@@ -69,10 +69,10 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
         With no sink at all it may stay: that is how events are switched off for a while.
         """
         if sink in self.sinks and not value:
-            rule = f"the sink {sink} needs it; or take {sink} out of outbox.sinks"
+            rule = f"the sink {sink} needs this setting: set it, or remove {sink} from outbox.sinks"
             raise InvalidOption(option, "none", rule=rule)
         if self.sinks and sink not in self.sinks and value:
-            rule = f"outbox.{option} is set: add {sink}, or leave that out"
+            rule = f"outbox.{option} is set: add {sink}, or remove outbox.{option}"
             raise InvalidOption("sinks", ",".join(self.sinks), rule=rule)
 
 

@@ -169,7 +169,7 @@ def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
     begun = transaction() if isinstance(transaction, async_scoped_session) else transaction
     if isinstance(begun, AsyncSession | AsyncConnection):
         return begun
-    rule = "must be an AsyncSession or AsyncConnection of SQLAlchemy; a Session or Connection goes"
+    rule = "must be an AsyncSession or AsyncConnection of SQLAlchemy; pass a Session or Connection"
     raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `handler.blocking.submit`")
 
 
@@ -179,7 +179,7 @@ def _begun_blocking(transaction: BlockingTransaction) -> Session | Connection:
     begun = transaction() if isinstance(transaction, scoped_session) else transaction
     if isinstance(begun, Session | Connection):
         return begun
-    rule = "must be a Session or Connection of SQLAlchemy; an AsyncSession or AsyncConnection goes"
+    rule = "must be a Session or Connection of SQLAlchemy; pass an AsyncSession or AsyncConnection"
     raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `await handler.submit`")
 
 

@@ -47,15 +47,13 @@ JobOrJobs = Annotated[
     # Of what does not fit, only what it was meant for is said.
     Discriminator(lambda body: "list" if isinstance(body, list) else "job"),
 ]
-Listed = Annotated[State, Query(description="Which jobs.")]
+Listed = Annotated[State, Query(description="The state of the jobs to list.")]
 After = Annotated[
     str | None,
     Query(max_length=2048, description="The `after` value returned with the previous page."),
 ]
 Size = Annotated[int, Query(ge=1, le=1000, description="Entries per page.")]
-_LOCATION = {
-    "Location": {"description": "URL of the job, if it is one.", "schema": {"type": "string"}}
-}
+_LOCATION = {"Location": {"description": "URL of a single job.", "schema": {"type": "string"}}}
 
 
 @router.post(
@@ -134,7 +132,7 @@ async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubm
     response_model=PlacedOut,
     responses={
         200: {"description": "It replaced a waiting job."},
-        201: {"description": "It is new.", "model": PlacedOut, "headers": _LOCATION},
+        201: {"description": "Created.", "model": PlacedOut, "headers": _LOCATION},
         **documented(404, 409),
     },
 )

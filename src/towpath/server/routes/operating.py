@@ -246,7 +246,7 @@ class ActionOut(Answer):
     seq: int
     at: datetime
     key_id: str
-    """The id of the key that did it."""
+    """The id of the key that was used."""
     key_name: str
     method: str
     path: str

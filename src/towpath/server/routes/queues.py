@@ -183,7 +183,7 @@ async def search(
     engine: TheEngine,
     _: CanRead,
     text: Annotated[str, Query(min_length=1, max_length=200, description="Text to search for.")],
-    looked: Annotated[int, Query(ge=0, le=10_000, description="`looked` of the last answer.")] = 0,
+    looked: Annotated[int, Query(ge=0, le=10_000, description="The last answer's `looked`.")] = 0,
 ) -> FoundOut:
     """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
     found = await engine.inspect.search_dead(queue, text, looked=looked)

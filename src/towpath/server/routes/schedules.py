@@ -58,11 +58,11 @@ class _When(Body):
             raise InvalidOption("cron", self.cron, rule=rule)
         if self.cron is not None:
             if self.anchor is not None:
-                raise InvalidOption("anchor", self.anchor, rule="only goes with every")
+                raise InvalidOption("anchor", self.anchor, rule="can only be used with `every`")
             return Cron(self.cron, "UTC" if self.tz is None else self.tz)
         if self.tz is not None:
             raise InvalidOption(
-                "tz", self.tz, rule="only goes with cron; an interval has no time zone"
+                "tz", self.tz, rule="can only be used with `cron`; an interval has no time zone"
             )
         return Every(self._interval(), self.anchor or instant(0))
 
@@ -272,7 +272,7 @@ async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> Pr
 @router.put(
     "/{queue}/{name}",
     response_model=ScheduleOut,
-    responses={201: {"model": ScheduleOut, "description": "It is new."}, **documented(409)},
+    responses={201: {"model": ScheduleOut, "description": "Created."}, **documented(409)},
 )
 async def put(
     queue: Queue,

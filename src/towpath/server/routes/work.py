@@ -87,7 +87,7 @@ async def complete(
 async def fail(
     queue: Queue, id: Id, body: FailIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
-    """Report a failed attempt: the job is `delayed` until the next, or `dead` after the last."""
+    """Report a failed attempt: the job is `delayed`, or `dead` after its last attempt."""
     lease = _lease(queue, id, body.token)
     call = _call(named, "fail", lease)
     if body.dead:

@@ -16,12 +16,12 @@ from towpath.testing.github.trouble import LIMIT
 
 def main() -> None:
     words = argparse.ArgumentParser(prog="python -m towpath.testing.github", description=__doc__)
-    words.add_argument("--port", type=int, default=0, help="0 = a free one")
-    words.add_argument("--limit", type=int, default=LIMIT, help="requests before it says 403")
+    words.add_argument("--port", type=int, default=0, help="port to listen on; 0 = any free one")
+    words.add_argument("--limit", type=int, default=LIMIT, help="requests before it answers 403")
     words.add_argument("--fill", action="append", default=[], metavar="OWNER/NAME=N")
     words.add_argument("--roles", type=int, default=1, help="how many roles the issues are for")
     words.add_argument("--hook", default="", help="where webhooks are sent to")
-    words.add_argument("--secret", default="", help="what they are signed with")
+    words.add_argument("--secret", default="", help="secret that signs the webhooks")
     said = words.parse_args()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT})
     github = GitHubDouble(port=said.port, limit=said.limit)

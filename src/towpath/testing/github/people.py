@@ -159,5 +159,5 @@ class People:
     def _pull(self, number: int) -> Pull:
         pull = self[number].pull
         if pull is None:
-            raise LookupError(f"#{number} is no pull request")
+            raise LookupError(f"#{number} is not a pull request")
         return pull

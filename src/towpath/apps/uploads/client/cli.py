@@ -254,6 +254,6 @@ class _Uploads:
         }
         words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
         if found.resumed == size and size:
-            words += ", was there"
+            words += ", already stored"
         with self._telling:
             self._session.out.answer(value, words)

@@ -25,7 +25,7 @@ class NotAFile(InvalidInput):
 
     code = "not_a_file"
     remedy = (
-        "Pass the files in it (`towpath upload photos/*`), or send it as one archive: "
+        "Pass the files of a directory (`towpath upload photos/*`), or send one archive: "
         "`tar -c photos | towpath upload - --name photos.tar`."
     )
 
@@ -55,7 +55,7 @@ class FileNotStored(TowpathError):
 
 
 class UploadServerAway(TowpathError):
-    """The server does not answer, or can't do it now; it keeps what was sent."""
+    """The server does not answer, or can't store files now; it keeps what was sent."""
 
     code = "upload_server_away"
     remedy = "Run the same command again: it resumes where it stopped."
@@ -69,7 +69,7 @@ class UploadServerRefused(TowpathError):
     remedy = "Follow the server's message, check its address, then run the same command again."
 
     def __init__(self, what: str, answer: ServerReply) -> None:
-        told = str(answer.body.get("detail") or f"it answered {answer.status}")
+        told = str(answer.body.get("detail") or f"the server answered {answer.status}")
         if remedy := answer.body.get("remedy"):
             told = f"{told}. {remedy}"
         super().__init__(f"{what}: {told}")

@@ -218,7 +218,7 @@ class Sending:
     def _check(self, upload: dict[str, Any]) -> None:
         if upload["final_size"] != self._size:
             found = upload["final_size"]
-            raise FileNotStored(f"{self._name}: {found} bytes are there, not {self._size}")
+            raise FileNotStored(f"{self._name}: the server stored {found} bytes, not {self._size}")
         if self._file.stat().st_size != self._size:
             raise FileChanged(self._name)
 

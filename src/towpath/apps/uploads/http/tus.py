@@ -157,7 +157,8 @@ async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) ->
     """Bytes behind those that are here. What came before a body was cut counts."""
     offset = length_of(request.headers, "Upload-Offset")
     if offset is None:
-        raise Refused(400, "offset_missing", "Upload-Offset is missing", remedy="Send it.")
+        remedy = "Send the header Upload-Offset."
+        raise Refused(400, "offset_missing", "Upload-Offset is missing", remedy=remedy)
     if request.headers.get("Content-Type") != BODY_TYPE:
         remedy = f"Send `Content-Type: {BODY_TYPE}`."
         raise Refused(
@@ -249,7 +250,7 @@ async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubm
                 405,
                 "method_not_allowed",
                 "POST only creates uploads",
-                remedy="Send PATCH, HEAD or DELETE, or name it in X-HTTP-Method-Override.",
+                remedy="Send PATCH, HEAD or DELETE, or name the method in X-HTTP-Method-Override.",
                 headers={"Allow": "OPTIONS, HEAD, PATCH, DELETE"},
             )
 

@@ -149,7 +149,7 @@ def checksum_of(headers: Mapping[str, str]) -> ExpectedDigest | None:
     except binascii.Error:
         found = b""
     if len(found) != len(ALGORITHMS[name]().digest()):
-        raise _invalid("Upload-Checksum", f"has no {name} in base64")
+        raise _invalid("Upload-Checksum", f"must be a {name} in base64")
     return ExpectedDigest(name, found, ALGORITHMS[name])
 
 

@@ -191,7 +191,7 @@ class DirectoryStore:
     def _own(self, multipart: Multipart) -> Multipart:
         """*multipart* with the whole key; its id is a name of ours."""
         if not multipart.id.isalnum() or len(multipart.id) > 64:
-            raise InvalidName("multipart upload", multipart.id, rule="must be one that was started")
+            raise InvalidName("multipart upload", multipart.id, rule="must be an id of this store")
         return multipart._replace(key=self._key(multipart.key))
 
     def _object(self, name: Name) -> Object:
@@ -228,7 +228,7 @@ class _Threads:
 
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
         if self._pool is None:
-            raise StoreUnreachable("it is not open")
+            raise StoreUnreachable("its directory is not open")
         with _told(self._root):
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 

@@ -158,7 +158,7 @@ class ChecksumDiffers(StoreError):
     """The bytes that arrived do not match the checksum; nothing was stored."""
 
     code = "checksum_differs"
-    remedy = "Send it again. If it fails again, something changes the data on the way."
+    remedy = "Send the bytes again. If this fails again, something changes the data on the way."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"object {key}: the bytes do not match the checksum")

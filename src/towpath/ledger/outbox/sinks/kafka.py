@@ -108,7 +108,7 @@ class KafkaSink:
         try:
             return Producer(self._config, logger=self._heard.logger)
         except KafkaException as error:
-            rule = f"librdkafka does not take them: {error.args[0].str()}"
+            rule = f"librdkafka refuses them: {error.args[0].str()}"
             raise InvalidOption("options", "…", rule=rule) from None
 
 

@@ -67,7 +67,7 @@ class Client:
     ) -> dict[str, Any]:
         """The answer. Raises StoreError. The time limit counts from the last bytes that left."""
         if self._client is None:
-            raise StoreUnreachable("it is not open")
+            raise StoreUnreachable("its client is not open")
         within = self._silence * (_LONGER if longer else 1)
         with told(about):
             async with asyncio.timeout(within) as limit:
