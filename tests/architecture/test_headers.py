@@ -300,6 +300,20 @@ def own_arguments(folder: Path) -> set[str]:
 
 
 @applications
+def test_a_script_of_an_application_is_called_by_the_word_of_the_glossary(folder: Path) -> None:
+    assert other_words(path.stem for path in folder.glob("*.lua")) == {}
+
+
+@applications
+def test_no_two_scripts_of_an_application_are_remembered_under_one_name(folder: Path) -> None:
+    stored = [
+        header_of(path.read_text()).fields.get("stored", [path.stem])[0].split()[0]
+        for path in folder.glob("*.lua")
+    ]
+    assert len(set(stored)) == len(stored)
+
+
+@applications
 def test_arguments_of_an_application_s_scripts_have_python_names(folder: Path) -> None:
     names, _ = own_names(folder)
     assert own_arguments(folder) - names - python_names() - OF_APPLICATIONS == set()

@@ -57,7 +57,7 @@ class TestCounting:
             assert redis.split()[:3] == ["redis", "0", "0"]
             assert webhook.split()[:3] == ["webhook", "2", "1"]
             assert "towpath outbox refused webhook" in ran.err
-            assert "webhook is not among outbox.sinks" in ran.err
+            assert "webhook is not in outbox.sinks" in ran.err
 
     def test_for_programs_has_the_same_words(self, outbox: Command) -> None:
         put(outbox, an_event("a"))

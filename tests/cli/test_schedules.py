@@ -117,7 +117,7 @@ class TestASchedule:
             (("--cron", "0 0 30 2 *"), "never fires"),
             (("--cron", "often"), "five fields"),
             (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), "time zone"),
-            (("--every", "1h", "--tz", "UTC"), "only goes with --cron"),
+            (("--every", "1h", "--tz", "UTC"), "needs --cron; an interval"),
             (("--every", "0"), "every"),
             (("--every", "200000d"), "36525 days"),
             (("--every", "1h", "--missed", "never"), "skip, once or all"),

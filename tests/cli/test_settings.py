@@ -134,7 +134,7 @@ class TestWhatIsRefused:
             ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is not a setting"),
             ("TOWPATH_LOG__FORMAT", "xml", "log.format = 'xml'"),
             ("TOWPATH_DURABILITY", "forever", "must be memory, second, disk"),
-            ("TOWPATH_PASSWORD_FILE", "/nowhere", "must name a file"),
+            ("TOWPATH_PASSWORD_FILE", "/nowhere", "must name a text file"),
         ],
     )
     def test_is_told_by_name(

@@ -89,7 +89,7 @@ class TestByHandler:
 
     def test_says_how_many_were_looked_at(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit()
-        page = found(admin, "No job that was looked at", word, by="handler")
+        page = found(admin, "None of the searched jobs", word, by="handler")
         assert "jobs, in the order they run" in page
 
 
@@ -99,7 +99,7 @@ class TestByError:
         api.bury("other", reason="ValueError")
         for by in ("", "error"):
             page = found(admin, f"{api.queue}/jobs/{word}-1", f"{word.upper()}.exam", by=by)
-            assert "whose error contains it" in page
+            assert "whose error contains this text" in page
             assert f"/ui/dead?queue={api.queue}&amp;text=" in page
             assert "ConnectionError" in page
             assert "ValueError" not in page

@@ -230,7 +230,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "garbled": ({"cron": "often"}, "five fields"),
     "zone": ({"cron": "0 3 * * *", "tz": "Mars/Crater"}, "time zone"),
     "empty zone": ({"cron": "0 3 * * *", "tz": ""}, "time zone"),
-    "zone of an interval": ({"every": 60, "tz": "UTC"}, "only goes with cron"),
+    "zone of an interval": ({"every": 60, "tz": "UTC"}, "only be used with `cron`"),
     "nought": ({"every": 0}, "must be at least 1s"),
     "negative": ({"every": -5}, "greater than or equal to 0"),
     "too often": ({"every": "1ms"}, "must be at least 1s"),

@@ -67,7 +67,7 @@ async def test_may_call_its_keys_and_arguments_what_the_engine_calls_its_own(
     assert server.ask("EXISTS", "try:{1}:verb:7", "try:{1}:state") == 2
 
 
-NO_KEY, NOT_FOR = "is no key of its header", "is no command for a"
+NO_KEY, NOT_FOR = "is not a key in its header", "is not an allowed command for a"
 FORM = "needs a name of its own, a type and a sentence"
 BROKEN = {
     "a key that is not in its header": ("EXISTS', STATE", "EXISTS', OTHER", NO_KEY),
@@ -128,6 +128,29 @@ def test_whose_name_is_no_word_is_refused(tmp_path: Path) -> None:
     (tmp_path / "put_2.lua").write_text(GOOD)
     with pytest.raises(SpaceInvalid, match="put_2"):
         Scripts().of_records(folder(tmp_path))
+
+
+def of_two_words(at: Path, more: str) -> Path:
+    text = GOOD.replace("-- put: ", "-- put_value: ").replace("-- cost ", f"{more}-- cost ")
+    folder(at, text).joinpath("put.lua").rename(at / "put_value.lua")
+    return at
+
+
+async def test_of_two_words_is_remembered_under_one(tmp_path: Path, server: EmbeddedServer) -> None:
+    """Under the one it had before it was renamed: a call of the release before is answered."""
+    at = of_two_words(tmp_path, "-- stored put               its name before\n")
+    async with Engine(server.url) as engine:
+        record, call, kept = engine.space("try", at).at("1"), Call("c", 1), "try:{1}:call:c"
+        assert await record.run("put_value", number=1, value=b"x", call=call) == 1
+        assert str(server.ask("GET", kept)).startswith("b'1 put ")
+        server.ask("SET", kept, b"1 put \x91\x07")
+        assert await record.run("put_value", number=1, value=b"x", call=call) == 7
+
+
+@pytest.mark.parametrize("line", ["", "-- stored put_it            two words again\n"])
+def test_of_two_words_needs_one_to_be_remembered_under(tmp_path: Path, line: str) -> None:
+    with pytest.raises(SpaceInvalid, match=r"put_value: .*stored"):
+        Scripts().of_records(of_two_words(tmp_path, line))
 
 
 def test_that_gives_a_key_of_another_a_type_of_its_own_is_refused(tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     if not short:
         fields, more = more, fields
     parts = [
-        f"local VERB = '{header.fields.get('stored', [name])[0].split()[0]}'",
+        f"local VERB = '{_stored(name, header)}'",
         f"local OPTIONS_FORMAT = '{packed_format()}'",
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
@@ -170,6 +170,11 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     ]
     source = _OPTION.sub(lambda match: f"options[{SCRIPTED.index(match[1]) + 1}]", "\n".join(parts))
     return Script(name, source, _digest(source))
+
+
+def _stored(name: str, header: Header) -> str:
+    """The name that calls of a script are remembered under: one word, whatever it is called."""
+    return header.fields.get("stored", [name])[0].split()[0]
 
 
 def _digest(source: str) -> str:
@@ -287,23 +292,23 @@ def _compose_record(
         *(f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()),
         *texts.values(),
     ]
-    source = "\n".join(
-        _remembered(parts, name, edit, header.fields["full"][0]) if writes else parts
-    )
+    source = "\n".join(_remembered(parts, name, header, edit) if writes else parts)
     return RecordScript(name, source, _digest(source), keys, args, writes)
 
 
-def _remembered(own: list[str], name: str, edit: Callable[[str, str], str], full: str) -> list[str]:
+def _remembered(
+    own: list[str], name: str, header: Header, edit: Callable[[str, str], str]
+) -> list[str]:
     """A script's own parts in a function: its names are not those of the memory around it.
 
     With memory full Redis refuses a script whose first write may grow it: one that works then
     first removes what never is there. An error is no answer: the call may be made again.
     """
     return [
-        f"local VERB, CALL = '{name}', string.sub(KEYS[2], 1, -6) .. 'call:'",
+        f"local VERB, CALL = '{_stored(name, header)}', string.sub(KEYS[2], 1, -6) .. 'call:'",
         edit("calls", lua_text("calls")),
         "if remembered then return remembered[1] end",
-        "redis.call('UNLINK', KEYS[2])" if full == "works" else "",
+        "redis.call('UNLINK', KEYS[2])" if header.fields["full"][0] == "works" else "",
         "local answer = (function()",
         *own,
         "end)()",
@@ -314,8 +319,10 @@ def _remembered(own: list[str], name: str, edit: Callable[[str, str], str], full
 
 def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]]:
     """The keys and the arguments of a header, each with its type."""
-    if _NAME.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
+    if _WORD.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
         raise SpaceInvalid(name, "must be named by letters a-z, in its header's first line too")
+    if _NAME.fullmatch(_stored(name, header)) is None:
+        raise SpaceInvalid(name, "a name of several words needs one word in the line `stored`")
     if missing := [field for field in _PROMISED if not header.fields.get(field)]:
         raise SpaceInvalid(name, f"its header lacks: {', '.join(missing)}")
     if header.fields["full"][0] not in {"works", "refused"}:

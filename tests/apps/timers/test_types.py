@@ -183,8 +183,8 @@ class TestRemoval:
         seen = await the(types, "t")
         clock.advance(minutes(1))
         await types.serve(None, ["t"], who="w1")
-        assert not await types.discard(seen)
-        assert not await types.discard(await the(types, "t"))
+        assert not await types.delete(seen)
+        assert not await types.delete(await the(types, "t"))
         clock.advance(minutes(1))
-        assert await types.discard(await the(types, "t"))
+        assert await types.delete(await the(types, "t"))
         assert await types.all() == []

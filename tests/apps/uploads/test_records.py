@@ -122,7 +122,7 @@ class TestAChunk:
     ) -> None:
         await fill(put, range(3))
         await records.state("u1").commit(1, 0, 0, PartEntry("e", 12))
-        await records.chunks("u1").discard(range(3))
+        await records.chunks("u1").delete(range(3))
         again = await put(1)
         assert (again.duplicate, again.received, again.turn) == (True, 3, None)
         with pytest.raises(ChunkDiffers):

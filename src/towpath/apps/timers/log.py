@@ -139,9 +139,9 @@ class FiringLog:
         firings = [msgspec.json.decode(row, type=Firing) for _, row in rows]
         return FiringPage(firings, rows[-1][0].decode() if len(rows) == size else None)
 
-    async def clear(self, key: TypeKey) -> None:
-        """Remove the log of a type."""
-        await self._record(key).run("clear")
+    async def delete(self, key: TypeKey) -> None:
+        """Delete the log of a type."""
+        await self._record(key).run("delete_log")
 
     async def flush(self) -> None:
         """Write what waits. Raises ServerError."""

@@ -228,10 +228,10 @@ class TimerService:
             await engine.queues.trim(info.queue, 1000)
             if not _is_empty(await engine.inspect.counts(info.queue)):
                 continue
-            if await self.types.discard(info):
+            if await self.types.delete(info):
                 # Who has submitted a timer meanwhile has noted the type again: nothing goes then.
                 await engine.queues.delete(info.queue)
-                await self.log.clear(info.key)
+                await self.log.delete(info.key)
                 gone += 1
         return gone
 

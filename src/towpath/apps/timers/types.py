@@ -185,11 +185,11 @@ class Types:
                 last = -1  # what was missed meanwhile is seen then
             await asyncio.sleep(LOOK_EVERY)
 
-    async def discard(self, info: TypeInfo) -> bool:
-        """Remove a type that nobody uses; False if it was used since *info* was looked at."""
+    async def delete(self, info: TypeInfo) -> bool:
+        """Delete a type that nobody uses; False if it was used since *info* was looked at."""
         self._noted.pop(info.key, None)
         answer = await self._record.run(
-            "discard",
+            "delete_type",
             app=info.key.app or "",
             name=info.key.task_type,
             key=_packed(info.key),

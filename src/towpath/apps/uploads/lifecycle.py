@@ -168,7 +168,7 @@ class Lifecycle:
             return None
         state = self.records.state(upload.upload_id)
         tails = await self.records.tails(upload.upload_id)
-        await self.records.chunks(upload.upload_id).clear(tails)
+        await self.records.chunks(upload.upload_id).delete_all(tails)
         with suppress(UploadUnknown):
             begun = (await state.chart()).fill
             await self.records.budget.release(upload.upload_id, begun)
@@ -270,7 +270,7 @@ class Lifecycle:
         tails = await self.records.tails(upload_id) if drop else []
         begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
         if drop:
-            await self.records.chunks(upload_id).clear(tails)
+            await self.records.chunks(upload_id).delete_all(tails)
             await self.records.budget.release(upload_id, begun)
         await self.tell_progress(upload_id)
 
@@ -298,7 +298,7 @@ class Lifecycle:
         state = self.records.state(upload.upload_id)
         tails = await self.records.tails(upload.upload_id)
         begun = await state.settle(upload.generation, status, drop=True)
-        await self.records.chunks(upload.upload_id).clear(tails)
+        await self.records.chunks(upload.upload_id).delete_all(tails)
         await self.records.budget.release(upload.upload_id, begun)
         await self.tell_progress(upload.upload_id)
         return gone

@@ -150,7 +150,7 @@ class Storing:
             self._own.measures.count(PROCESSED, taken.chunks)
         numbers = range(taken.first, taken.first + taken.chunks)
         # In this order: what is released may be reserved at once, so its bytes must be gone.
-        await self._records.chunks(upload.upload_id).discard(numbers, taken.tokens)
+        await self._records.chunks(upload.upload_id).delete(numbers, taken.tokens)
         await self._records.budget.release(upload.upload_id, [part])
         if last and whole is not None:
             await self._finish(upload, whole, [Part(1, whole.size, whole.etag, whole.checksum)])

@@ -311,7 +311,7 @@ class Receiving:
     async def drop(self, chunks: Chunks, *tokens: str) -> None:
         """What was staged under these *tokens* goes."""
         try:
-            await chunks.discard((), tokens)
+            await chunks.delete((), tokens)
         except ServerError:
             return  # it expires
 

@@ -167,13 +167,13 @@ class Chunks:
         found: Sequence[bytes] = await self._record.read("present", items=items) if items else ()
         return {int(found[i]): found[i + 1].decode() for i in range(0, len(found), 2)}
 
-    async def discard(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
-        """Let go of chunks, and of what is only staged."""
-        await self._record.run("discard", numbers=list(numbers), tokens=list(tokens))
+    async def delete(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
+        """Delete chunks, and what is only staged."""
+        await self._record.run("delete_chunks", numbers=list(numbers), tokens=list(tokens))
 
-    async def clear(self, tokens: Iterable[str] = ()) -> None:
-        """Let go of all chunks, and of what is staged under these *tokens*."""
-        await self._record.run("clear", tokens=list(tokens))
+    async def delete_all(self, tokens: Iterable[str] = ()) -> None:
+        """Delete all chunks, and what is staged under these *tokens*."""
+        await self._record.run("delete_all", tokens=list(tokens))
 
 
 # ── the budget ───────────────────────────────────────────────────────────────────────────

@@ -272,7 +272,7 @@ class Fork:
     async def drop(self) -> None:
         """None of it counts."""
         try:
-            await self._chunks.discard((), [self._token(number) for number in self._numbers()])
+            await self._chunks.delete((), [self._token(number) for number in self._numbers()])
         except ServerError:
             return  # it expires
 

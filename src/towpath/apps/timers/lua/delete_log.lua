@@ -1,8 +1,9 @@
--- clear: the log of a type that is gone.
+-- delete_log: the log of a type that is gone.
 --
 -- keys   log      stream   deleted
 --        bytes    string   deleted
 -- args   none
+-- stored clear            under this name its calls are remembered, as by releases before
 -- reply  ok
 -- cost   O(entries)
 -- full   works

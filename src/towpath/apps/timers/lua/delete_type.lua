@@ -1,4 +1,4 @@
--- discard: a type that nobody uses goes, unless it was used since the caller looked.
+-- delete_type: a type that nobody uses goes, unless it was used since the caller looked.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms
@@ -11,6 +11,7 @@
 --        key      text     its key
 --        queue    text     its queue
 --        seen     int      when it was last used, as the caller knows
+-- stored discard          under this name its calls are remembered, as by releases before
 -- reply  ok
 --        TYPE_USED
 -- cost   O(log n)
