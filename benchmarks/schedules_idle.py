@@ -9,7 +9,7 @@ from benchmarks.bench import Bench, Plan, bench
 from benchmarks.figure import Figure, at_most, measured
 from towpath.clock import days, steady
 from towpath.engine.schedule import Every
-from towpath.worker.recurring import Recurrences, keep_firing
+from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 _FEW = 10
 """Scripts a second, below which the beginning is over."""
@@ -43,7 +43,7 @@ async def run(plan: Plan) -> list[Figure]:
 
 async def _rates(workbench: Bench, watched: float) -> list[float]:
     """Scripts a second while nothing is due, once all queues were looked at: three looks."""
-    firing = asyncio.create_task(keep_firing(workbench.engine, Recurrences()))
+    firing = asyncio.create_task(keep_firing(workbench.engine, DeclaredSchedules()))
     found: list[float] = []
     try:
         last, now = -_FEW, 0

@@ -30,7 +30,6 @@ TowpathError
 │   ├── LaneNotParked
 │   ├── FiringTaken         another process fired the schedule first
 │   ├── NotYet              a firing before its time
-│   ├── RecurrenceNotFound  the queue knows no declared schedule of that name
 │   ├── ScheduleNotFound    the queue has no schedule of that name
 │   ├── ScheduleDeclared    the schedule is declared by code
 │   ├── ScheduleChanged     somebody changed the schedule meanwhile
@@ -476,17 +475,6 @@ class NotYet(QueueError):
         self.queue, self.name, self.upto, self.now = queue, name, upto, now
 
 
-class RecurrenceNotFound(QueueError):
-    """The queue knows no schedule of that name that code declares."""
-
-    code = "recurrence_not_found"
-    remedy = "Check the queue and the name. `towpath schedules` lists all schedules."
-
-    def __init__(self, queue: str, name: str) -> None:
-        super().__init__(f"queue {queue} knows no declared schedule {name}")
-        self.queue, self.name = queue, name
-
-
 class _OfASchedule(QueueError):
     _what: ClassVar[str]
 
@@ -675,7 +663,10 @@ if not TYPE_CHECKING:
                 found = vars(import_module(home)).get(name)
                 if isinstance(found, type) and issubclass(found, TowpathError):
                     return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise import_module("towpath.renamed").refuse(__name__, name, _RENAMED)
+
+
+_RENAMED = {"RecurrenceNotFound": "ScheduleNotFound"}
 
 
 HOMES = tuple(

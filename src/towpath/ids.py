@@ -25,7 +25,7 @@ _QUEUE = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _QUEUE_RULE = "1 to 64 of a-z, 0-9, '.', '_', '-', beginning with a letter or digit"
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _TEXT_LONGEST = 512
-_RECURRENCE_LONGEST = _SELECTOR_LONGEST = 256
+_SCHEDULE_LONGEST = _SELECTOR_LONGEST = 256
 _EVENT_LONGEST = 1024
 """Room for the names of a queue and of a job together."""
 
@@ -87,9 +87,9 @@ def channel_name(value: str) -> str:
     return _text("channel", value)
 
 
-def recurrence_name(value: str) -> str:
-    """*value* as the name of recurring work, or InvalidName. Its jobs' ids begin with it."""
-    return _text("recurrence", value, _RECURRENCE_LONGEST)
+def schedule_name(value: str) -> str:
+    """*value* as the name of a schedule, or InvalidName. Its jobs' ids begin with it."""
+    return _text("schedule", value, _SCHEDULE_LONGEST)
 
 
 def event_id(value: str) -> str:

@@ -184,11 +184,7 @@ def test_a_script_is_called_by_the_word_of_the_glossary(verb: str) -> None:
 
 def test_a_call_is_remembered_under_letters_alone() -> None:
     """So that every release can read it; a script of another name than before keeps the old."""
-    stored = {
-        verb: header(verb).fields.get("stored", [verb])[0].split()[0]
-        for verb in ARGS
-        if "calls" in pieces_of(verb)
-    }
+    stored = {verb: header(verb).stored for verb in ARGS if "calls" in pieces_of(verb)}
     assert len(set(stored.values())) == len(stored)
     assert [name for name in stored.values() if not re.fullmatch("[a-z]+", name)] == []
 
@@ -306,10 +302,7 @@ def test_a_script_of_an_application_is_called_by_the_word_of_the_glossary(folder
 
 @applications
 def test_no_two_scripts_of_an_application_are_remembered_under_one_name(folder: Path) -> None:
-    stored = [
-        header_of(path.read_text()).fields.get("stored", [path.stem])[0].split()[0]
-        for path in folder.glob("*.lua")
-    ]
+    stored = [header_of(path.read_text()).stored for path in folder.glob("*.lua")]
     assert len(set(stored)) == len(stored)
 
 

@@ -113,6 +113,7 @@ def test_looking_one_up_loads_no_application() -> None:
         ("ended", "events.ended"),
         ("known_queues", "queues.names"),
         ("fire", "schedules.fire_due"),
+        ("recurring", "schedules.of"),
     ],
 )
 def test_what_moved_to_a_part_of_the_engine_says_where_it_is(old: str, new: str) -> None:
@@ -141,6 +142,7 @@ def test_the_parts_of_an_engine_are_there_once_it_is_entered(part: str) -> None:
         ("ledger.outbox.options", "EventsOptions", "OutboxOptions"),
         ("apps.application", "Answered", "ErrorCodes"),
         ("embedded", "Connection", "ServerConnection"),
+        ("errors", "RecurrenceNotFound", "ScheduleNotFound"),
         ("telemetry.measures", "Kind", "MetricKind"),
         ("web.mount", "Listener", "WebhookListener"),
     ],

@@ -50,7 +50,7 @@ AWAITED = {
     "worker/feeding.py": "a group: the worker ends with its error",
     "worker/heartbeat.py": "the worker ends with its error",
     "worker/queues.py": "a group: the worker ends with its error",
-    "worker/recurring.py": "a group: the worker ends with its error",
+    "worker/schedules.py": "a group: the worker ends with its error",
     "worker/lifespan.py": "who enters or leaves it raises what it raises",
     "worker/middleware.py": "its attempt raises what it raises",
     "worker/places.py": "its attempt, or its future, gets what it raises; or awaited by the pool",

@@ -103,6 +103,7 @@ def test_an_old_option_of_the_worker_names_the_new_one(towpath: Command) -> None
         (Worker, "run_until_empty", "run_until_drained"),
         (Schedules, "remove", "delete"),
         (Schedules, "forget", "delete_declared"),
+        (Schedules, "recurring", "of"),
         (Outbox, "discard", "delete"),
         (Jobs, "prune", "trim"),
     ],

@@ -221,7 +221,7 @@ class TestCancelAndRetry:
 def test_without_a_database_it_says_where_one_may_be(towpath: Command) -> None:
     ran = towpath("reviews", "list")
     assert ran.code == 2
-    assert "no towpath-data is here" in ran.err
+    assert "there is no towpath-data" in ran.err
     assert "sqlite:///path/to/towpath-data/towpath.db" in ran.err
 
 

@@ -11,7 +11,7 @@ from towpath.engine.model import new_job
 
 async def plant(engine: Engine) -> None:
     """As a worker does whose app declares it."""
-    now = (await engine.schedules.recurring("reports")).now
+    now = (await engine.schedules.of("reports")).now
     await engine.submit("reports", b"1")
     await engine.schedules.fire_due(
         "reports", "nightly", [], after=None, upto=now, about="0 3 * * * UTC"
@@ -29,14 +29,14 @@ class TestWhatCodeDeclares:
         self, towpath: Command, engine: Engine
     ) -> None:
         """What was only seen so far was never fired."""
-        now = (await engine.schedules.recurring("reports")).now
+        now = (await engine.schedules.of("reports")).now
         await plant(engine)
         told = towpath("schedules", "--json").object
         coming = datetime.fromisoformat(told["next"])
         assert (coming.hour, coming.minute, told.get("last")) == (3, 0, None)
         assert timedelta(0) < coming - now <= timedelta(days=1)
-        last = (await engine.schedules.recurring("reports")).last["nightly"].at
-        later = (await engine.schedules.recurring("reports")).now
+        last = (await engine.schedules.of("reports")).last["nightly"].at
+        later = (await engine.schedules.of("reports")).now
         await engine.schedules.fire_due(
             "reports", "nightly", [new_job(b"1")], after=last, upto=later, about="every 0:00:05"
         )
@@ -51,15 +51,15 @@ class TestWhatCodeDeclares:
         told = towpath("schedules", "list", "--queue", "reports", "--json").object
         assert (told["queue"], told["name"], told["source"]) == ("reports", "nightly", "code")
         assert towpath("schedules", "delete", "reports", "nightly", "--declared").code == 0
-        assert (await engine.schedules.recurring("reports")).last == {}
+        assert (await engine.schedules.of("reports")).last == {}
 
     async def test_that_is_not_there_can_not_be_forgotten(
         self, towpath: Command, engine: Engine
     ) -> None:
         await plant(engine)
         ran = towpath("schedules", "delete", "reports", "weekly", "--declared")
-        assert ran.code == 4
-        assert "recurrence_not_found" in ran.err
+        assert ran.code == 5
+        assert "schedule_not_found" in ran.err
 
     async def test_is_neither_replaced_nor_removed(self, towpath: Command, engine: Engine) -> None:
         await plant(engine)

@@ -89,7 +89,7 @@ class TestByHandler:
 
     def test_says_how_many_were_looked_at(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit()
-        page = found(admin, "None of the searched jobs", word, by="handler")
+        page = found(admin, "No job for a handler of this name", word, by="handler")
         assert "jobs, in the order they run" in page
 
 

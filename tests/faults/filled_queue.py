@@ -21,9 +21,9 @@ QUEUE = "filled"
 TAG = f"{{{QUEUE}}}:".encode()
 WORKER = "w1"
 SELECTORS = ("octo/cat|dev", "octo/cat|review")
-RECURRING, KEPT = "nightly", "hourly"
+DECLARED, KEPT = "nightly", "hourly"
 FIRST_SEEN = ManualClock().now
-"""The recurring work's last firing, and when the queue is filled."""
+"""The declared schedule's last firing, and when the queue is filled."""
 
 
 @dataclass
@@ -84,7 +84,7 @@ async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
     await _end_some(filled)
     await _let_some_wait(filled)
     await _select(filled)
-    await filled.engine.schedules.fire_due(filled.queue, RECURRING, [], after=None, upto=FIRST_SEEN)
+    await filled.engine.schedules.fire_due(filled.queue, DECLARED, [], after=None, upto=FIRST_SEEN)
     await schedule(filled, KEPT, "", "v1")
 
 

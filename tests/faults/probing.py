@@ -23,7 +23,7 @@ READING = frozenset(
         "counts",
         "groups",
         "history",
-        "recurring",
+        "schedules",
         "scheduled",
         "search",
     }

@@ -4,9 +4,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.faults.filled_queue import (
+    DECLARED,
     FIRST_SEEN,
     KEPT,
-    RECURRING,
     SELECTORS,
     WORKER,
     FilledQueue,
@@ -81,7 +81,7 @@ async def _submit_all_kinds(filled: FilledQueue) -> None:
 async def _fire(filled: FilledQueue, jobs: list[NewJob]) -> None:
     """A repeat of the firing is refused, so each call on a filled queue is its first."""
     fire, upto = filled.engine.schedules.fire_due, FIRST_SEEN + minutes(30)
-    await fire(filled.queue, RECURRING, jobs, after=FIRST_SEEN, upto=upto)
+    await fire(filled.queue, DECLARED, jobs, after=FIRST_SEEN, upto=upto)
 
 
 async def _fire_kept(filled: FilledQueue) -> None:
@@ -225,7 +225,7 @@ CASES = [
     _case("delete_schedule", lambda filled: write(filled, "delete_schedule", [KEPT, "v1", "v2"])),
     _case(
         "delete_declared",
-        lambda filled: filled.engine.schedules.delete_declared(filled.queue, RECURRING),
+        lambda filled: filled.engine.schedules.delete_declared(filled.queue, DECLARED),
     ),
     _case(
         "configure", lambda filled: filled.engine.queues.reconfigure(filled.queue, options(SKIP))

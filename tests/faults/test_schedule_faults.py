@@ -18,10 +18,10 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, job_ref
-from towpath.engine.schedule import Every, Missed, Recurrence
+from towpath.engine.schedule import Every, Missed, NamedSchedule
 from towpath.engine.states import State
 from towpath.errors import MemoryFull, ServerError
-from towpath.worker.recurring import Recurrences, keep_firing
+from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 QUEUE, NAME = "reports", "tick"
 LIMITS = Limits(answer=seconds(1), give_up=seconds(2))
@@ -31,10 +31,10 @@ pytestmark = pytest.mark.timeout(180)
 
 @asynccontextmanager
 async def worker(
-    engine: Engine, *queues: str, work: Iterable[Recurrence] = ()
+    engine: Engine, *queues: str, work: Iterable[NamedSchedule] = ()
 ) -> AsyncGenerator[None]:
     """What a worker of *queues* does about schedules, meanwhile."""
-    task = asyncio.create_task(keep_firing(engine, Recurrences(work), queues=queues))
+    task = asyncio.create_task(keep_firing(engine, DeclaredSchedules(work), queues=queues))
     try:
         yield
         assert not task.done(), task.exception()
@@ -174,7 +174,7 @@ class TestAWatch:
         self, server: EmbeddedServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Code that declares it later is told in the log, and fires nothing under it."""
-        declared = Recurrence(name=NAME, when=Every(seconds(1)), queue=QUEUE, payload=b"code")
+        declared = NamedSchedule(name=NAME, when=Every(seconds(1)), queue=QUEUE, payload=b"code")
         async with Engine(server.url) as engine:
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)), b"stored")
             async with worker(engine, QUEUE, work=[declared]):

@@ -19,7 +19,7 @@ from towpath.engine.model import JobOptions, new_job
 from towpath.engine.schedule import Every, Missed, due
 from towpath.errors import FiringTaken, ScheduleChanged, ScheduleDeclared, ScheduleNotFound
 from towpath.ids import queue_name
-from towpath.worker.recurring import Recurrences, fire_due
+from towpath.worker.schedules import DeclaredSchedules, fire_due
 
 NAMES = ("a", "b", "c")
 DECLARED = "declared"
@@ -155,7 +155,7 @@ class ScheduleWalk:
                 kept.at = found.last
                 kept.last = (*found.firings, kept.last)[-2 if found.firings else -1]
                 self.submitted += [(_firing(name, at), kept.payload) for at in found.firings]
-        await asyncio.gather(*(fire_due(engine, Recurrences()) for engine in self.engines))
+        await asyncio.gather(*(fire_due(engine, DeclaredSchedules()) for engine in self.engines))
 
     async def be_slow(self) -> None:
         if (kept := self.kept.get(name := self.any_name())) is not None:

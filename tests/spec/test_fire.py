@@ -1,4 +1,4 @@
-"""fire: take in the jobs of a recurring work's next firings, once, whoever comes first."""
+"""fire: take in the jobs of a schedule's next firings, once, whoever comes first."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, claim_one, ids_of, run_all
 from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.engine.engine import LARGEST_BATCH, Engine
+from towpath.engine.firings import LastFiring, QueueSchedules
 from towpath.engine.model import Call, NewJob, Submitted, job_ref, new_job
 from towpath.engine.options import QueueOptions
-from towpath.engine.recur import LastFiring, RecurringWork
 from towpath.engine.states import State
 from towpath.errors import (
     FiringTaken,
@@ -22,14 +22,14 @@ from towpath.errors import (
     NotYet,
     PayloadTooLarge,
     QueueFull,
-    RecurrenceNotFound,
+    ScheduleNotFound,
 )
 
 NIGHTLY = "nightly"
 
 
 async def planted(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> datetime:
-    """Recurring work that was first seen now; an hour passes."""
+    """A schedule that was first seen now; an hour passes."""
     first = clock.now
     await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=first, about="0 3 * * *")
     clock.advance(hours(1))
@@ -37,7 +37,7 @@ async def planted(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> da
 
 
 async def last_of(engine: Engine, name: str = NIGHTLY) -> datetime:
-    return (await engine.schedules.recurring(REVIEWS)).last[name].at
+    return (await engine.schedules.of(REVIEWS)).last[name].at
 
 
 def jobs(*ids: str) -> list[NewJob]:
@@ -46,13 +46,13 @@ def jobs(*ids: str) -> list[NewJob]:
 
 class TestRecurringWork:
     async def test_is_not_there_at_first(self, engine: Engine, clock: ManualClock) -> None:
-        assert await engine.schedules.recurring(REVIEWS) == RecurringWork(clock.now, {})
+        assert await engine.schedules.of(REVIEWS) == QueueSchedules(clock.now, {})
 
     async def test_begins_where_it_was_first_seen(self, engine: Engine, clock: ManualClock) -> None:
         first = await planted(engine, clock)
-        known = await engine.schedules.recurring(REVIEWS)
+        known = await engine.schedules.of(REVIEWS)
         seen = LastFiring(first, "0 3 * * *", fired=False)
-        assert known == RecurringWork(clock.now, {NIGHTLY: seen})
+        assert known == QueueSchedules(clock.now, {NIGHTLY: seen})
         assert (await engine.inspect.counts(REVIEWS)).ready == 0
 
     async def test_begins_once(self, engine: Engine, clock: ManualClock) -> None:
@@ -66,8 +66,8 @@ class TestRecurringWork:
         await planted(engine, clock)
         await engine.schedules.fire_due(REVIEWS, "other", [], after=None, upto=clock.now)
         await engine.schedules.fire_due("reports", NIGHTLY, [], after=None, upto=clock.now)
-        assert set((await engine.schedules.recurring(REVIEWS)).last) == {NIGHTLY, "other"}
-        assert set((await engine.schedules.recurring("reports")).last) == {NIGHTLY}
+        assert set((await engine.schedules.of(REVIEWS)).last) == {NIGHTLY, "other"}
+        assert set((await engine.schedules.of("reports")).last) == {NIGHTLY}
 
     @pytest.mark.parametrize("name", ["{b}race", "a:b#c d", "jób·ß·日本", "'\"\\%s", "x" * 256])
     async def test_may_have_names_that_look_like_keys(
@@ -80,7 +80,7 @@ class TestRecurringWork:
     async def test_tells_the_servers_time_not_the_callers(self, deployment: Deployment) -> None:
         async with Engine(deployment.url) as engine:
             before = deployment.time()
-            assert (await engine.schedules.recurring(REVIEWS)).now >= before
+            assert (await engine.schedules.of(REVIEWS)).now >= before
 
 
 class TestFiring:
@@ -93,7 +93,7 @@ class TestFiring:
             REVIEWS, NIGHTLY, jobs("a", "b"), after=first, upto=upto, about="*/10 * * * *"
         )
         assert answers == [Submitted(job_ref(REVIEWS, id), State.READY) for id in ("a", "b")]
-        known = await engine.schedules.recurring(REVIEWS)
+        known = await engine.schedules.of(REVIEWS)
         assert known.last == {NIGHTLY: LastFiring(upto, "*/10 * * * *")}
         assert await run_all(engine) == ["a", "b"]
 
@@ -197,7 +197,7 @@ class TestFiring:
             waiting = asyncio.create_task(
                 engine.claim(REVIEWS, worker="anna", lease=seconds(30), wait=seconds(60))
             )
-            now = (await engine.schedules.recurring(REVIEWS)).now
+            now = (await engine.schedules.of(REVIEWS)).now
             await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=None, upto=now)
             async with asyncio.timeout(10):
                 assert ids_of(await waiting) == ["a"]
@@ -236,7 +236,7 @@ class TestDeletingADeclaredSchedule:
         await planted(engine, clock)
         assert "{reviews}:recurring" in deployment.key_names()
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
-        assert (await engine.schedules.recurring(REVIEWS)).last == {}
+        assert (await engine.schedules.of(REVIEWS)).last == {}
         assert {key for key in deployment.key_names() if ":call:" not in key} == {
             "{reviews}:meta",
             "towpath:queues",
@@ -247,11 +247,11 @@ class TestDeletingADeclaredSchedule:
         await engine.schedules.fire_due(REVIEWS, NIGHTLY, jobs("a"), after=first, upto=clock.now)
         await planted(engine, clock, "other")
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
-        assert set((await engine.schedules.recurring(REVIEWS)).last) == {"other"}
+        assert set((await engine.schedules.of(REVIEWS)).last) == {"other"}
         assert await run_all(engine) == ["a"]
 
     async def test_what_is_not_known_is_refused(self, engine: Engine) -> None:
-        with pytest.raises(RecurrenceNotFound, match=NIGHTLY):
+        with pytest.raises(ScheduleNotFound, match=NIGHTLY):
             await engine.schedules.delete_declared(REVIEWS, NIGHTLY)
 
     async def test_by_the_release_before_is_not_done_again(
@@ -262,7 +262,7 @@ class TestDeletingADeclaredSchedule:
         key = f"{{{REVIEWS}}}:call:client-7"
         deployment.ask("SET", key, b"1 forget \xa9forgotten")
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY, call=Call("client-7", 1))
-        assert set((await engine.schedules.recurring(REVIEWS)).last) == {NIGHTLY}
+        assert set((await engine.schedules.of(REVIEWS)).last) == {NIGHTLY}
         await engine.schedules.delete_declared(REVIEWS, NIGHTLY, call=Call("client-7", 2))
         assert str(deployment.ask("GET", key)).startswith("b'2 forget ")
 
@@ -289,9 +289,9 @@ class TestARefusedFiring:
 class TestBadInput:
     @pytest.mark.parametrize("name", ["", "x" * 257, "ß" * 129, "a\nb", 7, None])
     async def test_of_a_name(self, engine: Engine, clock: ManualClock, name: Any) -> None:
-        with pytest.raises(InvalidName, match="recurrence"):
+        with pytest.raises(InvalidName, match="schedule"):
             await engine.schedules.fire_due(REVIEWS, name, [], after=None, upto=clock.now)
-        with pytest.raises(InvalidName, match="recurrence"):
+        with pytest.raises(InvalidName, match="schedule"):
             await engine.schedules.delete_declared(REVIEWS, name)
 
     @pytest.mark.parametrize("upto", [0, None, "now", datetime(2026, 1, 1)])  # noqa: DTZ001 -- the very mistake

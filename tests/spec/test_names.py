@@ -72,7 +72,7 @@ QUEUE_VERBS: dict[str, Use] = {
         q, "nightly", [], after=None, upto=NEW_YEAR
     ),
     "delete_declared": lambda engine, q: engine.schedules.delete_declared(q, "nightly"),
-    "recurring": lambda engine, q: engine.schedules.recurring(q),
+    "schedules": lambda engine, q: engine.schedules.of(q),
     "schedules.set": lambda engine, q: engine.schedules.set(q, "nightly", Every(LEASE)),
     "schedules.get": lambda engine, q: engine.schedules.get(q, "nightly"),
     "list": lambda engine, q: engine.inspect.list(q, State.READY),

@@ -47,7 +47,7 @@ LOOKS: dict[str, Look] = {
     "ended": lambda engine: engine.events.ended(JOB, within=milliseconds(20)),
     "living": lambda engine: engine.workers.list(),
     "queues": lambda engine: engine.queues.list(),
-    "recurring": lambda engine: engine.schedules.recurring(NOWHERE),
+    "schedules": lambda engine: engine.schedules.of(NOWHERE),
     "schedules.get": lambda engine: engine.schedules.get(NOWHERE, "nightly"),
     "schedules.list": lambda engine: engine.schedules.list(),
     "schedules.changes": lambda engine: engine.schedules.changes(),

@@ -151,7 +151,7 @@ async def resuming(engine: Engine) -> Verb:
 
 
 async def firing(engine: Engine) -> Verb:
-    first = (await engine.schedules.recurring(REVIEWS)).now
+    first = (await engine.schedules.of(REVIEWS)).now
     await engine.schedules.fire_due(REVIEWS, "nightly", [], after=None, upto=first)
     jobs, upto = [new_job(b"x", id="a"), new_job(b"y")], first + minutes(1)
     return lambda engine, call: engine.schedules.fire_due(
@@ -160,7 +160,7 @@ async def firing(engine: Engine) -> Verb:
 
 
 async def forgetting(engine: Engine) -> Verb:
-    first = (await engine.schedules.recurring(REVIEWS)).now
+    first = (await engine.schedules.of(REVIEWS)).now
     await engine.schedules.fire_due(REVIEWS, "nightly", [], after=None, upto=first)
     return lambda engine, call: engine.schedules.delete_declared(REVIEWS, "nightly", call=call)
 

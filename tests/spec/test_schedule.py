@@ -17,7 +17,7 @@ from towpath.errors import (
     ScheduleDeclared,
     ScheduleNotFound,
 )
-from towpath.worker.recurring import Recurrences, fire_due
+from towpath.worker.schedules import DeclaredSchedules, fire_due
 
 HOURLY, NIGHTLY = "hourly", "nightly"
 INDEX = "towpath:{schedules}:index"
@@ -25,7 +25,7 @@ INDEX = "towpath:{schedules}:index"
 
 async def fired(engine: Engine) -> list[str]:
     """The ids of all jobs that firing what is due brings."""
-    await fire_due(engine, Recurrences())
+    await fire_due(engine, DeclaredSchedules())
     return sorted(await run_all(engine))
 
 
@@ -80,7 +80,7 @@ class TestASchedule:
             REVIEWS, HOURLY, Every(hours(1)), b'"x"', priority=9, headers={"handler": "a"}
         )
         clock.advance(hours(1))
-        await fire_due(engine, Recurrences())
+        await fire_due(engine, DeclaredSchedules())
         lease = await claim_one(engine)
         assert (lease.payload, lease.priority) == (b'"x"', 9)
         assert lease.headers == {"handler": "a", "scheduled": "2026-01-01T01:00:00.000Z"}
@@ -93,7 +93,7 @@ class TestASchedule:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
         clock.advance(hours(3))
         await asyncio.gather(
-            *(fire_due(caller, Recurrences()) for caller in (engine, other_engine) * 2)
+            *(fire_due(caller, DeclaredSchedules()) for caller in (engine, other_engine) * 2)
         )
         assert len(await claim(engine, 500)) == 3
 
@@ -156,7 +156,7 @@ class TestChangingASchedule:
     ) -> None:
         """Nothing is fired by a definition that was changed or removed meanwhile."""
         old = (await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))).schedule
-        last = (await engine.schedules.recurring(REVIEWS)).last[HOURLY].at
+        last = (await engine.schedules.of(REVIEWS)).last[HOURLY].at
         clock.advance(hours(1))
         how: dict[str, Any] = {"after": last, "upto": clock.now, "version": old.version}
         await engine.schedules.change(REVIEWS, HOURLY, payload=b"2")
@@ -172,7 +172,7 @@ class TestChangingASchedule:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)))
-        last = (await engine.schedules.recurring(REVIEWS)).last[HOURLY].at
+        last = (await engine.schedules.of(REVIEWS)).last[HOURLY].at
         clock.advance(hours(1))
         with pytest.raises(ScheduleChanged):
             await engine.schedules.fire_due(REVIEWS, HOURLY, [], after=last, upto=clock.now)

@@ -20,7 +20,7 @@ from towpath.errors import (
     ScheduleUnreadable,
 )
 from towpath.ids import queue_name
-from towpath.worker.recurring import Recurrences, fire_due
+from towpath.worker.schedules import DeclaredSchedules, fire_due
 
 HOURLY, NIGHTLY = "hourly", "nightly"
 INDEX = "towpath:{schedules}:index"
@@ -28,7 +28,7 @@ INDEX = "towpath:{schedules}:index"
 
 async def fired(engine: Engine) -> list[str]:
     """The ids of all jobs that firing what is due brings."""
-    await fire_due(engine, Recurrences())
+    await fire_due(engine, DeclaredSchedules())
     return sorted(await run_all(engine))
 
 
@@ -139,9 +139,9 @@ class TestTheIndex:
 class TestBadInput:
     @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", 7, None])
     async def test_of_a_name(self, engine: Engine, name: Any) -> None:
-        with pytest.raises(InvalidName, match="recurrence"):
+        with pytest.raises(InvalidName, match="schedule"):
             await engine.schedules.set(REVIEWS, name, Every(hours(1)))
-        with pytest.raises(InvalidName, match="recurrence"):
+        with pytest.raises(InvalidName, match="schedule"):
             await engine.schedules.delete(REVIEWS, name)
 
     @pytest.mark.parametrize("options", [{"id": "a"}, {"delay": hours(1)}, {"priority": 101}])

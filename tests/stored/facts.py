@@ -37,7 +37,7 @@ async def of_store(engine: Engine, jobs: Iterable[JobRef]) -> dict[str, Any]:
             },
             "recurring": {
                 name: _fields(firing)
-                for name, firing in (await engine.schedules.recurring("nightly")).last.items()
+                for name, firing in (await engine.schedules.of("nightly")).last.items()
             },
         }
     )

@@ -241,7 +241,7 @@ class TestQueues:
     async def test_schedules_are_fired_on_and_once(
         self, engine: Engine, clock: ManualClock
     ) -> None:
-        last = (await engine.schedules.recurring(NIGHTLY)).last
+        last = (await engine.schedules.of(NIGHTLY)).last
         assert (last["fired"].fired, last["seen"].fired) == (True, False)
         again = FIRED + seconds(1)
         with pytest.raises(FiringTaken):

@@ -1,4 +1,4 @@
-"""A process that fires recurring work and keeps a journal; its own clock may be wrong.
+"""A process that fires a schedule and keeps a journal; its own clock may be wrong.
 
     python -m tests.worker.firing_program <url> <queue> <name> <offset in seconds> <journal>
 
@@ -24,7 +24,7 @@ class JournalHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         line = record.msg
-        if isinstance(line, dict) and line["event"] == "recurring.fired":
+        if isinstance(line, dict) and line["event"] == "schedule.fired":
             os.write(self._file, f"{line['job']}\n".encode())
 
 
@@ -32,12 +32,12 @@ async def fire(url: str, queue: str, name: str) -> None:
     # Only now: what is imported must not have seen the right time.
     from towpath.clock import seconds  # noqa: PLC0415
     from towpath.engine.engine import Engine  # noqa: PLC0415
-    from towpath.engine.schedule import Every, Missed, Recurrence  # noqa: PLC0415
-    from towpath.worker.recurring import Recurrences, keep_firing  # noqa: PLC0415
+    from towpath.engine.schedule import Every, Missed, NamedSchedule  # noqa: PLC0415
+    from towpath.worker.schedules import DeclaredSchedules, keep_firing  # noqa: PLC0415
 
-    work = Recurrence(name=name, when=Every(seconds(1)), queue=queue, missed=Missed.ALL)
+    work = NamedSchedule(name=name, when=Every(seconds(1)), queue=queue, missed=Missed.ALL)
     async with Engine(url) as engine:
-        firing = asyncio.create_task(keep_firing(engine, Recurrences([work])))
+        firing = asyncio.create_task(keep_firing(engine, DeclaredSchedules([work])))
         await asyncio.to_thread(sys.stdin.read)
         firing.cancel()
         await asyncio.wait([firing])

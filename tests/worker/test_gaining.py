@@ -265,14 +265,14 @@ class TestLosing:
 
         doubling(app, "stays")
         async with working(app):
-            await lines.next("recurring.fired")
+            await lines.next("schedule.fired")
             app.remove(tick)
-            assert len(app.recurrences) == 0
+            assert len(app.declared_schedules) == 0
             later = doubling(app, "later")
             await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
-            seen = (await app.engine.schedules.recurring("recurring")).last
+            seen = (await app.engine.schedules.of("recurring")).last
             await (await later.submit(1, delay=seconds(1.5))).result(within=SOON)
-            assert (await app.engine.schedules.recurring("recurring")).last == seen
+            assert (await app.engine.schedules.of("recurring")).last == seen
 
     async def test_gives_back_what_a_claim_on_its_way_brings(
         self, app: Towpath, lines: LogLines

@@ -29,7 +29,7 @@ class TestHandlersOfAModule:
         app.include(mails)
         app.include(mails)  # without effect
         assert list(app.handlers) == [send, clean_up]
-        assert [recurrence.name for recurrence in app.recurrences] == ["clean_up"]
+        assert [schedule.name for schedule in app.declared_schedules] == ["clean_up"]
         async with working(app):
             assert await (await send.submit("anna")).result(within=SOON) == "to anna"
 

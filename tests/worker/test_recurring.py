@@ -1,4 +1,4 @@
-"""Recurring work: any worker fires it, each firing happens once, missed ones by the policy."""
+"""Schedules: any worker fires them, each firing happens once, missed ones by the policy."""
 
 import asyncio
 import logging
@@ -16,28 +16,28 @@ from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import HIGH, Lease
 from towpath.engine.options import QueueOptions
-from towpath.engine.schedule import Cron, Every, Missed, Recurrence
+from towpath.engine.schedule import Cron, Every, Missed, NamedSchedule
 from towpath.errors import EngineClosed, InvalidName, InvalidOption
 from towpath.testing.proxy import Faults, Proxy
 from towpath.worker.firing import LOOK_EVERY
-from towpath.worker.recurring import Recurrences, keep_firing
+from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 QUEUE = "reports"
 HOURLY = "hourly"
 
 
-def hourly(**changes: Any) -> Recurrence:
+def hourly(**changes: Any) -> NamedSchedule:
     plain: dict[str, Any] = {"name": HOURLY, "when": Every(hours(1)), "queue": QUEUE}
-    return Recurrence(**plain | changes)
+    return NamedSchedule(**plain | changes)
 
 
 @asynccontextmanager
-async def firing(engine: Engine, clock: ManualClock, *work: Recurrence) -> AsyncGenerator[None]:
+async def firing(engine: Engine, clock: ManualClock, *work: NamedSchedule) -> AsyncGenerator[None]:
     """A worker that fires *work* meanwhile; it has seen all of it when this is entered."""
-    task = asyncio.create_task(keep_firing(engine, Recurrences(work), clock=clock))
+    task = asyncio.create_task(keep_firing(engine, DeclaredSchedules(work), clock=clock))
     try:
-        for recurrence in work:
-            await reached(engine, recurrence.name)
+        for schedule in work:
+            await reached(engine, schedule.name)
         yield
         if task.done():
             await task
@@ -50,7 +50,7 @@ async def reached(engine: Engine, name: str, instant: datetime | None = None) ->
     """Wait until *name* was last fired for *instant* (None = for any)."""
 
     async def so() -> bool:
-        known = (await engine.schedules.recurring(QUEUE)).last.get(name)
+        known = (await engine.schedules.of(QUEUE)).last.get(name)
         return known is not None and (instant is None or known.at == instant)
 
     await eventually_async(so)
@@ -86,7 +86,7 @@ class TestRecurringWork:
     ) -> None:
         clock.advance(minutes(90))
         async with firing(engine, clock, hourly(missed=Missed.ALL)):
-            assert (await engine.schedules.recurring(QUEUE)).last[HOURLY].at == clock.now
+            assert (await engine.schedules.of(QUEUE)).last[HOURLY].at == clock.now
         assert await jobs_of(engine) == []
 
     async def test_is_not_fired_before_its_time(self, engine: Engine, clock: ManualClock) -> None:
@@ -95,7 +95,7 @@ class TestRecurringWork:
         async with firing(engine, clock, hourly(), sooner):
             clock.advance(hours(1) - seconds(1))
             await reached(engine, "sooner", start + minutes(40))
-            assert (await engine.schedules.recurring(QUEUE)).last[HOURLY].at == start
+            assert (await engine.schedules.of(QUEUE)).last[HOURLY].at == start
 
     async def test_makes_a_job_that_says_what_it_is_for(
         self, engine: Engine, clock: ManualClock
@@ -114,7 +114,7 @@ class TestRecurringWork:
 
     async def test_is_shown_with_its_schedule(self, engine: Engine, clock: ManualClock) -> None:
         async with firing(engine, clock, hourly(when=Cron("0 3 * * *", "Europe/Berlin"))):
-            about = (await engine.schedules.recurring(QUEUE)).last[HOURLY].about
+            about = (await engine.schedules.of(QUEUE)).last[HOURLY].about
         assert about == "0 3 * * * Europe/Berlin"
 
     async def test_goes_on_from_its_last_firing_with_another_schedule(
@@ -139,7 +139,7 @@ class TestRecurringWork:
         self, engine: Engine, clock: ManualClock
     ) -> None:
         works = [hourly(), hourly(queue="mails")]
-        task = asyncio.create_task(keep_firing(engine, Recurrences(works), clock=clock))
+        task = asyncio.create_task(keep_firing(engine, DeclaredSchedules(works), clock=clock))
         for queue in (QUEUE, "mails"):
             await eventually_async(lambda queue=queue: has_begun(engine, queue))
         clock.advance(hours(1))
@@ -151,7 +151,7 @@ class TestRecurringWork:
 
 
 async def has_begun(engine: Engine, queue: str) -> bool:
-    return bool((await engine.schedules.recurring(queue)).last)
+    return bool((await engine.schedules.of(queue)).last)
 
 
 class TestAWorkerThatWasDownOverThreeFirings:
@@ -172,9 +172,9 @@ class TestAWorkerThatWasDownOverThreeFirings:
                 clock.advance(minutes(50))
                 await reached(engine, HOURLY, start + hours(4))
         assert await fired_for(engine) == [start + hours(n) for n in (*made, 4)]
-        [line] = lines(caplog, "recurring.missed")
+        [line] = lines(caplog, "schedule.missed")
         assert (line["missed"], line["policy"]) == (3, missed)
-        assert len(lines(caplog, "recurring.fired")) == len(made) + 1
+        assert len(lines(caplog, "schedule.fired")) == len(made) + 1
 
     async def test_makes_up_for_more_than_one_step_takes(
         self, engine: Engine, clock: ManualClock
@@ -206,7 +206,7 @@ class TestManyWorkers:
                 for work in works:
                     await reached(engines[0], work.name, start + hours(n))
             submitted = (await engines[0].inspect.counts(QUEUE)).totals["submitted"]
-        told = [line["job"] for line in lines(caplog, "recurring.fired")]
+        told = [line["job"] for line in lines(caplog, "schedule.fired")]
         assert submitted == 60
         assert len(told) == len(set(told)) == 60
 
@@ -300,7 +300,9 @@ class TestAServerThatGivesNoAnswer:
         self, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         async with Engine(server.url, clock=clock) as engine:
-            task = asyncio.create_task(keep_firing(engine, Recurrences([hourly()]), clock=clock))
+            task = asyncio.create_task(
+                keep_firing(engine, DeclaredSchedules([hourly()]), clock=clock)
+            )
             await reached(engine, HOURLY)
         clock.advance(LOOK_EVERY)
         with pytest.raises(EngineClosed):
@@ -337,7 +339,7 @@ class TestBadInput:
             hourly(queue="No")
 
     def test_of_a_name_that_is_taken(self) -> None:
-        works = Recurrences([hourly(), hourly(queue="mails")])
+        works = DeclaredSchedules([hourly(), hourly(queue="mails")])
         with pytest.raises(InvalidOption, match="another schedule of queue reports"):
             works.add(hourly(when=Every(minutes(5))))
         assert len(works) == 2

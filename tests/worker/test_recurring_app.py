@@ -1,4 +1,4 @@
-"""Recurring work as an app declares it: handlers with a schedule, fired and run by a worker."""
+"""Schedules as an app declares them: handlers with a schedule, fired and run by a worker."""
 
 import asyncio
 import logging
@@ -34,7 +34,7 @@ class TestARecurringHandler:
         async with app:
 
             async def seen() -> bool:
-                return "nightly" in (await app.engine.schedules.recurring("recurring")).last
+                return "nightly" in (await app.engine.schedules.of("recurring")).last
 
             await eventually_async(seen)
             clock.advance(hours(2))
@@ -51,13 +51,13 @@ class TestARecurringHandler:
         @app.recurring("0 3 * * *", name="cleanup")
         async def other() -> None: ...
 
-        first, second = app.recurrences
+        first, second = app.declared_schedules
         assert (first.name, first.queue, first.missed) == ("pulse", "recurring", Missed.SKIP)
         assert first.options == {
             "headers": {"handler": "pulse"}, "retry": Fixed(), "max_attempts": 2,
         }  # fmt: skip
         assert (second.name, second.when) == ("cleanup", Cron("0 3 * * *"))
-        assert [recurrence.named for recurrence in (pulse, other)] == ["pulse", "cleanup"]
+        assert [handler.named for handler in (pulse, other)] == ["pulse", "cleanup"]
 
     @pytest.mark.parametrize(
         ("given", "error"),
@@ -98,7 +98,7 @@ class TestAHandlerThatRecurs:
 
         app.recur(report, Every(hours(1)), {"depth": 2}, name="hourly", priority=90)
         app.recur(report, "0 0 * * SUN", {"depth": 9}, tz="Asia/Tokyo", missed=Missed.ALL)
-        hourly, weekly = app.recurrences
+        hourly, weekly = app.declared_schedules
         assert (hourly.name, hourly.payload) == ("hourly", b'{"depth":2}')
         assert hourly.options == {"priority": 90}
         assert (weekly.name, weekly.queue, weekly.missed) == ("report", "reports", Missed.ALL)
@@ -136,6 +136,6 @@ async def test_a_worker_fires_for_its_own_queues_only(
             return (await app.engine.inspect.counts("mine")).totals["completed"] > 0
 
         await eventually_async(fired)
-        assert (await app.engine.schedules.recurring("theirs")).last == {}
+        assert (await app.engine.schedules.of("theirs")).last == {}
     worker.stop()
     assert await running == 0

@@ -1,4 +1,4 @@
-"""Recurring work in real processes: two at once with wrong clocks, one of them killed."""
+"""Schedules in real processes: two at once with wrong clocks, one of them killed."""
 
 import subprocess
 import sys
@@ -64,7 +64,7 @@ async def test_each_firing_happens_once_and_none_is_left_out(
     # The kill may have come between a firing and its line, so the store is asked what there is.
     async with Engine(server.url) as engine:
         page = await engine.inspect.list(QUEUE, State.READY, size=1000)
-        last = (await engine.schedules.recurring(QUEUE)).last[NAME].at
+        last = (await engine.schedules.of(QUEUE)).last[NAME].at
     submitted = [instant_of(job.id) for job in page.jobs]
     assert len(ids) == len(set(ids))
     assert set(instants) <= set(submitted)

@@ -46,7 +46,7 @@ from towpath.worker.context import NO_STATE
 from towpath.worker.lifespan import Lifespan, MakeState
 from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.recorded import AtWork, Recorder
-from towpath.worker.recurring import fire_due, keep_firing
+from towpath.worker.schedules import fire_due, keep_firing
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -129,12 +129,12 @@ class Towpath(Handlers):
                 raise HandlerInvalid("handlers", rule=rule)
             for handler in group.handlers:
                 self._require_new(handler)
-            for recurrence in group.recurrences:
-                self.recurrences.require_new(recurrence)
+            for schedule in group.declared_schedules:
+                self.declared_schedules.require_new(schedule)
             for handler in group.handlers:
                 self.keep(handler)
-            for recurrence in group.recurrences:
-                self.recurrences.add(recurrence)
+            for schedule in group.declared_schedules:
+                self.declared_schedules.add(schedule)
             group.included_in = self
             self._included.append(group)
 
@@ -193,7 +193,7 @@ class Towpath(Handlers):
             )
             raise InvalidOption("queue", queue, rule=rule)
 
-    # ── recurring work ───────────────────────────────────────────────────────────────────
+    # ── schedules ────────────────────────────────────────────────────────────────────────
 
     @property
     def schedules(self) -> Schedules:
@@ -204,11 +204,13 @@ class Towpath(Handlers):
 
     async def keep_firing(self, queues: Container[str], log: Log) -> None:
         """Internal: fire the schedules of *queues* that code declares, until cancelled."""
-        await keep_firing(self.engine, self.recurrences, queues=queues, clock=self._clock, log=log)
+        await keep_firing(
+            self.engine, self.declared_schedules, queues=queues, clock=self._clock, log=log
+        )
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:
         """Internal: fire the schedules of *queues* that code declares and that are due now."""
-        await fire_due(self.engine, self.recurrences, queues=queues, log=log)
+        await fire_due(self.engine, self.declared_schedules, queues=queues, log=log)
 
     # ── the way to the server ────────────────────────────────────────────────────────────
 

@@ -12,10 +12,10 @@ from towpath.app.submitting import AppHandler
 from towpath.clock import DurationLike
 from towpath.engine.model import JobOptions
 from towpath.engine.retry import RetryPolicy
-from towpath.engine.schedule import Missed, Recurrence, Schedule, ScheduleOptions, schedule
+from towpath.engine.schedule import Missed, NamedSchedule, Schedule, ScheduleOptions, schedule
 from towpath.errors import HandlerInvalid
 from towpath.worker.handler import HandlerOptions
-from towpath.worker.recurring import Recurrences
+from towpath.worker.schedules import DeclaredSchedules
 
 if TYPE_CHECKING:
     from towpath.app.app import Towpath
@@ -55,7 +55,7 @@ class Handlers:
         self._followers: list[Callable[[], None]] = []
         self.included_in: Towpath | None = None
         """The app that has them, once one has."""
-        self.recurrences = Recurrences()
+        self.declared_schedules = DeclaredSchedules()
 
     @property
     def handlers(self) -> Sequence[AppHandler[Any, Any, Any]]:
@@ -115,7 +115,7 @@ class Handlers:
         key = (handler.queue, handler.named)
         if self._handlers.get(key) is handler:
             del self._handlers[key]
-            self.recurrences.remove(*key)
+            self.declared_schedules.remove(*key)
             self._tell_followers()
 
     def forget(self, handler: AppHandler[Any, Any, Any]) -> None:
@@ -170,7 +170,7 @@ class Handlers:
         *,
         name: str | None = ...,
         **options: Unpack[ScheduleOptions],
-    ) -> Recurrence: ...
+    ) -> NamedSchedule: ...
     @overload
     def recur(
         self,
@@ -180,7 +180,7 @@ class Handlers:
         *,
         name: str | None = ...,
         **options: Unpack[ScheduleOptions],
-    ) -> Recurrence: ...
+    ) -> NamedSchedule: ...
     @overload
     def recur(
         self,
@@ -190,7 +190,7 @@ class Handlers:
         *,
         name: str | None = ...,
         **options: Unpack[ScheduleOptions],
-    ) -> Recurrence: ...
+    ) -> NamedSchedule: ...
     def recur(
         self,
         handler: AppHandler[Any, Any, Any],
@@ -201,7 +201,7 @@ class Handlers:
         tz: str | None = None,
         missed: Missed = Missed.ONCE,
         **options: Unpack[JobOptions],
-    ) -> Recurrence:
+    ) -> NamedSchedule:
         """Submit *payload* to *handler* on a schedule. Any worker fires it; each firing is one job.
 
         `app.recur(review, Every(hours(1)), Review(...), name="hourly")`. *when*, *tz* and *missed*
@@ -209,7 +209,7 @@ class Handlers:
         those of the jobs. Raises InvalidOption, InvalidName, PayloadInvalid.
         """
         called = handler.name if name is None else name
-        recurrence = handler.recurrence(called, schedule(when, tz=tz), payload, missed, options)
+        named = handler.named_schedule(called, schedule(when, tz=tz), payload, missed, options)
         if self.included_in is not None:
-            self.included_in.recurrences.add(recurrence)
-        return self.recurrences.add(recurrence)
+            self.included_in.declared_schedules.add(named)
+        return self.declared_schedules.add(named)

@@ -20,7 +20,7 @@ from towpath.engine.model import (
     new_job,
     with_own_attempts,
 )
-from towpath.engine.schedule import Missed, Recurrence, Schedule, ScheduleOptions, schedule
+from towpath.engine.schedule import Missed, NamedSchedule, Schedule, ScheduleOptions, schedule
 from towpath.engine.schedules import SetSchedule
 from towpath.errors import HandlerInvalid, InvalidOption, JobDiffers, TowpathError
 from towpath.telemetry import traces
@@ -323,17 +323,17 @@ class AppHandler(Handler[T, R, C]):
         queue and servers fire it, from within a second on. `app.schedules` lists and changes
         schedules. Raises what `schedules.set` raises, and PayloadInvalid.
         """
-        work = self.recurrence(name, schedule(when, tz=tz), payload, missed, options)
+        work = self.named_schedule(name, schedule(when, tz=tz), payload, missed, options)
         schedules = self.connection.engine.schedules
         return await schedules.set(
             work.queue, work.name, work.when, work.payload, missed=work.missed, **work.options
         )
 
-    def recurrence(
+    def named_schedule(
         self, name: str, when: Schedule, payload: T, missed: Missed, options: JobOptions
-    ) -> Recurrence:
+    ) -> NamedSchedule:
         """Internal: a schedule for this handler. Raises PayloadInvalid."""
-        return Recurrence(
+        return NamedSchedule(
             name=name,
             when=when,
             queue=self.queue,

@@ -217,7 +217,7 @@ REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
     "LANE_NOT_PARKED",
     "FIRING_TAKEN",
     "NOT_YET",
-    "RECURRENCE_NOT_FOUND",
+    "SCHEDULE_NOT_FOUND",
     "SCHEDULE_CHANGED",
     "SCHEDULE_DECLARED",
     "SCHEDULES_FULL",

@@ -34,7 +34,7 @@ _MOVED = {
     " known_options largest_payload pause resume anchor promote reap trim",
     "inspect": "job state position lane explain lanes_waiting list search_dead counts",
     "events": "follow listen ended",
-    "schedules": "recurring fire_once",
+    "schedules": "fire_once",
 }
 _RENAMED = {name: f"{part}.{name}" for part, names in _MOVED.items() for name in names.split()} | {
     "remove": "queues.delete",
@@ -42,6 +42,7 @@ _RENAMED = {name: f"{part}.{name}" for part, names in _MOVED.items() for name in
     "newest_event": "events.newest",
     "require_events": "events.require",
     "fire": "schedules.fire_due",
+    "recurring": "schedules.of",
     "forget": "schedules.delete_declared",
     "living": "workers",
 }

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple, cast
 import msgspec
 
 from towpath.clock import instant, milliseconds
+from towpath.engine.firings import LastFiring, QueueSchedules, last_firing
 from towpath.engine.model import FIELDS, JobOptions
-from towpath.engine.recur import LastFiring, RecurringWork, last_firing
-from towpath.engine.schedule import Cron, Every, Missed, Recurrence, Schedule, described
+from towpath.engine.schedule import Cron, Every, Missed, NamedSchedule, Schedule, described
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import QueueName
 
 
 class ScheduleSource(StrEnum):
-    """Who says when recurring work falls due."""
+    """Who says when a schedule falls due."""
 
     CODE = "code"
     """The app that declares it."""
@@ -68,7 +68,7 @@ class SchedulePlan(
     """Of the payload, in bytes."""
 
     @classmethod
-    def of(cls, work: Recurrence, *, paused: bool) -> SchedulePlan:
+    def of(cls, work: NamedSchedule, *, paused: bool) -> SchedulePlan:
         options = {
             name: _text(FIELDS[name].kind.kept(name, value))
             for name, value in work.options.items()
@@ -80,10 +80,10 @@ class SchedulePlan(
         every, anchor = work.when.interval // _MS, (work.when.anchor - instant(0)) // _MS
         return msgspec.structs.replace(plan, every=every, anchor=anchor)
 
-    def work(self, queue: str, name: str, payload: bytes = b"") -> Recurrence:
+    def work(self, queue: str, name: str, payload: bytes = b"") -> NamedSchedule:
         """What is to be fired. Raises InvalidOption, InvalidName."""
         every = Every(milliseconds(self.every), instant(self.anchor)) if self.every else None
-        return Recurrence(
+        return NamedSchedule(
             name=name,
             queue=queue,
             when=every or Cron(self.cron, self.tz),
@@ -114,7 +114,7 @@ class Stored(NamedTuple):
     """A schedule that is kept in its queue, ready to be fired."""
 
     version: str
-    work: Recurrence | None
+    work: NamedSchedule | None
     """Without its payload: the store has that. None = this release can't read it."""
     paused: bool = False
     size: int = 0
@@ -131,7 +131,7 @@ def stored(queue: str, name: str, value: bytes, payload: bytes = b"") -> Stored:
 
 
 def seen_firing(value: bytes | None) -> LastFiring | None:
-    """How far a recurring work has got; None if this release can't read it, or nothing is known."""
+    """How far a schedule has got; None if this release can't read it, or nothing is known."""
     try:
         return last_firing(value) if value else None
     except (ValueError, OverflowError):
@@ -144,7 +144,7 @@ def schedule_info(
     plan: bytes | None,
     seen: LastFiring | None,
     payload: bytes | None,
-) -> tuple[ScheduleInfo, Recurrence | None]:
+) -> tuple[ScheduleInfo, NamedSchedule | None]:
     """What is known of one name, and what is to be fired if it is kept here and can be read."""
     about = seen.about if seen else ""
     last, at = (seen.last, seen.at) if seen else (None, None)
@@ -185,7 +185,7 @@ def _next(when: Schedule | None, at: datetime | None) -> datetime | None:
     return next(when.after(at), None) if when and at else None
 
 
-def all_schedules(queue: QueueName, look: RecurringWork) -> list[ScheduleInfo]:
+def all_schedules(queue: QueueName, look: QueueSchedules) -> list[ScheduleInfo]:
     """All that one look at a queue gave, by name."""
     names = sorted({*look.last, *look.plans, *look.unreadable})
     return [

@@ -21,7 +21,7 @@ from cronsim import CronSim, CronSimError
 from towpath.clock import DurationField, duration, instant, instant_ms, minutes, seconds
 from towpath.engine.model import JobOptions, NewJob, new_job
 from towpath.errors import InvalidOption
-from towpath.ids import queue_name, recurrence_name
+from towpath.ids import queue_name, schedule_name
 
 MOST_AT_ONCE = 1000
 """Firings that are looked at in one round; if more are due, another round follows."""
@@ -170,14 +170,14 @@ class ScheduleOptions(JobOptions, total=False):
     missed: Missed
 
 
-class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
+class NamedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be submitted again and again: under a name, by a schedule, into a queue.
 
     All is checked when it is made: raises InvalidName, InvalidOption.
     """
 
     name: str
-    """Tells it from the other recurring work of its queue, also after a restart."""
+    """Tells it from the other schedules of its queue, also after a restart."""
     when: Schedule
     queue: str
     payload: bytes = b"null"
@@ -186,7 +186,7 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
     missed: Missed = Missed.ONCE
 
     def __post_init__(self) -> None:
-        recurrence_name(self.name)
+        schedule_name(self.name)
         queue_name(self.queue)
         if not isinstance(self.when, Schedule):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("when", self.when, rule="must be a Cron or an Every")
@@ -207,12 +207,12 @@ class Recurrence(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What is to be done about a recurring work now."""
+    """What is to be done about a schedule now."""
 
     firings: tuple[datetime, ...]
     """The instants to submit a job for, in order."""
     last: datetime
-    """Where the work has got to with them."""
+    """Where the schedule has got to with them."""
     missed: int
     """How many firings nobody was there for, whatever becomes of them."""
 

@@ -21,6 +21,7 @@ import msgspec
 
 from towpath.clock import instant
 from towpath.engine.check import check_size, whole
+from towpath.engine.firings import ScheduleFirings
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, JobOptions, Submitted
 from towpath.engine.options import QueueOptions
@@ -32,8 +33,7 @@ from towpath.engine.plans import (
     schedule_info,
     seen_firing,
 )
-from towpath.engine.recur import Recurring
-from towpath.engine.schedule import Missed, Recurrence, Schedule
+from towpath.engine.schedule import Missed, NamedSchedule, Schedule
 from towpath.engine.space import SpaceRecord
 from towpath.engine.store import Store
 from towpath.errors import (
@@ -47,7 +47,7 @@ from towpath.errors import (
     ServerUnreachable,
     TowpathError,
 )
-from towpath.ids import QueueName, new_job_id, queue_name, recurrence_name
+from towpath.ids import QueueName, new_job_id, queue_name, schedule_name
 from towpath.renamed import methods
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
@@ -95,13 +95,13 @@ class _Found(NamedTuple):
     """One name of a queue, as it was a moment ago."""
 
     info: ScheduleInfo | None
-    work: Recurrence | None
+    work: NamedSchedule | None
     plan: bytes
     payload: bytes
     now: datetime
 
 
-class Schedules(Recurring):
+class Schedules(ScheduleFirings):
     """Schedules stored at run time, and those that code declares: `engine.schedules`."""
 
     def __init__(
@@ -111,7 +111,9 @@ class Schedules(Recurring):
         self._index, self._queues = index, queues
 
     if not TYPE_CHECKING:
-        __getattr__ = methods("Schedules", {"remove": "delete", "forget": "delete_declared"})
+        __getattr__ = methods(
+            "Schedules", {"remove": "delete", "forget": "delete_declared", "recurring": "of"}
+        )
 
     async def set(
         self,
@@ -131,14 +133,14 @@ class Schedules(Recurring):
         ScheduleUnreadable, SchedulesFull, MemoryFull, PayloadTooLarge, InvalidOption, InvalidName;
         then nothing has changed.
         """
-        work = Recurrence(
+        work = NamedSchedule(
             name=name, queue=queue, when=when, payload=payload, options=options, missed=missed
         )
 
-        def decide(found: _Found) -> tuple[Recurrence, bool]:
+        def decide(found: _Found) -> tuple[NamedSchedule, bool]:
             return work, paused
 
-        return await self._put(queue_name(queue), recurrence_name(name), decide, make=True)
+        return await self._put(queue_name(queue), schedule_name(name), decide, make=True)
 
     async def change(
         self,
@@ -157,11 +159,11 @@ class Schedules(Recurring):
         and ScheduleNotFound.
         """
 
-        def decide(found: _Found) -> tuple[Recurrence, bool]:
-            info, before = cast("ScheduleInfo", found.info), cast("Recurrence", found.work)
+        def decide(found: _Found) -> tuple[NamedSchedule, bool]:
+            info, before = cast("ScheduleInfo", found.info), cast("NamedSchedule", found.work)
             both = {**before.options, **options}
             kept = {name: value for name, value in both.items() if value is not None}
-            changed = Recurrence(
+            changed = NamedSchedule(
                 name=before.name,
                 queue=before.queue,
                 when=when or before.when,
@@ -171,7 +173,7 @@ class Schedules(Recurring):
             )
             return changed, info.paused if paused is None else paused
 
-        return (await self._put(queue_name(queue), recurrence_name(name), decide)).schedule
+        return (await self._put(queue_name(queue), schedule_name(name), decide)).schedule
 
     async def pause(self, queue: str, name: str) -> ScheduleInfo:
         """Do not fire the schedule until `resume`. Raises ScheduleNotFound, ScheduleDeclared."""
@@ -187,7 +189,7 @@ class Schedules(Recurring):
         Raises ScheduleNotFound, and ScheduleDeclared if code declares it; for that use
         `delete_declared`.
         """
-        target, name = queue_name(queue), recurrence_name(name)
+        target, name = queue_name(queue), schedule_name(name)
         for _ in range(_CHANGES_MOST):
             info = (await self._find(target, name)).info
             if info is None:
@@ -207,7 +209,7 @@ class Schedules(Recurring):
         A paused schedule can be fired, too. The id of the job is `<name>!<random>`, or *id*. Raises
         ScheduleNotFound, ScheduleDeclared, ScheduleUnreadable, QueueFull, MemoryFull.
         """
-        target, name = queue_name(queue), recurrence_name(name)
+        target, name = queue_name(queue), schedule_name(name)
         for _ in range(_CHANGES_MOST):
             found = await self._find(target, name)
             info, work = _own(target, name, found)
@@ -220,7 +222,7 @@ class Schedules(Recurring):
 
     async def get(self, queue: str, name: str) -> ScheduleInfo:
         """A schedule, stored or declared. Raises ScheduleNotFound. One round trip."""
-        target, name = queue_name(queue), recurrence_name(name)
+        target, name = queue_name(queue), schedule_name(name)
         info = (await self._find(target, name)).info
         if info is None:
             raise ScheduleNotFound(target, name)
@@ -241,7 +243,7 @@ class Schedules(Recurring):
         found: list[ScheduleInfo] = []
         for at in range(0, len(names), _AT_ONCE):
             part = names[at : at + _AT_ONCE]
-            looks = await asyncio.gather(*map(self.recurring, part))
+            looks = await asyncio.gather(*map(self.of, part))
             for queue, look in zip(part, looks, strict=True):
                 found += [
                     schedule
@@ -295,7 +297,7 @@ class Schedules(Recurring):
         self,
         queue: QueueName,
         name: str,
-        decide: Callable[[_Found], tuple[Recurrence, bool]],
+        decide: Callable[[_Found], tuple[NamedSchedule, bool]],
         *,
         make: bool = False,
     ) -> SetSchedule:
@@ -371,7 +373,7 @@ class Schedules(Recurring):
             return
 
 
-def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, Recurrence]:
+def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, NamedSchedule]:
     """A schedule that was made at run time. Raises why it is none."""
     if found.info is None:
         raise ScheduleNotFound(queue, name)

@@ -40,7 +40,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs", "version"),
         "delete_declared": ("name",),
-        "recurring": ("clock", "known"),
+        "schedules": ("clock", "known"),
         "schedule": ("name", "over", "version", "about", "plan", "payload", "anew", "most"),
         "delete_schedule": ("name", "over", "version"),
         "scheduled": ("clock", "name"),
@@ -65,6 +65,8 @@ class Header(msgspec.Struct, frozen=True):
     title: str
     fields: dict[str, list[str]]
     """keys, args, reply, moves, cost, full, short, stored, uses, runs: the lines of each."""
+    stored: str
+    """What its calls are remembered under: one word."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -86,7 +88,8 @@ def header_of(text: str) -> Header:
         if word:
             current = fields.setdefault(word, [])
         current.append(rest)
-    return Header(lines[0].strip(), fields)
+    stored = fields.get("stored", lines)[0].split()[0].rstrip(":")
+    return Header(lines[0].strip(), fields, stored)
 
 
 @cache
@@ -157,7 +160,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     if not short:
         fields, more = more, fields
     parts = [
-        f"local VERB = '{_stored(name, header)}'",
+        f"local VERB = '{header.stored}'",
         f"local OPTIONS_FORMAT = '{packed_format()}'",
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
@@ -172,23 +175,14 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     return Script(name, source, _digest(source))
 
 
-def _stored(name: str, header: Header) -> str:
-    """The name that calls of a script are remembered under: one word, whatever it is called."""
-    return header.fields.get("stored", [name])[0].split()[0]
-
-
 def _digest(source: str) -> str:
     return hashlib.sha1(source.encode(), usedforsecurity=False).hexdigest()
-
-
-def _unchanged(_name: str, text: str) -> str:
-    return text
 
 
 class Scripts(dict[str, Script]):
     """All scripts, by name. *edit* may change the text of each piece: how tests plant faults."""
 
-    def __init__(self, edit: Callable[[str, str], str] = _unchanged) -> None:
+    def __init__(self, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
         super().__init__({name: _compose(name, edit) for name in ARGS})
         self._edit = edit
 
@@ -292,20 +286,18 @@ def _compose_record(
         *(f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()),
         *texts.values(),
     ]
-    source = "\n".join(_remembered(parts, name, header, edit) if writes else parts)
+    source = "\n".join(_remembered(parts, header, edit) if writes else parts)
     return RecordScript(name, source, _digest(source), keys, args, writes)
 
 
-def _remembered(
-    own: list[str], name: str, header: Header, edit: Callable[[str, str], str]
-) -> list[str]:
+def _remembered(own: list[str], header: Header, edit: Callable[[str, str], str]) -> list[str]:
     """A script's own parts in a function: its names are not those of the memory around it.
 
     With memory full Redis refuses a script whose first write may grow it: one that works then
     first removes what never is there. An error is no answer: the call may be made again.
     """
     return [
-        f"local VERB, CALL = '{_stored(name, header)}', string.sub(KEYS[2], 1, -6) .. 'call:'",
+        f"local VERB, CALL = '{header.stored}', string.sub(KEYS[2], 1, -6) .. 'call:'",
         edit("calls", lua_text("calls")),
         "if remembered then return remembered[1] end",
         "redis.call('UNLINK', KEYS[2])" if header.fields["full"][0] == "works" else "",
@@ -321,7 +313,7 @@ def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]
     """The keys and the arguments of a header, each with its type."""
     if _WORD.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
         raise SpaceInvalid(name, "must be named by letters a-z, in its header's first line too")
-    if _NAME.fullmatch(_stored(name, header)) is None:
+    if _NAME.fullmatch(header.stored) is None:
         raise SpaceInvalid(name, "a name of several words needs one word in the line `stored`")
     if missing := [field for field in _PROMISED if not header.fields.get(field)]:
         raise SpaceInvalid(name, f"its header lacks: {', '.join(missing)}")

@@ -46,7 +46,7 @@ from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 from towpath.web.tools import PATH as TOOLS
 from towpath.web.tools import ToolsPath
-from towpath.worker.recurring import Recurrences, keep_firing
+from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 
 class Parts(msgspec.Struct, frozen=True, kw_only=True):
@@ -174,7 +174,7 @@ async def _firing(engine: Callable[[], Engine], log: Log, metrics: Metrics) -> A
     """Fire the schedules of all queues while the body runs: also of those without any worker."""
 
     async def fire() -> None:
-        await keep_firing(engine(), Recurrences(), log=log, metrics=metrics)
+        await keep_firing(engine(), DeclaredSchedules(), log=log, metrics=metrics)
 
     firing = Background("firing of schedules", fire, log=log).start()
     try:

@@ -78,7 +78,7 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "queues": "The names of the queues.",
         "ran": "Seconds from the handler's start to its end.",
         "reason": "The reason, as text; cut at 1,000 characters.",
-        "recurring": "The name of the schedule.",
+        "schedule": "The name of the schedule.",
         "released": "How many jobs were given back unfinished.",
         "repository": "A repository: its owner and name.",
         "request": "Method and path of a request, without its body.",
@@ -414,7 +414,7 @@ OUTBOX_UNREADABLE = LogEvent(
     WARNING,
 )
 
-# ── queues, duties, recurring work ───────────────────────────────────────────────────────
+# ── queues, duties, schedules ────────────────────────────────────────────────────────────
 
 QUEUE_CONFIGURED = LogEvent(
     "queue.configured",
@@ -460,15 +460,15 @@ RECORD_UNWRITTEN = LogEvent(
     ("job", "queue", "attempt", "error", "reason"),
     WARNING,
 )
-RECURRING_FIRED = LogEvent(
-    "recurring.fired",
+SCHEDULE_FIRED = LogEvent(
+    "schedule.fired",
     "A schedule was due, and this process submitted its job.",
-    ("recurring", "queue", "job", "due", "late"),
+    ("schedule", "queue", "job", "due", "late"),
 )
-RECURRING_MISSED = LogEvent(
-    "recurring.missed",
+SCHEDULE_MISSED = LogEvent(
+    "schedule.missed",
     "Firings were missed because no process ran; the policy says what was done.",
-    ("recurring", "queue", "missed", "policy"),
+    ("schedule", "queue", "missed", "policy"),
     WARNING,
 )
 

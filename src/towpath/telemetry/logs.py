@@ -28,7 +28,7 @@ LONGEST = 1_000
 _LONGEST_BLOCK = 20_000
 _BLOCKS = {"exception", "stack"}
 
-NAMES = frozenset({"job", "queue", "queues", "handler", "worker", "recurring"})
+NAMES = frozenset({"job", "queue", "queues", "handler", "worker", "schedule"})
 """Fields that are names: they may look like `user:word@place`, and people search for them."""
 
 _HIDDEN = "***"

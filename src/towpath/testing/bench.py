@@ -48,7 +48,7 @@ from towpath.testing.errors import NotDrained
 from towpath.testing.process import WorkerProcess
 from towpath.worker.middleware import Middleware
 from towpath.worker.options import DEFAULTS
-from towpath.worker.recurring import fire_due
+from towpath.worker.schedules import fire_due
 from towpath.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -88,7 +88,7 @@ async def running(
         watched = partial(WatchedEngine, notes)
         stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
         await stack.enter_async_context(app)
-        await fire_due(app.engine, app.recurrences)  # recurring work begins now
+        await fire_due(app.engine, app.declared_schedules)  # they begin now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
 
 
@@ -163,7 +163,7 @@ class Bench:
         )
         try:
             async with asyncio.timeout(limit.total_seconds()):
-                await fire_due(self.app.engine, self.app.recurrences)
+                await fire_due(self.app.engine, self.app.declared_schedules)
                 await self._queue_records()
                 await worker.drain()
                 while await self._queue_records():

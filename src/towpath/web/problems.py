@@ -35,7 +35,6 @@ STATUSES: dict[type[TowpathError], int] = {
     errors.PayloadTooLarge: 413,
     errors.InvalidInput: 422,
     errors.JobNotFound: 404,
-    errors.RecurrenceNotFound: 404,
     errors.ScheduleNotFound: 404,
     errors.JobError: 409,
     errors.LeaseError: 409,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 from towpath.clock import ZERO, Clock, Duration, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
+from towpath.engine.firings import QueueSchedules
 from towpath.engine.plans import Stored, stored
-from towpath.engine.recur import RecurringWork
-from towpath.engine.schedule import Recurrence, due
+from towpath.engine.schedule import NamedSchedule, due
 from towpath.errors import (
     EngineClosed,
     FiringTaken,
@@ -24,7 +24,7 @@ from towpath.errors import (
     TowpathError,
 )
 from towpath.ids import QueueName
-from towpath.telemetry.events import DUTY_FAILED, RECURRING_FIRED, RECURRING_MISSED
+from towpath.telemetry.events import DUTY_FAILED, SCHEDULE_FIRED, SCHEDULE_MISSED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
@@ -41,7 +41,7 @@ _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 class _Work(NamedTuple):
     """What may fall due, whoever says when."""
 
-    what: Recurrence
+    what: NamedSchedule
     version: str = ""
     """Of the schedule that the store keeps."""
     size: int = 0
@@ -54,24 +54,24 @@ class Teller:
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self._log, self._metrics = log, metrics
 
-    def fired(self, work: Recurrence, firings: Sequence[datetime], now: datetime) -> None:
+    def fired(self, work: NamedSchedule, firings: Sequence[datetime], now: datetime) -> None:
         self._metrics.schedules(work.queue).fired.inc(len(firings))
         for at in firings:
             self._log.emit(
-                RECURRING_FIRED,
-                recurring=work.name,
+                SCHEDULE_FIRED,
+                schedule=work.name,
                 queue=work.queue,
                 job=work.job(at).id,
                 due=at,
                 late=now - at,
             )
 
-    def missed(self, work: Recurrence, missed: int) -> None:
+    def missed(self, work: NamedSchedule, missed: int) -> None:
         if missed:
             self._metrics.schedules(work.queue).missed.inc(missed)
             self._log.emit(
-                RECURRING_MISSED,
-                recurring=work.name,
+                SCHEDULE_MISSED,
+                schedule=work.name,
                 queue=work.queue,
                 missed=missed,
                 policy=work.missed,
@@ -85,13 +85,13 @@ class Teller:
 
 
 class QueueFiring:
-    """The recurring work of one queue."""
+    """The schedules of one queue."""
 
     def __init__(
-        self, engine: Engine, queue: QueueName, recurrences: Sequence[Recurrence], teller: Teller
+        self, engine: Engine, queue: QueueName, schedules: Sequence[NamedSchedule], teller: Teller
     ) -> None:
         self._engine, self._queue, self._teller = engine, queue, teller
-        self._declared: Sequence[Recurrence] = recurrences
+        self._declared: Sequence[NamedSchedule] = schedules
         self._stored: dict[str, Stored] = {}
         self._change = ""
         self._refused = ""
@@ -101,10 +101,10 @@ class QueueFiring:
         self._nap: asyncio.Timeout | None = None
         self._woken = False
 
-    def declare(self, recurrences: Sequence[Recurrence]) -> None:
+    def declare(self, schedules: Sequence[NamedSchedule]) -> None:
         """What code has for this queue now."""
-        if self._declared != recurrences:
-            self._declared = recurrences
+        if self._declared != schedules:
+            self._declared = schedules
             self.wake()
 
     def wake(self) -> None:
@@ -142,7 +142,7 @@ class QueueFiring:
 
     async def _look(self) -> Duration:
         """Fire what is due; how long until the next look."""
-        known = await self._engine.schedules.recurring(self._queue, known=self._change)
+        known = await self._engine.schedules.of(self._queue, known=self._change)
         if known.change != self._change:
             self._change = known.change
             self._stored = {
@@ -158,13 +158,13 @@ class QueueFiring:
 
     def _work(self) -> list[_Work]:
         found: list[_Work] = []
-        for recurrence in self._declared:
-            if recurrence.name in self._stored:
-                name = recurrence.name
+        for declared in self._declared:
+            if declared.name in self._stored:
+                name = declared.name
                 reason = f"{name}: a stored schedule has that name; rename one of them"
                 self._teller.trouble("fire", self._queue, "NameTaken", reason)
             else:
-                found.append(_Work(recurrence))
+                found.append(_Work(declared))
         for name, schedule in self._stored.items():
             if schedule.work is None:
                 reason = f"{name}: this release can't read its schedule"
@@ -173,7 +173,7 @@ class QueueFiring:
                 found.append(_Work(schedule.work, schedule.version, schedule.size))
         return found
 
-    async def _see_to(self, work: _Work, known: RecurringWork) -> Duration:
+    async def _see_to(self, work: _Work, known: QueueSchedules) -> Duration:
         """How long until something is to be done about *work*, ZERO after something was."""
         name = work.what.name
         last = known.last.get(name)
@@ -203,16 +203,16 @@ class QueueFiring:
         return ZERO
 
     def _wait(self, work: _Work, last: datetime, now: datetime) -> Duration:
-        recurrence, version = work.what, work.version
-        cached = self._next.get(recurrence.name)
+        schedule, version = work.what, work.version
+        cached = self._next.get(schedule.name)
         if cached is None or cached[:2] != (version, last):
-            coming = next(recurrence.when.after(last), None)
-            cached = self._next[recurrence.name] = (version, last, coming)
+            coming = next(schedule.when.after(last), None)
+            cached = self._next[schedule.name] = (version, last, coming)
         return LOOK_EVERY if cached[2] is None else max(cached[2] - now, ZERO)
 
     async def _fire_due(self, work: _Work, last: datetime, now: datetime) -> None:
-        recurrence = work.what
-        found = due(recurrence.when, last, now, recurrence.missed)
+        schedule = work.what
+        found = due(schedule.when, last, now, schedule.missed)
         rest, most = found.firings, _most(work)
         while rest:
             part = rest[:most]
@@ -223,23 +223,23 @@ class QueueFiring:
                     raise
                 most = len(part) // 2  # there may be room for some of them
             else:
-                self._teller.fired(recurrence, part, now)
+                self._teller.fired(schedule, part, now)
                 last, rest = part[-1], rest[most:]
         if last != found.last:
             await self._fire(work, [], after=last, upto=found.last)
-        self._teller.missed(recurrence, found.missed)
+        self._teller.missed(schedule, found.missed)
 
     async def _fire(
         self, work: _Work, firings: Sequence[datetime], *, after: datetime | None, upto: datetime
     ) -> None:
-        recurrence = work.what
+        schedule = work.what
         await self._engine.schedules.fire_due(
             self._queue,
-            recurrence.name,
-            [recurrence.job(at) for at in firings],
+            schedule.name,
+            [schedule.job(at) for at in firings],
             after=after,
             upto=upto,
-            about=str(recurrence.when),
+            about=str(schedule.when),
             version=work.version,
         )
 

@@ -180,7 +180,7 @@ class Registry(Protocol):
         ...
 
     async def keep_firing(self, queues: Container[str], log: Log) -> None:
-        """Fire the recurring work of *queues*, as these are at the time, until cancelled."""
+        """Fire the schedules of *queues*, as these are at the time, until cancelled."""
         ...
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:

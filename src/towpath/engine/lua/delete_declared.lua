@@ -4,7 +4,7 @@
 -- args   name     text
 -- stored forget            under this name its calls are remembered, as by releases before
 -- reply  deleted
---        RECURRENCE_NOT_FOUND
+--        SCHEDULE_NOT_FOUND
 -- moves  none
 -- cost   O(1)
 -- full   works
@@ -14,7 +14,7 @@
 local function delete_declared(name)
   if remembered then return remembered end
   local stored = redis.call('HGET', RECURRING, name)
-  local answer = stored and 'deleted' or { 'RECURRENCE_NOT_FOUND' }
+  local answer = stored and 'deleted' or { 'SCHEDULE_NOT_FOUND' }
   redis.call('HDEL', RECURRING, name)  -- also if it is not there: a first write that can't grow
   remember(answer)
   return answer

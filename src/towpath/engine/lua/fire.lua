@@ -1,4 +1,4 @@
--- fire: take in the jobs of a recurring work's next firings, once, whoever comes first.
+-- fire: take in the jobs of a schedule's next firings, once, whoever comes first.
 --
 -- keys   recurring hash    name -> its last firing in ms, and its schedule in words
 --        schedules hash    name -> version and definition of a schedule that is kept here

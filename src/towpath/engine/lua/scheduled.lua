@@ -1,4 +1,4 @@
--- scheduled: all that a queue knows of one recurring work, and what time it is.
+-- scheduled: all that a queue knows of one schedule, and what time it is.
 --
 -- keys   schedules hash    name -> its version and definition
 --        loads    hash     name -> the payload of its jobs

@@ -44,10 +44,8 @@ api_keys = Table(
     Column("id", String(16), primary_key=True, doc="The id of the key: public part of its secret."),
     Column("name", String(100), nullable=False, doc="Who the key is for; need not be unique."),
     Column("digest", LargeBinary(32), nullable=False, unique=True, doc="SHA-256 of the secret."),
-    Column("scopes", String(100), nullable=False, doc="Scopes, such as `submit read`."),
-    Column(
-        "queues", Text, nullable=False, doc="Patterns of queue names, such as `mails* reports`."
-    ),
+    Column("scopes", String(100), nullable=False, doc="What the key may do: `submit read`."),
+    Column("queues", Text, nullable=False, doc="Patterns of queue names: `mails* reports`."),
     Column("created_at", BigInteger, nullable=False, doc="When the key was created."),
     Column("expires_at", BigInteger, doc="When the key expires; null = never."),
     Column("revoked_at", BigInteger, doc="When the key was revoked; null = it was not."),
@@ -177,7 +175,7 @@ couriers = Table(
     metadata,
     Column("sink", String(64), primary_key=True, doc="The sink."),
     Column("holder", String(64), nullable=False, doc="The courier that sends to it."),
-    Column("expires_at", BigInteger, nullable=False, doc="When another one may do so; 0 = now."),
+    Column("expires_at", BigInteger, nullable=False, doc="When another may take over; 0 = now."),
     info={"about": "Which courier sends to which sink: one at a time."},
 )
 

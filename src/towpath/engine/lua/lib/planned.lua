@@ -1,4 +1,4 @@
--- planned: what a queue knows of one recurring work: how far it has got, and its schedule if it is
+-- planned: what a queue knows of one schedule: how far it has got, and what it says if it is
 -- kept here. Schedules that code declares are the workers' own knowledge.
 
 -- The version of the schedule that is kept; '' = none is.

@@ -1,4 +1,4 @@
--- recurring: the recurring work of a queue, and what time it is.
+-- schedules: those of a queue with their last firings, and what time it is.
 --
 -- keys   recurring hash    name -> its last firing and its schedule
 --        schedules hash    name -> version and definition of a schedule that is kept here

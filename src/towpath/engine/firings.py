@@ -26,12 +26,12 @@ from towpath.errors import (
     NotYet,
     PayloadTooLarge,
     QueueFull,
-    RecurrenceNotFound,
     ScheduleChanged,
+    ScheduleNotFound,
     ScriptDefect,
     TowpathError,
 )
-from towpath.ids import QueueName, queue_name, recurrence_name
+from towpath.ids import QueueName, queue_name, schedule_name
 
 LONGEST_ABOUT = 512
 _NOT_YET_FIRED = ", not fired yet"
@@ -58,8 +58,8 @@ class LastFiring(msgspec.Struct, frozen=True):
         return (self.fired_for or self.at) if self.fired else None
 
 
-class RecurringWork(msgspec.Struct, frozen=True):
-    """The recurring work of a queue at one moment."""
+class QueueSchedules(msgspec.Struct, frozen=True):
+    """The schedules of a queue at one moment."""
 
     now: datetime
     """The server's clock at that moment: what decides whether a firing is due."""
@@ -73,19 +73,19 @@ class RecurringWork(msgspec.Struct, frozen=True):
     """Those, by name: version and definition. None where no other change came than was known."""
 
 
-class Recurring:
+class ScheduleFirings:
     """The methods of `engine.schedules` for processes that fire schedules."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def recurring(self, queue: str, *, known: str = "") -> RecurringWork:
+    async def of(self, queue: str, *, known: str = "") -> QueueSchedules:
         """Internal: the schedules of *queue* with their last firings, and the server's time. One
         round trip.
 
         Stored schedules are included, unless their last change is the *known* one.
         """
-        answer = await self._store.read("recurring", queue_name(queue), known)
+        answer = await self._store.read("schedules", queue_name(queue), known)
         flat, now, change, plans = answer
         last: dict[str, LastFiring] = {}
         unreadable: set[str] = set()
@@ -98,7 +98,7 @@ class Recurring:
             name.decode(errors="replace"): plan
             for name, plan in zip(plans[::2], plans[1::2], strict=True)
         }
-        return RecurringWork(instant(now), last, frozenset(unreadable), change.decode(), kept)
+        return QueueSchedules(instant(now), last, frozenset(unreadable), change.decode(), kept)
 
     async def fire_due(
         self,
@@ -126,7 +126,7 @@ class Recurring:
         last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
         if upto_ms <= last_ms:
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
-        item = [recurrence_name(name), last_ms, upto_ms, _about(about), list(jobs), version]
+        item = [schedule_name(name), last_ms, upto_ms, _about(about), list(jobs), version]
         return await self._fire(queue, item, call)
 
     async def fire_once(
@@ -135,7 +135,7 @@ class Recurring:
         """Internal: submit one more job of the schedule that *queue* stores under *name*; its last
         firing does not change. Raises ScheduleChanged, QueueFull, MemoryFull. One round trip.
         """
-        [answer] = await self._fire(queue, [recurrence_name(name), 0, 0, "", [job], version], call)
+        [answer] = await self._fire(queue, [schedule_name(name), 0, 0, "", [job], version], call)
         return answer
 
     async def _fire(self, queue: str, item: list[Any], call: Call | None) -> list[Submitted]:
@@ -157,12 +157,12 @@ class Recurring:
     async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
         """Delete what *queue* knows of a schedule that code declares. Its jobs stay.
 
-        A worker that still declares it creates it again, starting now. Raises RecurrenceNotFound.
+        A worker that still declares it creates it again, starting now. Raises ScheduleNotFound.
         """
-        target, name = queue_name(queue), recurrence_name(name)
+        target, name = queue_name(queue), schedule_name(name)
         answer = await self._store.write("delete_declared", target, lambda _: [name], call)
         if answer not in (b"deleted", b"forgotten"):  # the latter by a release before this one
-            raise RecurrenceNotFound(target, name)
+            raise ScheduleNotFound(target, name)
 
 
 def last_firing(value: bytes) -> LastFiring:

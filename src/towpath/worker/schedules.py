@@ -14,7 +14,7 @@ from datetime import datetime
 
 from towpath.clock import Clock, ServerClock, instant, steady
 from towpath.engine.engine import Engine
-from towpath.engine.schedule import Recurrence
+from towpath.engine.schedule import NamedSchedule
 from towpath.engine.schedules import IndexEntry
 from towpath.errors import EngineClosed, InvalidOption, ServerError
 from towpath.ids import QueueName, queue_name
@@ -40,61 +40,61 @@ class _EveryQueue:
 EVERY_QUEUE: Container[str] = _EveryQueue()
 
 
-class Recurrences:
-    """The recurring work of an application, each name once per queue."""
+class DeclaredSchedules:
+    """The schedules that code declares, each name once per queue."""
 
-    def __init__(self, recurrences: Iterable[Recurrence] = ()) -> None:
-        self._all: dict[tuple[str, str], Recurrence] = {}
-        for recurrence in recurrences:
-            self.add(recurrence)
+    def __init__(self, schedules: Iterable[NamedSchedule] = ()) -> None:
+        self._all: dict[tuple[str, str], NamedSchedule] = {}
+        for schedule in schedules:
+            self.add(schedule)
 
-    def add(self, recurrence: Recurrence) -> Recurrence:
-        """Raises InvalidOption if its queue has recurring work of that name."""
-        self.require_new(recurrence)
-        self._all[recurrence.queue, recurrence.name] = recurrence
-        return recurrence
+    def add(self, schedule: NamedSchedule) -> NamedSchedule:
+        """Raises InvalidOption if its queue has a schedule of that name."""
+        self.require_new(schedule)
+        self._all[schedule.queue, schedule.name] = schedule
+        return schedule
 
-    def require_new(self, recurrence: Recurrence) -> None:
-        """Raises InvalidOption if its queue has recurring work of that name."""
-        if (recurrence.queue, recurrence.name) in self._all:
-            rule = f"is the name of another schedule of queue {recurrence.queue}"
-            raise InvalidOption("name", recurrence.name, rule=rule)
+    def require_new(self, schedule: NamedSchedule) -> None:
+        """Raises InvalidOption if its queue has a schedule of that name."""
+        if (schedule.queue, schedule.name) in self._all:
+            rule = f"is the name of another schedule of queue {schedule.queue}"
+            raise InvalidOption("name", schedule.name, rule=rule)
 
     def remove(self, queue: str, handler: str | None) -> None:
         """Forget those that submit to that handler of *queue*."""
-        for key, recurrence in list(self._all.items()):
-            headers: Mapping[str, str] = recurrence.options.get("headers") or {}
-            if recurrence.queue == queue and headers.get("handler") == handler:
+        for key, schedule in list(self._all.items()):
+            headers: Mapping[str, str] = schedule.options.get("headers") or {}
+            if schedule.queue == queue and headers.get("handler") == handler:
                 del self._all[key]
 
-    def __iter__(self) -> Iterator[Recurrence]:
+    def __iter__(self) -> Iterator[NamedSchedule]:
         return iter(self._all.values())
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def by_queue(self, queues: Container[str] = EVERY_QUEUE) -> dict[QueueName, list[Recurrence]]:
-        found: dict[QueueName, list[Recurrence]] = {}
-        for recurrence in self:
-            if recurrence.queue in queues:
-                found.setdefault(queue_name(recurrence.queue), []).append(recurrence)
+    def by_queue(self, queues: Container[str]) -> dict[QueueName, list[NamedSchedule]]:
+        found: dict[QueueName, list[NamedSchedule]] = {}
+        for schedule in self:
+            if schedule.queue in queues:
+                found.setdefault(queue_name(schedule.queue), []).append(schedule)
         return found
 
 
 async def keep_firing(
     engine: Engine,
-    recurrences: Recurrences,
+    schedules: DeclaredSchedules,
     *,
     queues: Container[str] = EVERY_QUEUE,
     clock: Clock | None = None,
     log: Log | None = None,
     metrics: Metrics | None = None,
 ) -> None:
-    """Fire *recurrences*, and the schedules that the store keeps, when they fall due by the
-    server's clock: those of *queues*, until cancelled.
+    """Fire *schedules*, and those that the store keeps, when they fall due by the server's clock:
+    those of *queues*, until cancelled.
 
-    Any number of processes may do so with the same ones. Work that was never seen begins now:
-    nothing is fired for the past. What is added, to *recurrences*, *queues* or the store, is fired
+    Any number of processes may do so with the same ones. A schedule that was never seen begins now:
+    nothing is fired for the past. What is added, to *schedules*, *queues* or the store, is fired
     within a second. A server that gives no answer is asked again; raises EngineClosed. Two round
     trips per queue and firing; while nothing is due one each second for all queues together, and
     one per queue every LOOK_EVERY, or LOOK_AGAIN.
@@ -104,7 +104,7 @@ async def keep_firing(
         async with asyncio.TaskGroup() as group:
             watch = _Watch(
                 engine,
-                recurrences,
+                schedules,
                 queues,
                 group=group,
                 clock=clock or ServerClock(),
@@ -120,7 +120,7 @@ async def keep_firing(
 
 async def fire_due(
     engine: Engine,
-    recurrences: Recurrences,
+    schedules: DeclaredSchedules,
     *,
     queues: Container[str] = EVERY_QUEUE,
     log: Log | None = None,
@@ -128,7 +128,7 @@ async def fire_due(
     """Fire what is due now by the server's clock, as `keep_firing` does. Raises ServerError, once
     all queues were seen to.
     """
-    declared = recurrences.by_queue(queues)
+    declared = schedules.by_queue(queues)
     kept = (await engine.schedules.changes()).queues or {}
     names = declared.keys() | {queue for queue in kept if queue in queues}
     teller = Teller(log or Log(), Metrics())
@@ -147,14 +147,14 @@ class _Watch:
     def __init__(
         self,
         engine: Engine,
-        recurrences: Recurrences,
+        schedules: DeclaredSchedules,
         queues: Container[str],
         *,
         group: asyncio.TaskGroup,
         clock: Clock,
         teller: Teller,
     ) -> None:
-        self._engine, self._recurrences, self._queues = engine, recurrences, queues
+        self._engine, self._schedules, self._queues = engine, schedules, queues
         self._group, self._clock, self._teller = group, clock, teller
         self._firing: dict[QueueName, tuple[QueueFiring, asyncio.Task[None]]] = {}
         self._last, self._kept = "", dict[QueueName, IndexEntry]()
@@ -195,7 +195,7 @@ class _Watch:
 
     def _serve(self) -> None:
         """A task for each queue that has something to fire, and none for the others."""
-        declared = self._recurrences.by_queue(self._queues)
+        declared = self._schedules.by_queue(self._queues)
         wanted = declared.keys() | {queue for queue in self._kept if queue in self._queues}
         for queue in self._firing.keys() - wanted:
             self._firing.pop(queue)[1].cancel()
