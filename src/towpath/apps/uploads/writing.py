@@ -56,7 +56,7 @@ class Steps:
             last = number + 1 == plan.total_chunks
             await self._own.tell_chunk(upload_id, number, last=last)
         else:
-            await self.chunks(upload_id).discard((), [token])
+            await self.chunks(upload_id).delete((), [token])
         if put.turn is not None:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
@@ -105,7 +105,7 @@ class Steps:
         """
         front = await self._records.state(writing.upload_id).front()
         if (front.generation, front.chunk) != (writing.front.generation, writing.number):
-            await self.chunks(writing.upload_id).discard((), [writing.token(writing.number)])
+            await self.chunks(writing.upload_id).delete((), [writing.token(writing.number)])
             raise ChunkLost(writing.upload_id, f"chunk {writing.number}")
 
     async def append(self, upload_id: str, token: str, offset: int, piece: memoryview) -> None:
