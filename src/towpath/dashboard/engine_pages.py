@@ -18,7 +18,7 @@ from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
 from towpath.engine.findings import Finding, Grade, findings
-from towpath.engine.history import summed
+from towpath.engine.history import History, summed
 from towpath.engine.inspect import ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
@@ -63,30 +63,26 @@ def pulse_of(request: Request) -> Pulse:
 async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Response:
     """All queues, how durable the store is, and what its checks found."""
     pulse, engine = pulse_of(request), request.app.state.engine
-    snapshot = await pulse.now()
-    seen = snapshot.seen_by(key)
-    whole = "*" in key.queues
-    found = (
-        await pulse.shared("doctor", lambda: _examined(engine), lasts=_EXAMINED_EVERY)
-        if whole
-        else []
+    # Side by side: whoever opens the first one waits for the slowest of the three, not for each.
+    snapshot, known, found = await asyncio.gather(
+        pulse.now(), pulse.histories(), _findings(pulse, engine, key)
     )
+    seen = snapshot.seen_by(key)
     return page.show(
         "overview.html",
         queues=seen,
         rates=snapshot.rates,
-        past=await _past(pulse, seen),
-        findings=[finding for finding in found if finding.verdict is not Grade.OK],
-        facts=_facts(engine) if whole else None,
+        past=await _past(pulse, known, seen),
+        findings=found,
+        facts=_facts(engine) if _sees_all(key) else None,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
     )
 
 
-async def _past(pulse: Pulse, seen: Collection[str]) -> Charts | None:
+async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str]) -> Charts | None:
     """The last hour of those queues together; None while that is being read."""
-    known = await pulse.histories()
     names = tuple(name for name in known if name in seen)
 
     async def drawn() -> Charts | None:
@@ -104,6 +100,18 @@ def _facts(engine: Engine) -> ServerFacts | None:
     with suppress(TowpathError):
         return engine.facts
     return None
+
+
+def _sees_all(key: KeyInfo) -> bool:
+    return "*" in key.queues
+
+
+async def _findings(pulse: Pulse, engine: Engine, key: KeyInfo) -> list[Finding]:
+    """What the checks object to: of the whole store, so for those who see all of it."""
+    if not _sees_all(key):
+        return []
+    found = await pulse.shared("doctor", lambda: _examined(engine), lasts=_EXAMINED_EVERY)
+    return [finding for finding in found if finding.verdict is not Grade.OK]
 
 
 async def _examined(engine: Engine) -> list[Finding]:

@@ -17,7 +17,8 @@ from redis.exceptions import (
 
 from towpath.clock import Duration, steady, wall_ms
 from towpath.engine.connect import Line, open_link
-from towpath.engine.script import ARGS, Scripts
+from towpath.engine.lifetime import shipped_scripts
+from towpath.engine.script import ARGS
 from towpath.engine.space import BESIDE
 from towpath.engine.url import ServerUrl
 from towpath.errors import ServerRefused, ServerUnreachable
@@ -87,7 +88,7 @@ async def _examined(line: Line) -> ServerState:
     info: bytes = await line.send("INFO")
     settings = await _settings(line)
     trips = await _round_trips(line)
-    answers = Scripts().of_records(BESIDE)["answers"]
+    answers = shipped_scripts().of_records(BESIDE)["answers"]
     refused = await _refusal(lambda: line.send("EVAL", answers.source, 0))
     known, every = (0, len(ARGS)) if refused else await _scripts(line)
     return ServerState(
@@ -139,7 +140,7 @@ async def _slowest(line: Line) -> dict[str, int]:
 
 async def _scripts(line: Line) -> tuple[int, int]:
     """How many of our scripts the server has already."""
-    scripts = Scripts()
+    scripts = shipped_scripts()
     try:
         known: list[int] = await line.send(
             "SCRIPT", "EXISTS", *(scripts[name].sha for name in ARGS)
@@ -151,7 +152,7 @@ async def _scripts(line: Line) -> tuple[int, int]:
 
 async def _load(line: Line) -> None:
     """Every script compiles there. The engine would send them at first use anyway."""
-    scripts = Scripts()
+    scripts = shipped_scripts()
     for name in ARGS:
         await line.send("SCRIPT", "LOAD", scripts[name].source)
 
