@@ -38,9 +38,12 @@ def filled(api: Api) -> Api:
     return api
 
 
-def made_key(running: RunningServer, *scopes: str) -> tuple[str, str]:
+def made_key(
+    running: RunningServer, *scopes: str, queues: tuple[str, ...] = ("*",)
+) -> tuple[str, str]:
     """The id and the secret of a new key, made over HTTP: Playwright has a loop in this thread."""
-    answer = running.client().post("/api/v1/keys", json={"name": "test", "scopes": scopes})
+    wanted = {"name": "test", "scopes": scopes, "queues": queues}
+    answer = running.client().post("/api/v1/keys", json=wanted)
     return answer.json()["id"], answer.json()["secret"]
 
 

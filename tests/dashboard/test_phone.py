@@ -70,6 +70,27 @@ def test_groups_of_dead_jobs_are_retried_and_deleted(phone: Tab, api: Api) -> No
     assert phone.complaints == []
 
 
+def test_the_overview_has_all_about_a_queue_in_sight(phone: Tab, api: Api) -> None:
+    api.bury("dead-one")
+    for n in range(3):
+        api.submit(id=f"job-{n}", lane="one")
+    api.submit(id="later", delay=3600)
+    page = phone.go("/")
+    row = page.locator(f"#queue-{api.queue}")
+    expect(row).to_be_visible()
+    assert (beyond(page), cut_off(page)) == ([], [])
+    shown = row.locator("td:visible").evaluate_all(
+        "all => all.map(one => getComputedStyle(one, '::before').content + one.innerText)"
+    )
+    told = " ".join(shown).replace('"', "")
+    for fact in ("Ready 1", "Waiting 2", "Delayed 1", "Dead 1"):
+        assert fact in told
+    assert "Leased" not in told  # none is
+    assert phone.fits()
+    assert phone.faults() == []
+    phone.picture("phone-overview")
+
+
 def test_so_is_everything_that_has_buttons(phone: Tab, running: RunningServer, api: Api) -> None:
     park(running, api.queue)
     for id in ("first-of-its-lane", "second-of-its-lane"):

@@ -369,6 +369,34 @@ class TestTheCounts:
         clock.advance(seconds(5))
         assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(5)
 
+    async def test_know_that_nobody_takes_what_is_ready(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """As `explain` says it of each of them: nobody has asked for 12 s."""
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker
+        await submit_ids(engine, "a")
+        assert (await engine.inspect.counts(REVIEWS)).no_worker
+        await claim_one(engine)
+        await submit_ids(engine, "b")
+        clock.advance(LEASE - seconds(1))
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker  # it is busy
+        clock.advance(seconds(1))
+        assert (await engine.inspect.counts(REVIEWS)).no_worker  # it is gone
+        await engine.queues.pause(REVIEWS)
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker
+        await engine.queues.resume(REVIEWS)
+        await claim(engine, count=2)
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker
+
+    async def test_know_those_who_ask_for_a_selector(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await submit_ids(engine, "a")
+        await engine.claim(REVIEWS, worker="w", lease=LEASE, selectors=["other"])
+        assert not (await engine.inspect.counts(REVIEWS)).no_worker
+        clock.advance(seconds(13))
+        assert (await engine.inspect.counts(REVIEWS)).no_worker
+
     async def test_keep_no_count_of_what_can_no_longer_be_looked_at(
         self, engine: Engine, clock: ManualClock
     ) -> None:

@@ -119,7 +119,12 @@ def hints(found: Mapping[str, Counts]) -> list[str]:
         if counts.dead
     ]
     paused = [f"paused: towpath resume {name}" for name, counts in found.items() if counts.paused]
-    return dead + paused
+    alone = [
+        f"no worker asks for the jobs of {name}: towpath workers"
+        for name, counts in found.items()
+        if counts.no_worker
+    ]
+    return dead + paused + alone
 
 
 @verb(app, "show", examples="towpath queues show mails")

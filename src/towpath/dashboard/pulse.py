@@ -162,6 +162,7 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
     facts: list[tuple[object, ...]] = [] if queue else [(snapshot.schedules,)]
     facts += [
         (name, now.ready, now.delayed, now.waiting, now.leased, now.dead, now.kept, now.paused,
+         now.no_worker,
          *now.totals.values())
         for name, now in seen.items()
     ]  # fmt: skip

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Facts = dict[str, Any]
 
-_SILENT_MS = seconds(12).total_seconds() * 1000
+SILENT_MS = seconds(12).total_seconds() * 1000
 """Waiting claims ask every 5 s: where nobody asked for longer, nobody has a slot to fill."""
 
 
@@ -146,7 +146,7 @@ def _obstacle(facts: Facts) -> Explanation | None:
     asked = max(int(facts.get("asked_at", 0)), int(facts.get("asked_for", 0)))
     if (paused := int(facts.get("paused", 0))) > 0:
         return Explanation(Why.PAUSED, f"the queue has been paused since {instant(paused)}")
-    if now - asked <= _SILENT_MS:
+    if now - asked <= SILENT_MS:
         return None
     selector: str | None = facts["selector"].decode() if "selector" in facts else None
     if busy and asked:

@@ -13,7 +13,7 @@ import msgspec
 from towpath.clock import Duration, hours, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import pairs
-from towpath.engine.explain import Explanation, Position, explain, position
+from towpath.engine.explain import SILENT_MS, Explanation, Position, explain, position
 from towpath.engine.history import History, columns, window
 from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
@@ -95,6 +95,8 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
     remembered: int
     """Ids that are still known after their jobs are gone."""
     paused: bool
+    no_worker: bool
+    """Jobs could run, but no worker has asked for any for 12 seconds, and none is running one."""
     oldest: Duration | None
     """Age of the oldest job among the first ones of each priority; None if no job is ready. Jobs
     that came back stand behind the others, however old they are."""
@@ -273,7 +275,9 @@ class Inspector:
 
 def _counts(answer: Any) -> Counts:
     meta, facts = (pairs(flat) for flat in answer)
-    oldest_at = facts["oldest_at"]
+    oldest_at, paused = facts["oldest_at"], int(meta.get("paused", 0)) > 0
+    idle = not facts["lasting"] and facts["ready"] + facts["leased"] > 0
+    asked = max(int(meta.get("asked_at", 0)), int(facts["asked_for"]))
     return Counts(
         ready=facts["ready"],
         delayed=facts["delayed"],
@@ -283,7 +287,8 @@ def _counts(answer: Any) -> Counts:
         kept=facts["kept"],
         lanes=facts["lanes"],
         remembered=facts["seen"],
-        paused=int(meta.get("paused", 0)) > 0,
+        paused=paused,
+        no_worker=idle and not paused and facts["now"] - asked > SILENT_MS,
         oldest=milliseconds(facts["now"] - oldest_at) if oldest_at else None,
         totals={name: int(meta.get(name, 0)) for name in _TOTALS},
     )

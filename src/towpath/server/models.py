@@ -370,6 +370,8 @@ class CountsOut(Answer):
     lanes: int
     """Lanes with at least one job."""
     paused: bool
+    no_worker: bool
+    """Whether jobs could run, but no worker has asked for any for 12 seconds and none runs one."""
     oldest: float | None
     """Seconds that the oldest ready job has waited; null if none is ready."""
     totals: dict[str, int]

@@ -56,6 +56,8 @@ class Pages(msgspec.Struct, frozen=True, kw_only=True):
     """Made with `pages_router()`."""
     links: tuple[tuple[str, str], ...]
     """What the frame's menu has of it: a title and a path each."""
+    queue: str = ""
+    """The queue that a key must cover to open them; its menu has no links to them otherwise."""
     folder: Path
     """Where its `templates` and its `static` files are."""
 
@@ -73,7 +75,7 @@ class Frame:
 
     def __init__(self, folder: Path, pages: Mapping[str, Pages], *, version: str) -> None:
         self.version = version
-        self.links = [link for added in pages.values() for link in added.links]
+        self._pages = pages.values()
         own = FileSystemLoader(folder / "templates")
         theirs = {
             name: FileSystemLoader(added.folder / "templates") for name, added in pages.items()
@@ -94,6 +96,11 @@ class Frame:
         self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- typed as what it has at first
         for name in _OPENED_FIRST:
             self._env.get_template(name)
+
+    def links(self, key: KeyInfo) -> list[tuple[str, str]]:
+        """What the menu has of applications for somebody with *key*."""
+        seen = [added for added in self._pages if not added.queue or key.covers(added.queue)]
+        return [link for added in seen for link in added.links]
 
     def render(self, template: str, **context: Any) -> str:
         return self._env.get_template(template).render(**context)
@@ -129,12 +136,13 @@ class DashboardPage:
     def show(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """The page *template* in the frame."""
         request, login = self._request, login_of(self._request.scope)
+        key = key_of(request)
         text = self._frame.render(
             template,
-            key=key_of(request),
+            key=key,
             csrf=login.csrf if login else "",
             can=self.can,
-            links=self._frame.links,
+            links=self._frame.links(key),
             here=request.scope["path"],
             url=_here(request),
             origin=f"{request.url.scheme}://{request.url.netloc}",

@@ -3,19 +3,20 @@
 -- keys   queue    zset     ready ids
 --        retry    zset     delayed ids
 --        waiting  zset     waiting ids
---        leases   zset     leased ids
+--        leases   zset     leased ids, and which of the leases last
 --        dead     zset     dead ids
 --        done     zset     kept ids
 --        seen     zset     remembered ids
 --        lanes    hash     lanes with a job in the open
---        meta     hash     totals
+--        meta     hash     totals, last claim
+--        asked    zset     when selectors were last asked for
 --        job      string   the oldest ready job of each priority
 -- args   clock    ms       '' = the server's
 -- reply  <facts>
 -- moves  none
 -- cost   O(priorities in use · log n)
 -- full   works
--- uses   keys clock oldest
+-- uses   keys clock oldest more_keys
 
 local later = '(' .. int(now)
 return {
@@ -26,6 +27,7 @@ return {
     'waiting', redis.call('ZCARD', WAITING), 'leased', redis.call('ZCARD', LEASES),
     'dead', redis.call('ZCARD', DEAD), 'kept', redis.call('ZCOUNT', DONE, later, '+inf'),
     'seen', redis.call('ZCOUNT', SEEN, later, '+inf'), 'lanes', redis.call('HLEN', LANES),
-    'oldest_at', oldest_ready() or 0,
+    'oldest_at', oldest_ready() or 0, 'lasting', redis.call('ZCOUNT', LEASES, later, '+inf'),
+    'asked_for', redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2] or 0,
   },
 }

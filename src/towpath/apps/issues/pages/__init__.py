@@ -35,4 +35,6 @@ async def issue(
     return page.show("issues/issue.html", issue=found, why=why, at=instant, live=ISSUES)
 
 
-PAGES = Pages(router=router, links=(("Issues", "/ui/issues"),), folder=Path(__file__).parent)
+PAGES = Pages(
+    router=router, links=(("Issues", "/ui/issues"),), queue=ISSUES, folder=Path(__file__).parent
+)

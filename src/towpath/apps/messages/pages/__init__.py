@@ -66,4 +66,9 @@ async def _one_user(page: DashboardPage, service: Messages, engine: Engine, user
     )
 
 
-PAGES = Pages(router=router, links=(("Messages", "/ui/messages"),), folder=Path(__file__).parent)
+PAGES = Pages(
+    router=router,
+    links=(("Messages", "/ui/messages"),),
+    queue=MESSAGES,
+    folder=Path(__file__).parent,
+)

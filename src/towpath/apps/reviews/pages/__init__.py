@@ -40,4 +40,6 @@ async def review(id: Id, page: ThePage, service: TheReviews, _: CanRead) -> Resp
     )
 
 
-PAGES = Pages(router=router, links=(("Reviews", "/ui/reviews"),), folder=Path(__file__).parent)
+PAGES = Pages(
+    router=router, links=(("Reviews", "/ui/reviews"),), queue=REVIEWS, folder=Path(__file__).parent
+)

@@ -28,4 +28,6 @@ async def uploads(
     return page.show("uploads/list.html", found=found, after=last, live=UPLOADS)
 
 
-PAGES = Pages(router=router, links=(("Uploads", "/ui/uploads"),), folder=Path(__file__).parent)
+PAGES = Pages(
+    router=router, links=(("Uploads", "/ui/uploads"),), queue=UPLOADS, folder=Path(__file__).parent
+)

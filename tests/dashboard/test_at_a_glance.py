@@ -1,0 +1,115 @@
+"""What an operator sees first: which queues nobody serves, what a job waits for, and no button
+that does more than the page shows.
+"""
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.dashboard.browsing import Tab
+from tests.dashboard.sessions import SessionClient, log_in
+from tests.dashboard.test_browser import made_key
+from tests.dashboard.test_odd_input import park
+from tests.server.serving import Api, RunningServer
+
+MENU = re.compile(r'<nav class="menu".*?</nav>', re.DOTALL)
+
+
+class TestAQueueWithoutAWorker:
+    def test_is_marked_until_somebody_asks_for_its_jobs(self, tab: Tab, api: Api) -> None:
+        api.submit(id="lonely")
+        row = tab.go("/").locator(f"#queue-{api.queue}")
+        expect(row).to_contain_text("no worker")
+        tab.live()
+        assert tab.faults() == []
+        assert api.get().json()["no_worker"] is True
+        [job] = api.claim()
+        api.say("release", job)
+        expect(row).not_to_contain_text("no worker")
+        expect(row.locator("td").nth(1)).to_have_text("1")
+        assert tab.complaints == []
+
+    def test_has_it_on_its_own_page_and_on_those_of_its_jobs(self, tab: Tab, api: Api) -> None:
+        api.submit(id="lonely")
+        page = tab.go(f"/ui/queues/{api.queue}")
+        page.click("h1 + a:text-is('no worker')")
+        expect(page.locator("h1")).to_have_text("Workers")
+        why = tab.go(f"/ui/queues/{api.queue}/jobs/lonely").locator("#live > .note")
+        expect(why).to_contain_text("none has ever asked")
+        expect(why).to_contain_text("No job is before it.")
+        expect(why).to_contain_text(f"Start a worker for the queue {api.queue}.")
+        assert tab.faults() == []
+
+
+class TestAJobOfAParkedLane:
+    def test_leads_to_the_dead_one_and_drops_it(
+        self, tab: Tab, running: RunningServer, api: Api
+    ) -> None:
+        park(running, api.queue)
+        for id in ("first", "second"):
+            api.submit(id=id, lane="ann")
+        [job] = api.claim()
+        api.say("fail", job, reason="no such street", dead=True)
+        page = tab.go(f"/ui/queues/{api.queue}/jobs/second")
+        why = page.locator("#live > .note")
+        expect(why.locator("a:has-text('first') + .state")).to_have_text("dead")
+        expect(why).to_contain_text("1 job before it in its lane.")
+        assert tab.faults() == []
+        tab.do("Drop")
+        expect(page.locator("h1 + .state")).to_have_text("ready")
+        assert tab.complaints == []
+
+    def test_has_no_button_for_those_who_may_only_look(
+        self, running: RunningServer, api: Api
+    ) -> None:
+        park(running, api.queue)
+        for id in ("first", "second"):
+            api.submit(id=id, lane="ann")
+        [job] = api.claim()
+        api.say("fail", job, reason="no such street", dead=True)
+        reader = log_in(running, made_key(running, "read")[1])
+        page = reader.look(f"/ui/queues/{api.queue}/jobs/second")
+        assert "jobs/first" in page
+        assert "data-method" not in page
+
+
+@pytest.mark.parametrize(
+    ("shown", "buttons"),
+    [
+        ({}, ["Retry chosen", "Retry all", "Delete all"]),
+        ({"text": "timeout"}, ["Retry chosen", "Retry all that fit"]),
+        ({"group": "{group}"}, ["Retry chosen"]),
+    ],
+)
+def test_no_button_above_some_dead_jobs_changes_the_others(
+    admin: SessionClient, api: Api, shown: dict[str, str], buttons: list[str]
+) -> None:
+    api.bury("a", reason="timeout")
+    api.bury("b", reason="no route")
+    whole = admin.look("/ui/dead", queue=api.queue)
+    [group, *_] = re.findall(r'id="group-([^"]+)"', whole)
+    asked = {name: text.format(group=group) for name, text in shown.items()}
+    page = admin.look("/ui/dead", queue=api.queue, **asked)
+    above = page[page.index("<h1>") : page.index('aria-label="Queues with dead jobs"')]
+    assert re.findall(r"data-method[^>]*>([^<]+)</button>", above) == buttons
+
+
+class TestTheMenu:
+    def test_has_no_page_that_the_key_can_not_open(self, running: RunningServer) -> None:
+        some = log_in(running, made_key(running, "read", "admin", queues=("mails", "reviews"))[1])
+        links = re.findall(r'href="([^"]+)"', MENU.findall(some.look("/"))[0])
+        assert "/ui/reviews" in links
+        assert not {"/ui/messages", "/ui/issues", "/ui/uploads", "/ui/keys"} & set(links)
+        assert [some.get(link).status_code for link in links] == [200] * len(links)
+
+    def test_has_all_of_them_for_a_key_of_all_queues(self, admin: SessionClient) -> None:
+        links = re.findall(r'href="([^"]+)"', MENU.findall(admin.look("/"))[0])
+        assert {"/ui/messages", "/ui/issues", "/ui/uploads", "/ui/keys", "/ui/audit"} <= set(links)
+
+
+def test_a_refusal_shows_commands_as_commands(running: RunningServer) -> None:
+    reader = log_in(running, made_key(running, "read")[1])
+    page = reader.look("/ui/keys", status=403)
+    assert "<code>admin</code>" in page
+    assert "`" not in page[page.index("<main") :]
