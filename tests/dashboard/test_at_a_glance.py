@@ -2,7 +2,9 @@
 that does more than the page shows.
 """
 
+import os
 import re
+import subprocess
 
 import pytest
 from playwright.sync_api import expect
@@ -93,6 +95,65 @@ def test_no_button_above_some_dead_jobs_changes_the_others(
     page = admin.look("/ui/dead", queue=api.queue, **asked)
     above = page[page.index("<h1>") : page.index('aria-label="Queues with dead jobs"')]
     assert re.findall(r"data-method[^>]*>([^<]+)</button>", above) == buttons
+
+
+class TestWhatIsTyped:
+    def test_no_time_moves_no_job(self, tab: Tab, api: Api) -> None:
+        """An empty field is not 0, which would run the job now."""
+        api.submit(id="later", delay=7200)
+        page = tab.go(f"/ui/queues/{api.queue}/jobs/later")
+        page.click("button[data-method]:text-is('Move')")
+        for wrong in ("", "-5", "99999999999"):
+            page.fill("#confirm input", wrong)
+            page.click("#confirm .yes")
+            assert page.locator("#confirm").evaluate("it => it.open"), wrong
+        assert api.look("later")["state"] == "delayed"
+        page.fill("#confirm input", "60")
+        page.click("#confirm summary")
+        expect(page.locator("#confirm pre")).to_contain_text("-d '{\"delay\":60}'")
+        page.click("#confirm .yes")
+        expect(page.locator("#told")).to_contain_text("Moved.")
+        expect(page.locator("#live > .note")).to_contain_text("due at")
+        page.click(
+            "button[data-method]:text-is('Cancel')"
+        )  # a field that is not shown asks nothing
+        page.click("#confirm .yes")
+        expect(page.locator("h1 + .state")).to_have_text("cancelled")
+        assert tab.complaints == []
+
+    def test_a_key_needs_a_scope_and_its_queues_may_have_commas(self, tab: Tab) -> None:
+        page = tab.go("/ui/keys")
+        page.fill("#new-key [name=name]", "typed here")
+        page.uncheck("#new-key [value=read]")
+        page.fill("#new-key [name=queues]", "mails, chat,")
+        page.click("#new-key button")
+        expect(page.locator("#told")).to_contain_text("Choose at least one scope.")
+        page.check("#new-key [value=read]")
+        page.click("#new-key button")
+        expect(page.locator("#secret pre")).to_contain_text("tp_")
+        expect(page.locator("tr", has_text="typed here")).to_contain_text("mails chat")
+        assert tab.complaints == []
+
+
+class TestACommand:
+    def test_of_chosen_jobs_names_them(self, tab: Tab, running: RunningServer, api: Api) -> None:
+        for id in ("it's", "other"):
+            api.bury(id, reason="no route")
+        tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
+        page = tab.go(f"/ui/dead?queue={api.queue}")
+        page.click("[aria-label='Copy “Retry chosen” as curl']")
+        expect(page.locator("#told")).to_contain_text("Choose some jobs first.")
+        page.check('[aria-label="Choose it\'s"]')
+        page.click("[aria-label='Copy “Retry chosen” as curl']")
+        expect(page.locator("#told")).to_contain_text("TOWPATH_API_KEY")
+        command = page.evaluate("navigator.clipboard.readText()")
+        environment = {**os.environ, "TOWPATH_API_KEY": running.key}
+        done = subprocess.run(
+            ["sh", "-c", f"{command} -s"], env=environment, capture_output=True, check=True
+        )
+        assert done.stdout == b'{"retried":1,"left":1}'
+        assert api.look("it's")["state"] == "ready"
+        assert tab.complaints == []
 
 
 class TestTheMenu:

@@ -27,7 +27,8 @@ async function request(method, path, body) {
     throw new Error("Your session has ended. Log in again.");
   }
   const problem = await answer.json().catch(() => ({}));
-  throw new Error([problem.detail || `The server answered ${answer.status}.`, problem.remedy].filter(Boolean).join(" "));
+  const detail = problem.detail || `The server answered ${answer.status}`;
+  throw new Error([detail.replace(/[.!?]?$/, "."), problem.remedy].filter(Boolean).join(" "));
 }
 window.towpath = { request, tell };
 
@@ -35,50 +36,45 @@ window.towpath = { request, tell };
 
 let pending = null;
 
-function curlOf(button) {
-  const act = button.closest(".act");
-  return act ? act.querySelector(".curl").dataset.curl : "";
+// The request of a button, with what was selected or typed; none while nothing is selected.
+function bodyOf(data) {
+  if (data.picked !== undefined) {
+    const ids = [...document.querySelectorAll("input.pick:checked")].map((it) => it.value);
+    return ids.length ? JSON.stringify({ ids }) : tell("Select some jobs first.", "warn");
+  }
+  return data.field ? JSON.stringify({ [data.field]: Number(dialog.querySelector(".field input").value) }) : data.body || "";
 }
 
-function chosenIds() {
-  return [...document.querySelectorAll("input.pick:checked")].map((it) => it.value);
+// Its command, with that body in the place of the one that the page was made with.
+function curlWith(button, body) {
+  const { curl } = button.closest(".act").querySelector(".curl").dataset;
+  return curl.replace(/-d '(?:\{"ids": \[\]\}|\{"delay": 0\})'/, () => `-d '${body.replaceAll("'", "'\\''")}'`);
 }
 
 function ask(button) {
   const data = button.dataset;
-  pending = { method: data.method, path: data.path, body: data.body || "", then: data.then, done: data.done };
-  if (data.picked !== undefined) {
-    const ids = chosenIds();
-    if (!ids.length) return tell("Select some jobs first.", "warn");
-    pending.body = JSON.stringify({ ids });
-  }
+  const field = dialog.querySelector(".field");
+  const input = field.querySelector("input");
+  field.hidden = input.disabled = !data.field; // what is disabled need not be filled in
+  input.value = data.value || "";
+  const body = bodyOf(data);
+  if (body === undefined) return;
+  pending = { button, method: data.method, path: data.path, body, then: data.then, done: data.done };
   dialog.querySelector("h2").textContent = button.textContent.trim();
   dialog.querySelector(".question").textContent = data.confirm;
-  dialog.querySelector("pre").textContent = data.picked !== undefined
-    ? curlOf(button).replace("'{\"ids\": []}'", `'${pending.body.replaceAll("'", "'\\''")}'`) : curlOf(button);
-  const field = dialog.querySelector(".field");
-  field.hidden = !data.field;
-  if (data.field) {
-    field.querySelector("span").textContent = data.label;
-    const input = field.querySelector("input");
-    input.value = data.value || "";
-    pending.field = data.field;
-  }
+  dialog.querySelector("pre").textContent = curlWith(button, body);
+  if (data.field) field.querySelector("span").textContent = data.label;
   const yes = dialog.querySelector(".yes");
   yes.textContent = button.textContent.trim();
   yes.className = `yes ${button.classList.contains("danger") ? "danger" : "main"}`;
   dialog.showModal();
-  (data.field ? field.querySelector("input") : yes).focus();
+  (data.field ? input : yes).focus();
 }
 
 async function confirmed(event) {
   event.preventDefault();
   const action = pending;
   if (!action) return;
-  if (action.field) {
-    const value = dialog.querySelector(".field input").value;
-    action.body = JSON.stringify({ [action.field]: action.field === "delay" ? Number(value) : value });
-  }
   dialog.close();
   pending = null;
   try {
@@ -106,16 +102,22 @@ function showSecret(answer) {
 async function copy(text) {
   try {
     await navigator.clipboard.writeText(text);
-    tell("Copied.");
+    tell("Copied. It reads your key from the variable TOWPATH_API_KEY.");
   } catch {
     window.prompt("Copy this:", text);
   }
 }
 
+function copyCurl(button) {
+  const action = button.closest(".act").querySelector("[data-method]");
+  const body = action.dataset.picked === undefined ? "" : bodyOf(action.dataset);
+  if (body !== undefined) copy(body ? curlWith(button, body) : button.dataset.curl);
+}
+
 document.addEventListener("click", (event) => {
   const button = event.target.closest("button");
   if (!button) return;
-  if (button.classList.contains("curl")) copy(button.dataset.curl);
+  if (button.classList.contains("curl")) copyCurl(button);
   else if (button.dataset.method) ask(button);
   else if (button.dataset.close !== undefined) dialog.close();
   else if (button.id === "theme") switchTheme();
@@ -128,6 +130,10 @@ document.addEventListener("click", (event) => {
 if (dialog) {
   dialog.querySelector("form").addEventListener("submit", confirmed);
   dialog.addEventListener("close", () => { pending = null; });
+  dialog.addEventListener("input", () => {
+    pending.body = bodyOf(pending.button.dataset);
+    dialog.querySelector("pre").textContent = curlWith(pending.button, pending.body);
+  });
 }
 
 document.addEventListener("submit", async (event) => {
@@ -135,7 +141,8 @@ document.addEventListener("submit", async (event) => {
   if (form.id !== "new-key") return;
   event.preventDefault();
   const data = new FormData(form);
-  const body = { name: data.get("name"), scopes: data.getAll("scopes"), queues: data.get("queues").trim().split(/\s+/) };
+  const body = { name: data.get("name"), scopes: data.getAll("scopes"), queues: data.get("queues").split(/[\s,]+/).filter(Boolean) };
+  if (!body.scopes.length) return tell("Select at least one scope.", "warn");
   try {
     showSecret(await request("POST", "/api/v1/keys", JSON.stringify(body)));
     form.reset();
