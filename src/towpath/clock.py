@@ -156,6 +156,14 @@ def instant(ms: int) -> datetime:
     return _EPOCH + timedelta(milliseconds=ms)
 
 
+_MOMENT = re.compile(r"(?:T| )(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
+
+
+def timely(text: str) -> str:
+    """*text* for people: with the moments in it to the second."""
+    return _MOMENT.sub(r" \1 UTC", text)
+
+
 def wall_ms() -> int:
     """This machine's clock: good for the order of ids, never for a decision about a job."""
     return time.time_ns() // 1_000_000

@@ -1,12 +1,13 @@
 """`towpath explain`, `pause`, `resume`, `lanes drop` and `top`."""
 
+import re
 import signal
 import socket
 
 import pytest
 
 from tests.cli.command import Command
-from towpath import Engine, QueueOptions, State, seconds
+from towpath import Engine, QueueOptions, State, hours, seconds
 from towpath.engine.model import job_ref
 from towpath.engine.options import LanePolicy
 
@@ -22,6 +23,12 @@ class TestExplain:
         assert place == "1 ahead in its lane"
         told = towpath("explain", "first", "--json").object
         assert (told["queue"], told["why"], told["ahead"]) == ("mails", "no_worker", 0)
+
+    async def test_says_times_to_the_second(self, towpath: Command, engine: Engine) -> None:
+        await engine.submit("mails", b"1", id="later", delay=hours(1))
+        said = r"due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n"
+        assert re.fullmatch(f"mails/later: {said}", towpath("explain", "later").out)
+        assert re.search(f"why +{said}", towpath("jobs", "show", "later").out)
 
     def test_of_a_job_that_is_nowhere_is_not_found(self, towpath: Command) -> None:
         assert towpath("explain", "nowhere").code == 5

@@ -17,6 +17,7 @@ class TestTheTable:
         await engine.submit_many("reviews", [new_job(b"1", lane="a") for _ in range(3)])
         await engine.submit("reviews", b"1", delay=hours(1))
         await engine.queues.pause("reviews")
+        await engine.submit("mails", b"1")
 
         terminal = towpath.in_terminal("queues", "--over", "10ms")
         ran = terminal.end()
@@ -25,12 +26,14 @@ class TestTheTable:
         assert header.split() == [
             "QUEUE", "READY", "DELAYED", "WAITING", "LEASED", "DEAD", "OLDEST", "DONE/MIN",
         ]  # fmt: skip
+        assert lines.pop(0).split()[:2] == ["mails", "1"]
         assert lines[0].split()[:6] == ["reviews", "1", "1", "2", "0", "0"]
         assert lines[0].endswith("0  paused")
         assert lines[1].split() == ["uploads", "0", "0", "0", "0", "1", "–", "0"]  # noqa: RUF001 -- a dash, as in the table
         assert lines[2:] == [
             "1 dead job: towpath dead list --queue uploads",
             "paused: towpath resume reviews",
+            "no worker for mails: towpath workers",
         ]
         assert ran.code == 0
 
@@ -43,6 +46,7 @@ class TestTheTable:
         )  # fmt: skip
         assert told["done_per_minute"] == 0
         assert told["totals"]["submitted"] == 1
+        assert told["no_worker"] is True
         assert 0 <= told["oldest_seconds"] < 60
         assert ran.err == ""
 

@@ -43,6 +43,23 @@ class TestAQueueWithoutAWorker:
         expect(why).to_contain_text(f"Start a worker for the queue {api.queue}.")
         assert tab.faults() == []
 
+    def test_of_an_application_says_so_on_its_page(self, tab: Tab, running: RunningServer) -> None:
+        head = {"repository": "octo/alone", "head": "b" * 40, "number": 3}
+        answer = running.client().post("/api/v1/reviews", json=head)
+        page = tab.go("/ui/reviews")
+        expect(page.locator(".note.warn")).to_contain_text("they stay PENDING")
+        assert tab.faults() == []
+        running.client().post(f"/api/v1/reviews/{answer.json()['id']}/cancel").raise_for_status()
+        expect(page.locator(".note.warn")).to_have_count(0)
+        message = {"user_id": "u", "org_id": "o", "client_id": "web", "message": "hello"}
+        answer = running.client().post("/api/v1/message", json=message)
+        page = tab.go("/ui/messages")
+        expect(page.locator(".note.warn")).to_contain_text("No consumer asks for messages")
+        assert tab.faults() == []
+        sent = f"/api/v1/message/{answer.json()['message_id']}/cancel"
+        running.client().post(sent).raise_for_status()
+        assert tab.complaints == []
+
 
 class TestAJobOfAParkedLane:
     def test_leads_to_the_dead_one_and_drops_it(
@@ -80,7 +97,7 @@ class TestAJobOfAParkedLane:
     ("shown", "buttons"),
     [
         ({}, ["Retry chosen", "Retry all", "Delete all"]),
-        ({"text": "timeout"}, ["Retry chosen", "Retry all that fit"]),
+        ({"text": "timeout"}, ["Retry chosen", "Retry all that fit", "Delete all that fit"]),
         ({"group": "{group}"}, ["Retry chosen"]),
     ],
 )
@@ -92,7 +109,7 @@ def test_no_button_above_some_dead_jobs_changes_the_others(
     whole = admin.look("/ui/dead", queue=api.queue)
     [group, *_] = re.findall(r'id="group-([^"]+)"', whole)
     asked = {name: text.format(group=group) for name, text in shown.items()}
-    page = admin.look("/ui/dead", queue=api.queue, **asked)
+    page = admin.client.get("/ui/dead", params={"queue": api.queue, **asked}).text
     above = page[page.index("<h1>") : page.index('aria-label="Queues with dead jobs"')]
     assert re.findall(r"data-method[^>]*>([^<]+)</button>", above) == buttons
 

@@ -122,6 +122,8 @@ class TestDeadJobs:
             api.bury(f"j{n}")
         assert api.delete("/dead", most=2).json() == {"deleted": 2, "left": 3}
         assert [job["id"] for job in api.get("/dead").json()["jobs"]] == ["j2", "j3", "j4"]
+        api.bury("j5", reason="Disk FULL on b")
+        assert api.delete("/dead", text="disk full").json() == {"deleted": 1, "left": 3}
         assert api.delete("/dead").json() == {"deleted": 3, "left": 0}
         assert api.delete("/dead").json() == {"deleted": 0, "left": 0}
 

@@ -220,6 +220,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
     Also shows how many jobs are ahead of it, and about how long it will wait.
     """
     from towpath.cli.listing import in_words, placed  # noqa: PLC0415 -- slow to import
+    from towpath.clock import timely  # noqa: PLC0415 -- slow to import
 
     async with session.engine() as engine:
         ref = await find_job(engine, job, queue)
@@ -228,7 +229,7 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
         told = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
         session.out.object(told | placed(position))
         return
-    session.out.line(f"{ref}: {why.text}")
+    session.out.line(f"{ref}: {timely(why.text)}")
     if position is not None and why.why in _IN_LINE:
         session.out.line(in_words(position))
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import msgspec
 
-from towpath.clock import readable
+from towpath.clock import readable, timely
 from towpath.console.arguments import chosen_queues
 from towpath.console.output import Output
 from towpath.engine.explain import Explanation, Position
@@ -188,7 +188,7 @@ def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str,
         )
     if "headers" in facts:
         facts["headers"] = ", ".join(f"{name}={value}" for name, value in job.headers.items())
-    return facts | texts | {"position": ahead, "why": why.text}
+    return facts | texts | {"position": ahead, "why": timely(why.text)}
 
 
 def in_words(position: Position) -> str:

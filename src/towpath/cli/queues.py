@@ -119,11 +119,7 @@ def hints(found: Mapping[str, Counts]) -> list[str]:
         if counts.dead
     ]
     paused = [f"paused: towpath resume {name}" for name, counts in found.items() if counts.paused]
-    alone = [
-        f"no worker asks for the jobs of {name}: towpath workers"
-        for name, counts in found.items()
-        if counts.no_worker
-    ]
+    alone = [f"no worker for {name}: towpath workers" for name in found if found[name].no_worker]
     return dead + paused + alone
 
 

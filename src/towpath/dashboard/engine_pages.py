@@ -47,7 +47,6 @@ _PAGE = 1000
 _EXAMINED_EVERY = 30.0
 _DRAWN_EVERY = 10.0
 STATES = ("ready", "leased", "delayed", "waiting", "dead", "done", "cancelled")
-_AT_ONCE = 32
 
 Text = Annotated[str, Query(max_length=512)]
 After = Annotated[str, Query(max_length=2048)]
@@ -74,7 +73,7 @@ async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Respo
         rates=snapshot.rates,
         past=await _past(pulse, known, seen),
         findings=found,
-        facts=_facts(engine) if _sees_all(key) else None,
+        facts=_facts(engine, key),
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
@@ -95,20 +94,15 @@ async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
 
 
-def _facts(engine: Engine) -> ServerFacts | None:
+def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
     """What the server said about itself; None while it never answered."""
     with suppress(TowpathError):
-        return engine.facts
-    return None
-
-
-def _sees_all(key: KeyInfo) -> bool:
-    return "*" in key.queues
+        return engine.facts if "*" in key.queues else None
 
 
 async def _findings(pulse: Pulse, engine: Engine, key: KeyInfo) -> list[Finding]:
     """What the checks object to: of the whole store, so for those who see all of it."""
-    if not _sees_all(key):
+    if "*" not in key.queues:
         return []
     found = await pulse.shared("doctor", lambda: _examined(engine), lasts=_EXAMINED_EVERY)
     return [finding for finding in found if finding.verdict is not Grade.OK]

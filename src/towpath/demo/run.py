@@ -90,7 +90,7 @@ class Demo:
         killed = await self._busy_worker(site, users)
         os.kill(killed, signal.SIGKILL)
         held = facts.held(facts.notes_in(site.notes))[killed]
-        self._say(f"killed worker process {killed} (SIGKILL) while it held {held} messages")
+        self._say(f"killed worker process {killed} (SIGKILL), which held messages: {held}")
         await self._workers_are_there(site, without=killed)
         self._say("its parent has started another one")
         await self._share_done(users, 0.5)

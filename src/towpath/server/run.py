@@ -144,7 +144,7 @@ class PortTaken(TowpathError):
     """Another program listens at this address."""
 
     code = "port_taken"
-    remedy = "Stop the program that listens there, or choose another port with --port."
+    remedy = "Stop the program that listens there, or use another port: --port, make up PORT=…"
 
     def __init__(self, host: str, port: int) -> None:
         super().__init__(f"{host}:{port} is in use")

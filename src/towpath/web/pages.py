@@ -6,7 +6,6 @@ and it changes nothing: its buttons send requests to the API, with the session o
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import datetime
@@ -22,7 +21,7 @@ from fastapi.responses import HTMLResponse
 from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
-from towpath.clock import instant, spelled, wall_ms
+from towpath.clock import instant, spelled, timely, wall_ms
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import is_known, key_of
@@ -211,18 +210,12 @@ _VISIBLE = {
     **dict.fromkeys(range(0x80, 0xA0), "\ufffd"),
 }
 NOTHING = "\u2013"
-_MOMENT = re.compile(r"(?:T| )(\d\d:\d\d:\d\d)(?:\.\d+)?\+00:00")
 _STEPS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 
 
 def visible(text: str) -> str:
     """*text* with signs in the place of control characters; lines stay lines."""
     return text.encode("utf-8", "replace").decode().translate(_VISIBLE)
-
-
-def timely(text: str) -> str:
-    """*text* with the moments in it to the second."""
-    return _MOMENT.sub(r" \1 UTC", text)
 
 
 def short(text: str, most: int = 60) -> str:

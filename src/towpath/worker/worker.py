@@ -98,7 +98,7 @@ class Worker:
     def _begin_anew(self) -> None:
         """As if it had never run: it may run again, in another event loop too."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
-        self._why = "all queues were empty"
+        self._why = "no job was left to run"
         self._code = ExitCode.CLEAN
         self._signals = Signals(self._heard, self.stop)
 

@@ -317,20 +317,17 @@ async def delete_many(
     _: CanAdmin,
     *,
     group: Group = None,
+    text: Annotated[
+        str, Query(max_length=200, description="Only jobs whose reason contains this text.")
+    ] = "",
     most: Annotated[
         int, Query(ge=1, le=_DELETED_MOST, description="Maximum number of jobs.")
     ] = 1000,
 ) -> DeletedOut:
     """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
-    while deleted < most:
-        page = await engine.inspect.list(
-            queue, State.DEAD, group=group, size=min(100, most - deleted)
-        )
-        outcomes = await asyncio.gather(*(_done(engine.delete(job.ref)) for job in page.jobs))
-        if not any(outcomes):
-            break
-        deleted += sum(outcomes)
+    async for refs in _chosen(engine, queue, RetryIn(group=group, text=text, most=most)):
+        deleted += sum(await asyncio.gather(*(_done(engine.delete(ref)) for ref in refs)))
     return DeletedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 

@@ -42,6 +42,7 @@ async def messages(
     return page.show(
         "messages/users.html",
         load=await service.load(),
+        alone=(await engine.inspect.counts(MESSAGES)).no_worker,
         users=dict(zip(users, queues, strict=True)),
         more=any(listed.after for listed in found),
         live=MESSAGES,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -9,8 +10,10 @@ from fastapi import Query, Response
 
 from towpath.apps.reviews.http import CanRead, TheReviews
 from towpath.apps.reviews.model import REVIEWS, ReviewState
+from towpath.errors import ServerError
 from towpath.web.fields import Id
 from towpath.web.pages import Pages, ThePage, pages_router
+from towpath.web.parts import TheEngine
 
 router = pages_router()
 Text = Annotated[str, Query(max_length=512)]
@@ -21,6 +24,7 @@ _COMMENTS_SHOWN = 100
 async def reviews(
     page: ThePage,
     service: TheReviews,
+    engine: TheEngine,
     _: CanRead,
     state: Annotated[ReviewState | None, Query()] = None,
     after: Text = "",
@@ -28,7 +32,12 @@ async def reviews(
     """A page of reviews, newest first."""
     found = await service.list(state=state, after=after or None)
     states = list(ReviewState)
-    return page.show("reviews/list.html", found=found, state=state, states=states, live=REVIEWS)
+    alone = False
+    with suppress(ServerError):  # the rows are shown while the store is away
+        alone = (await engine.inspect.counts(REVIEWS)).no_worker
+    return page.show(
+        "reviews/list.html", found=found, state=state, states=states, alone=alone, live=REVIEWS
+    )
 
 
 @router.get("/ui/reviews/{id}")
