@@ -71,14 +71,10 @@ async def list_(
     async with session.engine() as engine:
         places = await places_of(engine, queue, state or [])
         wanted = PageQuery(places, lane=lane, limit=1000 if all else limit, after=after)
-        command = " ".join(["towpath jobs list", *_again(queue, state or [], lane, limit)])
+        named = [("--queue", queue), *(("--state", one) for one in state or ()), ("--lane", lane)]
+        again = [f"{name} {value}" for name, value in named if value]
+        command = " ".join(["towpath jobs list", *again, f"--limit {limit}"])
         await show_pages(session.out, engine, wanted, every=all, command=command)
-
-
-def _again(queue: str | None, states: list[str], lane: str | None, limit: int) -> list[str]:
-    """The options that ask for the same list once more."""
-    named = [("--queue", queue), *(("--state", state) for state in states), ("--lane", lane)]
-    return [f"{name} {value}" for name, value in named if value] + [f"--limit {limit}"]
 
 
 @verb(

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from towpath.clock import Duration, days, hours
 from towpath.engine.history import History
 from towpath.engine.plans import ScheduleInfo
-from towpath.web.pages import NOTHING, number, span
+from towpath.web.pages import number, span
 
 WIDTH, HEIGHT = 600, 120
 """Of a chart's own units: the page stretches it."""
@@ -75,7 +75,7 @@ def charts(history: History) -> Charts:
             "Jobs a minute", {"submitted": rate("submitted"), "completed": rate("completed")}, _few
         ),
         _chart("Jobs that wait or run", {name: depth(name) for name in _DEPTHS}, number),
-        _chart("Age of the oldest ready job", {"oldest": oldest}, _age),
+        _chart("Age of the oldest ready job", {"oldest": oldest}, lambda s: span(s or None)),
         _chart("Failures a minute", failed, _few),
     ]
     ends = history.begins + history.step * len(history.ready)
@@ -95,10 +95,6 @@ _TONES = {
 def _few(value: float) -> str:
     """A number of which the first digits count."""
     return number(value) if value >= 10 or value == int(value) else f"{value:.1f}"
-
-
-def _age(seconds: float) -> str:
-    return span(seconds) if seconds else NOTHING
 
 
 def _parts(numbers: Sequence[int | None], each: int) -> Iterable[list[int]]:

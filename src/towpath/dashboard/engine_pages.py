@@ -13,7 +13,7 @@ from sse_starlette import EventSourceResponse
 
 from towpath.clock import seconds
 from towpath.dashboard.charts import SPANS, Charts, charts
-from towpath.dashboard.pulse import Pulse, Snapshot, changes, mark_of
+from towpath.dashboard.pulse import Pulse, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
@@ -23,7 +23,7 @@ from towpath.engine.inspect import ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import TowpathError
-from towpath.ids import QueueName, queue_name
+from towpath.ids import queue_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead, OpenKind
 from towpath.web.fields import PAGES, Id, Queue
@@ -206,7 +206,8 @@ async def queue_page(
 ) -> Response:
     """One queue: how many jobs are where, how that was before, and those in one state."""
     pulse, name = pulse_of(request), queue_name(queue)
-    snapshot = await _having(pulse, name, key)
+    snapshot = await pulse.having(name)
+    refuse_unknown(key, name, snapshot.queues)
     refuse_others({"state": (state, STATES), "last": (last, SPANS)})
     wanted = Filter(lane, handler, text)
     found = await pulse.shared(
@@ -231,13 +232,6 @@ async def queue_page(
         live=name,
         mark=mark_of(snapshot, key, name),
     )
-
-
-async def _having(pulse: Pulse, queue: QueueName, key: KeyInfo) -> Snapshot:
-    """A look that has the queue in it. Refused if there is none that the key may see."""
-    snapshot = await pulse.having(queue)
-    refuse_unknown(key, queue, snapshot.queues)
-    return snapshot
 
 
 def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:

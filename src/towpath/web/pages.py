@@ -143,17 +143,12 @@ class DashboardPage:
             can=self.can,
             links=self._frame.links(key),
             here=request.scope["path"],
-            url=_here(request),
+            url=request.scope["path"] + (f"?{asked}" if (asked := request.url.query) else ""),
             origin=f"{request.url.scheme}://{request.url.netloc}",
             now=instant(wall_ms()),
             **{"live": "", "mark": "", **context},
         )
         return HTMLResponse(text, status, headers=HEADERS)
-
-
-def _here(request: Request) -> str:
-    question = request.url.query
-    return request.scope["path"] + (f"?{question}" if question else "")
 
 
 async def _page(request: Request) -> DashboardPage:

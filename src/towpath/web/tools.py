@@ -73,7 +73,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         """The schema of its arguments; those that are *given* need not be sent."""
         schema = self.arguments.model_json_schema()
         required = [name for name in schema.get("required", []) if name not in given]
-        return {**schema, "required": required} if required else _without_required(schema)
+        rest = {name: value for name, value in schema.items() if name != "required"}
+        return rest | {"required": required} if required else rest
 
     def request(self, arguments: Mapping[str, Any]) -> ToolRequest:
         """Raises ToolArgumentsInvalid, which repeats no value."""
@@ -100,10 +101,6 @@ class Tools(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str
     """How they are used together, for a model."""
     tools: tuple[Tool, ...]
-
-
-def _without_required(schema: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in schema.items() if name != "required"}
 
 
 # ── the path of a server ─────────────────────────────────────────────────────────────────

@@ -159,7 +159,6 @@ def _key(row: dict[str, Any]) -> Key:
 
 
 _known_ones = select(jobs).where(named(jobs.c.id))
-_known_held = select(jobs, now_ms().label("now")).where(named(jobs.c.id)).with_for_update(of=jobs)
 
 
 def _rows(connection: Connection, query: Select[Any], keys: Iterable[Key]) -> list[Row]:

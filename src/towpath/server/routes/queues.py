@@ -230,8 +230,7 @@ async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin
     """Give several dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
     async for refs in _chosen(engine, queue, body):
-        outcomes = await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs))
-        retried += sum(outcomes)
+        retried += sum(await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs)))
     return RetriedOut(retried=retried, left=(await engine.inspect.counts(queue)).dead)
 
 
