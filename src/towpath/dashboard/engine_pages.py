@@ -205,11 +205,10 @@ async def queue_page(
     after: After = "",
 ) -> Response:
     """One queue: how many jobs are where, how that was before, and those in one state."""
-    pulse, name = pulse_of(request), queue_name(queue)
+    pulse, name, wanted = pulse_of(request), queue_name(queue), Filter(lane, handler, text)
     snapshot = await pulse.having(name)
     refuse_unknown(key, name, snapshot.queues)
     refuse_others({"state": (state, STATES), "last": (last, SPANS)})
-    wanted = Filter(lane, handler, text)
     found = await pulse.shared(
         (snapshot.at, name, state, wanted, after),
         lambda: walk(engine, name, State(state), wanted, after),

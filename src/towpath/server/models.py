@@ -390,13 +390,3 @@ class QueuesOut(Answer):
     """The queues, sorted by name."""
 
     queues: list[CountsOut]
-
-
-class DeletedOut(Answer):
-    """How many dead jobs were deleted."""
-
-    model_config = example(deleted=12, left=0)
-
-    deleted: int
-    left: int
-    """Number of dead jobs that remain."""

@@ -18,7 +18,7 @@ from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
 from towpath.errors import JobError
 from towpath.ids import queue_name
-from towpath.server.models import CountsOut, DeletedOut, JobOut, PageOut, QueuesOut, StateOut
+from towpath.server.models import CountsOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.auth import CanAdmin, CanRead, OpenKind
 from towpath.web.bodies import BodyRoute
@@ -307,6 +307,16 @@ async def drop(queue: Queue, lane: Lane, engine: TheEngine, _: CanAdmin) -> Stat
     """Let a parked lane continue without the dead job at its head. That job stays dead."""
     dropped = await engine.drop(queue, lane)
     return StateOut(id=dropped.id, state=State.DEAD)
+
+
+class DeletedOut(Answer):
+    """How many dead jobs were deleted."""
+
+    model_config = example(deleted=12, left=0)
+
+    deleted: int
+    left: int
+    """Number of dead jobs that remain."""
 
 
 @router.delete("/{queue}/dead", response_model=DeletedOut, responses=documented())
