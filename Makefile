@@ -27,7 +27,7 @@ help: ## show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "%-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 up: $(RUNTIME) ## start everything: server, store and database, data in ./towpath-data; PORT=n for another port
-	@$(BIN)/towpath up $(if $(filter command,$(origin PORT)),--port $(PORT))
+	@$(BIN)/towpath up$(if $(filter command,$(origin PORT)), --port $(PORT))
 
 demo: $(RUNTIME) ## see what it keeps: five applications under load, a worker and the store killed
 	@$(BIN)/towpath demo

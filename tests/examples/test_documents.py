@@ -91,13 +91,21 @@ def test_its_links_lead_somewhere(path: Path) -> None:
         assert (path.parent / target).exists(), target
 
 
-def test_make_up_starts_the_product() -> None:
-    """What it starts is tried in tests/server. Asked without what a make around us would add."""
+@pytest.mark.parametrize(
+    ("given", "started"),
+    [
+        ([], "towpath up"),
+        (["PORT=9000"], "towpath up --port 9000"),
+    ],
+)
+def test_make_up_starts_the_product(given: list[str], started: str) -> None:
+    """What it starts is tried in tests/server. Asked without what a make around us would add, and
+    with the PORT that many have in their environment for something else.
+    """
     env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
-    ran = subprocess.run(
-        ["make", "-n", "up"], capture_output=True, text=True, check=True, cwd=ROOT, env=env
-    )
-    assert ran.stdout.splitlines()[-1].endswith("towpath up")
+    asked, env = ["make", "-n", "up", *given], env | {"PORT": "3000"}
+    ran = subprocess.run(asked, capture_output=True, text=True, check=True, cwd=ROOT, env=env)
+    assert ran.stdout.splitlines()[-1].endswith(started)
 
 
 COMMAND = re.compile(
