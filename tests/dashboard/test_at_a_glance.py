@@ -96,9 +96,9 @@ class TestAJobOfAParkedLane:
 @pytest.mark.parametrize(
     ("shown", "buttons"),
     [
-        ({}, ["Retry chosen", "Retry all", "Delete all"]),
-        ({"text": "timeout"}, ["Retry chosen", "Retry all that fit", "Delete all that fit"]),
-        ({"group": "{group}"}, ["Retry chosen"]),
+        ({}, ["Retry selected", "Retry all", "Delete all"]),
+        ({"text": "timeout"}, ["Retry selected", "Retry all matches", "Delete all matches"]),
+        ({"group": "{group}"}, ["Retry selected"]),
     ],
 )
 def test_no_button_above_some_dead_jobs_changes_the_others(
@@ -144,7 +144,7 @@ class TestWhatIsTyped:
         page.uncheck("#new-key [value=read]")
         page.fill("#new-key [name=queues]", "mails, chat,")
         page.click("#new-key button")
-        expect(page.locator("#told")).to_contain_text("Choose at least one scope.")
+        expect(page.locator("#told")).to_contain_text("Select at least one scope.")
         page.check("#new-key [value=read]")
         page.click("#new-key button")
         expect(page.locator("#secret pre")).to_contain_text("tp_")
@@ -153,15 +153,15 @@ class TestWhatIsTyped:
 
 
 class TestACommand:
-    def test_of_chosen_jobs_names_them(self, tab: Tab, running: RunningServer, api: Api) -> None:
+    def test_of_selected_jobs_names_them(self, tab: Tab, running: RunningServer, api: Api) -> None:
         for id in ("it's", "other"):
             api.bury(id, reason="no route")
         tab.context.grant_permissions(["clipboard-read", "clipboard-write"])
         page = tab.go(f"/ui/dead?queue={api.queue}")
-        page.click("[aria-label='Copy “Retry chosen” as curl']")
-        expect(page.locator("#told")).to_contain_text("Choose some jobs first.")
-        page.check('[aria-label="Choose it\'s"]')
-        page.click("[aria-label='Copy “Retry chosen” as curl']")
+        page.click("[aria-label='Copy “Retry selected” as curl']")
+        expect(page.locator("#told")).to_contain_text("Select some jobs first.")
+        page.check('[aria-label="Select it\'s"]')
+        page.click("[aria-label='Copy “Retry selected” as curl']")
         expect(page.locator("#told")).to_contain_text("TOWPATH_API_KEY")
         command = page.evaluate("navigator.clipboard.readText()")
         environment = {**os.environ, "TOWPATH_API_KEY": running.key}
