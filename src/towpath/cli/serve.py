@@ -7,14 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
+from towpath.console.arguments import LogFormat
 from towpath.console.verb import DatabaseOption, Session, verb
 
 HostOption = Annotated[str | None, typer.Option(help="Address to listen on.  [setting]")]
 PortOption = Annotated[
     int | None, typer.Option(help="Port to listen on; 0 = any free one.  [setting]")
-]
-LogFormatOption = Annotated[
-    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="Log format.  [setting]")
 ]
 DataOption = Annotated[
     str | None, typer.Option(metavar="DIR", help="Directory for all data.  [setting]")
@@ -31,7 +29,7 @@ def serve(
     host: HostOption = None,
     port: PortOption = None,
     database: DatabaseOption = None,
-    log_format: LogFormatOption = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Run the HTTP server on your own Redis or Valkey and database.
 
@@ -52,7 +50,7 @@ def up(
     host: HostOption = None,
     port: PortOption = None,
     objects: ObjectsOption = None,
-    log_format: LogFormatOption = None,
+    log_format: LogFormat = None,
 ) -> None:
     """Start everything: its own Valkey and database, and the HTTP server.
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from towpath.console.arguments import LogFormat
 from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
 
@@ -44,9 +45,6 @@ Lease = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(help="Name in listings.  [setting]")]
 MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus metrics.  [setting]")]
-LogFormat = Annotated[
-    str | None, typer.Option(metavar="AUTO|HUMAN|JSON", help="Log format.  [setting]")
-]
 Drain = Annotated[bool, typer.Option("--drain", help="Stop when there is nothing left to run now.")]
 OldDrain = Annotated[bool, typer.Option("--burst", hidden=True)]
 Check = Annotated[

@@ -25,6 +25,9 @@ JobsArgument = Annotated[
 QueueOption = Annotated[
     str | None, typer.Option("--queue", "-q", metavar="QUEUE", help="Only this queue.")
 ]
+LogFormat = Annotated[
+    str | None, typer.Option(metavar="auto|human|plain|json", help="Log format.  [setting]")
+]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 All = Annotated[bool, typer.Option("--all", help="Show all pages.")]
 Limit = Annotated[int, typer.Option("--limit", "-n", min=1, max=1000, help="Entries per page.")]
