@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import stat
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator
 from contextlib import contextmanager
@@ -269,9 +270,11 @@ def connections_to(port: int | None) -> int:
 
 def _leads_to(port: int | None, fd: int) -> bool:
     try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
         with socket.socket(fileno=os.dup(fd)) as found:
             return found.family == socket.AF_INET and found.getpeername()[1] == port
-    except OSError:  # no socket, not connected, or closed meanwhile
+    except OSError:  # not connected, or closed meanwhile
         return False
 
 
