@@ -22,9 +22,12 @@ class Accepting:
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._open = set[asyncio.Task[None]]()
-        self.port = 0
+        self.port, self.is_over = 0, False
 
     def connected(self, reader: Reader, writer: Writer) -> None:
+        if self.is_over:  # it came in the last moment
+            writer.transport.abort()
+            return
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._open.add(task)
         task.add_done_callback(self._open.discard)
@@ -61,4 +64,5 @@ async def accepting(
         yield server
     finally:
         listener.close()
+        server.is_over = True
         await server.cut_all()

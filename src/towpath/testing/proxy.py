@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Self, cast
+from typing import Self
 
 from towpath.embedded import Address
 from towpath.engine.check import whole
@@ -65,8 +65,8 @@ class Proxy:
         self.swallowed = 0
         self._replies = self._next = self._every = 0
         self.url = ""
-        self._open: dict[asyncio.Task[None], asyncio.Task[None]] = {}
-        """Who serves a connection, and the pump whose end ends it."""
+        self._open: set[asyncio.Task[None]] = set()
+        """Those that serve a connection each."""
         self._stack = AsyncExitStack()
 
     def cut_next(self, count: int = 1) -> None:
@@ -92,43 +92,54 @@ class Proxy:
     async def __aenter__(self) -> Self:
         folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="towpath-"))
         if self._tcp:
-            server = await asyncio.start_server(self._serve, _HOST, 0)
-            self.url = f"redis://{_HOST}:{server.sockets[0].getsockname()[1]}"
+            listener = socket.create_server((_HOST, 0))
+            self.url = f"redis://{_HOST}:{listener.getsockname()[1]}"
         else:
             path = Path(folder) / "proxy.sock"
-            server = await asyncio.start_unix_server(self._serve, path)
+            listener = socket.socket(socket.AF_UNIX)
+            listener.bind(str(path))
+            listener.listen()
             self.url = f"unix://{path}"
-        self._stack.callback(server.close)
+        self._stack.callback(listener.close)
+        listener.setblocking(False)
+        accepting = asyncio.create_task(self._accept(listener))
+        self._stack.push_async_callback(_end, accepting)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        try:
-            await self.drop_all()
-        finally:  # also where the caller is cancelled: a port left open keeps uvloop from its end
+        try:  # also where the caller is cancelled: a port left open keeps uvloop from its end
             await self._stack.aclose()
+        finally:
+            await self.drop_all()
 
     async def drop_all(self) -> None:
         """End every open connection now."""
-        serving = list(self._open)
-        for pump in self._open.values():
-            pump.cancel()
-        await asyncio.gather(*serving)
+        await _end(*self._open)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving = cast("asyncio.Task[None]", asyncio.current_task())
-        self.connections += 1
+    async def _accept(self, listener: socket.socket) -> None:
+        """One by one, and not by a server of asyncio: that may hand over a connection after its
+        end, which nobody would then wait for.
+        """
+        while True:
+            client, _ = await asyncio.get_running_loop().sock_accept(listener)
+            self.connections += 1
+            task = asyncio.create_task(self._serve(client))
+            self._open.add(task)
+            task.add_done_callback(self._open.discard)
+
+    async def _serve(self, client: socket.socket) -> None:
+        opened = asyncio.open_connection if self._tcp else asyncio.open_unix_connection
+        reader, writer = await opened(sock=client)
         try:
             async with _connected(self._upstream) as (answers, server):
                 rules = _Rules(self)
                 requests = asyncio.create_task(_pump(reader, server, rules.on_request))
-                self._open[serving] = requests
                 replies = asyncio.create_task(_pump(answers, writer, rules.on_reply))
                 await _first_of(requests, replies)
         except OSError:
             pass  # the server is away: its client hears nothing else either
         finally:
             self._hang_up(writer)
-            self._open.pop(serving, None)
 
     def _hang_up(self, writer: asyncio.StreamWriter) -> None:
         if self.faults.reset and self._tcp:
@@ -213,9 +224,13 @@ async def _first_of(*tasks: asyncio.Task[None]) -> None:
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await _end(*tasks)
+
+
+async def _end(*tasks: asyncio.Task[None]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _pause(seconds: float) -> None:

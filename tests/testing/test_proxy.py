@@ -1,0 +1,26 @@
+"""What holds for the proxy itself, beside the faults that the other tests see through it."""
+
+import asyncio
+import socket
+from urllib.parse import urlsplit
+
+from towpath.embedded import EmbeddedServer
+from towpath.testing.proxy import Faults, Proxy
+
+
+async def test_leaves_nothing_behind_though_clients_come_until_its_end(
+    server: EmbeddedServer,
+) -> None:
+    """A connection that outlived the event loop would fail some later test."""
+    before = asyncio.all_tasks()
+    for rounds in range(12):
+        clients = [socket.socket() for _ in range(3)]
+        async with Proxy(server.address, Faults(), tcp=True) as proxy:
+            place = urlsplit(proxy.url)
+            for client in clients:
+                client.connect((place.hostname, place.port))
+            for _ in range(rounds):
+                await asyncio.sleep(0)
+        assert asyncio.all_tasks() == before
+        for client in clients:
+            client.close()
