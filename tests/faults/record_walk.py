@@ -20,9 +20,9 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Fail, Lease, Release, Settlement
 from towpath.ledger.errors import RecordNotFound, RecordNotWaiting
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.attempts import Ending, Standing
+from towpath.ledger.records.attempts import Beginning, Ending, Standing
 from towpath.ledger.records.record import RecordState, first_name
-from towpath.ledger.records.relay import Relay
+from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 QUEUE = "walk"
@@ -44,6 +44,7 @@ class RecordWalk:
         """Whether each new Redis is behind the one before."""
         self.engine = Engine(server.url, clock=self.clock)
         self.relay = Relay(ledger, lambda: self.engine, log=Log())
+        self.recorder = LedgerRecorder(ledger.jobs)
         self.held: list[Lease] = []
         """Claimed, and not begun yet."""
         self.running: list[Lease] = []
@@ -94,12 +95,16 @@ class RecordWalk:
         # One is alone; those that come while it is under way share a transaction.
         answers = await asyncio.gather(*(self.ledger.jobs.begin(lease) for lease in some))
         for lease, begun in zip(some, answers, strict=True):
-            if begun.standing is Standing.BEGUN:
-                self.note_begun(lease)
-            elif begun.standing is Standing.NOT_DUE:
-                await self.settle(Release(lease, begun.due_in))
-            elif begun.standing is not Standing.STALE:
-                await self.settle(Complete(lease))
+            await self.answered(lease, begun)
+
+    async def answered(self, lease: Lease, begun: Beginning) -> None:
+        """What a worker does about the row's word: of a stale lease it tells Redis nothing."""
+        if begun.standing is Standing.BEGUN:
+            self.note_begun(lease)
+        elif begun.standing is Standing.NOT_DUE:
+            await self.settle(Release(lease, begun.due_in))
+        elif begun.standing is not Standing.STALE:
+            await self.settle(Complete(lease))
 
     def note_begun(self, lease: Lease) -> None:
         id = first_name(lease.id)
@@ -124,8 +129,9 @@ class RecordWalk:
             raise PromiseBroken(f"{lease.id}: another answer to the same question")
         if self.chance.random() < 0.8:
             self.running.remove(lease)
-        if self.chance.random() < 0.8:
-            await self.settle(word)
+        told = await self.recorder.end(lease, word, cancelled=False)
+        if self.chance.random() < 0.8 and told is not None:
+            await self.settle(told)
 
     def complete(self, lease: Lease) -> Complete:
         return Complete(lease, b"%d" % lease.token)
@@ -186,11 +192,10 @@ class RecordWalk:
             while leases := await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
                 for lease in leases:
                     begun = await self.ledger.jobs.begin(lease)
+                    await self.answered(lease, begun)
                     if begun.standing is Standing.BEGUN:
-                        self.note_begun(lease)
                         await self.end(lease, self.complete(lease))
-                    is_early = begun.standing is Standing.NOT_DUE
-                    await self.settle(Release(lease, begun.due_in) if is_early else Complete(lease))
+                        await self.settle(Complete(lease))
         raise PromiseBroken(f"{await audit.left(self.ledger)} records do not end")
 
     async def check(self) -> None:

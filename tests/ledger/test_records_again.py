@@ -12,11 +12,11 @@ from tests.ledger.records import REVIEWS
 from tests.waiting import eventually_async
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.engine.model import Fail, Lease, job_ref
+from towpath.engine.model import Complete, Fail, Lease, job_ref
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
 from towpath.ledger.records.record import OPEN, RecordOptions, RecordState
-from towpath.ledger.records.relay import Relay
+from towpath.ledger.records.relay import LedgerRecorder, Relay
 from towpath.telemetry.logs import Log
 
 
@@ -61,6 +61,24 @@ async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
             return (counts.ready, counts.delayed) == (1, 0)
 
         await eventually_async(only_the_new_one)
+
+
+async def test_one_whose_attempt_has_failed_can_not_be_completed_by_it_any_more(
+    ledger: Ledger, server: EmbeddedServer
+) -> None:
+    """Its job stays in Redis: the row says when it runs again."""
+    async with Engine(server.url) as engine:
+        ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
+        await ledger.jobs.submit(REVIEWS, b"1", id="a")
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(30))
+        recorder = LedgerRecorder(ledger.jobs)
+        await recorder.begin(lease)
+        await recorder.end(lease, Fail(lease, "no", seconds(60)), cancelled=False)
+        told = await recorder.end(lease, Complete(lease, b"7"), cancelled=False)
+        assert told is not None
+        await engine.settle([told])
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
+        assert (await ledger.jobs.get(REVIEWS, "a")).state is RecordState.FAILED
 
 
 async def moved(ledger: Ledger) -> None:

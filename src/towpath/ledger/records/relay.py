@@ -341,5 +341,7 @@ class LedgerRecorder:
             case RecordState.COMPLETED:
                 # Also where the answer to the first call was lost.
                 return settlement if isinstance(settlement, Complete) else Complete(lease)
+            case RecordState.FAILED | RecordState.PENDING if isinstance(settlement, Complete):
+                return Release(lease)  # it has ended otherwise before: the row says when it runs
             case _:
                 return settlement
