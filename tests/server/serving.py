@@ -3,7 +3,7 @@
 import asyncio
 import json
 import os
-import select
+import selectors
 import signal
 import socket
 import ssl
@@ -226,8 +226,9 @@ def begin(
 def first_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
     """What it says once it serves."""
     assert process.stdout is not None
-    readable, _, _ = select.select([process.stdout], [], [], PATIENCE)
-    line = process.stdout.readline() if readable else ""
+    with selectors.DefaultSelector() as waiting:
+        waiting.register(process.stdout, selectors.EVENT_READ)
+        line = process.stdout.readline() if waiting.select(PATIENCE) else ""
     assert line, f"it did not start:\n{log.read_text()}"
     return json.loads(line)
 

@@ -239,12 +239,12 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
     "kafka without servers": (
         {"SINKS": "kafka"},
         {},
-        ("outbox.kafka_servers", "the sink kafka needs it"),
+        ("outbox.kafka_servers", "the sink kafka needs this setting"),
     ),
     "webhook without a url": (
         {"SINKS": "webhook"},
         SIGNED,
-        ("outbox.webhook_url", "the sink webhook needs it"),
+        ("outbox.webhook_url", "the sink webhook needs this setting"),
     ),
     "webhook without secrets": (HOOK, {}, ("calls.secrets", "whsec_")),
     "a secret that signs nothing": (HOOK, {"TOWPATH_CALLS__SECRETS": CANARY}, ("the secret",)),
