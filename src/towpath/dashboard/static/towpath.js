@@ -39,7 +39,7 @@ let pending = null;
 // The request of a button, with what was selected or typed; none while nothing is selected.
 function bodyOf(data) {
   if (data.picked !== undefined) {
-    const ids = [...document.querySelectorAll("input.pick:checked")].map((it) => it.value);
+    const ids = [...document.querySelectorAll("input.pick:checked")].map((box) => box.value);
     return ids.length ? JSON.stringify({ ids }) : tell("Select some jobs first.", "warn");
   }
   return data.field ? JSON.stringify({ [data.field]: Number(dialog.querySelector(".field input").value) }) : data.body || "";
@@ -123,8 +123,8 @@ document.addEventListener("click", (event) => {
   else if (button.id === "theme") switchTheme();
   else if (button.id === "pick-all") {
     const all = [...document.querySelectorAll("input.pick")];
-    const every = all.every((it) => it.checked);
-    all.forEach((it) => { it.checked = !every; });
+    const every = all.every((box) => box.checked);
+    all.forEach((box) => { box.checked = !every; });
   }
 });
 if (dialog) {
