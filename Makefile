@@ -14,7 +14,7 @@ GITHUB := $(VENV)/github-openapi.json
 TUS    := $(VENV)/tus
 CHROMIUM := $(VENV)/chromium
 SHELLS := $(VENV)/shells
-JOBS   ?= 4
+JOBS   ?= 5
 PROGRAMS ?= 5000
 
 # The suite starts many processes: each would compile everything anew.

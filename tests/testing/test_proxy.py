@@ -1,6 +1,7 @@
 """What holds for the proxy itself, beside the faults that the other tests see through it."""
 
 import asyncio
+import gc
 import socket
 from urllib.parse import urlsplit
 
@@ -21,6 +22,19 @@ async def test_leaves_nothing_behind_though_clients_come_until_its_end(
                 client.connect((place.hostname, place.port))
             for _ in range(rounds):
                 await asyncio.sleep(0)
+        gc.collect()  # tells of sockets that nobody has closed
         assert asyncio.all_tasks() == before
         for client in clients:
             client.close()
+
+
+async def test_drops_connections_that_have_just_come(server: EmbeddedServer) -> None:
+    async with Proxy(server.address, Faults(), tcp=True) as proxy:
+        place = urlsplit(proxy.url)
+        for rounds in range(6):
+            with socket.create_connection((place.hostname, place.port)) as client:
+                for _ in range(rounds):
+                    await asyncio.sleep(0)
+                await proxy.drop_all()
+                client.setblocking(False)
+            gc.collect()

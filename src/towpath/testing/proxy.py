@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Self
+from typing import Self, cast
 
 from towpath.embedded import Address
 from towpath.engine.check import whole
@@ -65,8 +65,8 @@ class Proxy:
         self.swallowed = 0
         self._replies = self._next = self._every = 0
         self.url = ""
-        self._open: set[asyncio.Task[None]] = set()
-        """Those that serve a connection each."""
+        self._open: dict[asyncio.Task[None], socket.socket | None] = {}
+        """Who serves a connection, and its socket until that has begun: then it is the loop's."""
         self._stack = AsyncExitStack()
 
     def cut_next(self, count: int = 1) -> None:
@@ -102,8 +102,11 @@ class Proxy:
             self.url = f"unix://{path}"
         self._stack.callback(listener.close)
         listener.setblocking(False)
-        accepting = asyncio.create_task(self._accept(listener))
-        self._stack.push_async_callback(_end, accepting)
+        # Not a server of asyncio: that may hand over a connection after its end, and nobody would
+        # wait for it.
+        loop = asyncio.get_running_loop()
+        loop.add_reader(listener, self._accept, listener)
+        self._stack.callback(loop.remove_reader, listener)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -116,18 +119,23 @@ class Proxy:
         """End every open connection now."""
         await _end(*self._open)
 
-    async def _accept(self, listener: socket.socket) -> None:
-        """One by one, and not by a server of asyncio: that may hand over a connection after its
-        end, which nobody would then wait for.
-        """
-        while True:
-            client, _ = await asyncio.get_running_loop().sock_accept(listener)
-            self.connections += 1
-            task = asyncio.create_task(self._serve(client))
-            self._open.add(task)
-            task.add_done_callback(self._open.discard)
+    def _accept(self, listener: socket.socket) -> None:
+        try:
+            client, _ = listener.accept()
+        except OSError:  # it has hung up already
+            return
+        client.setblocking(False)
+        self.connections += 1
+        task = asyncio.get_running_loop().create_task(self._serve(client))
+        self._open[task] = client
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if (client := self._open.pop(task)) is not None:
+            client.close()
 
     async def _serve(self, client: socket.socket) -> None:
+        self._open[cast("asyncio.Task[None]", asyncio.current_task())] = None
         opened = asyncio.open_connection if self._tcp else asyncio.open_unix_connection
         reader, writer = await opened(sock=client)
         try:
