@@ -19,6 +19,18 @@ from towpath.embedded import EmbeddedServer
 C = 4 * MIB
 
 
+async def test_a_server_too_slow_to_tell_those_who_watch_refuses_no_chunk(
+    uploads: UploadServices, server: EmbeddedServer
+) -> None:
+    """The chunk counts by then: an error would say that it may not."""
+    view = await uploads.start(size=C)
+    server.pause()
+    try:
+        await uploads.lifecycle.tell_chunk(view.upload.upload_id, 0, last=True)
+    finally:
+        server.unpause()
+
+
 class TestAStoreInTrouble:
     async def test_is_tried_again_then_the_upload_fails_and_can_be_resumed(
         self, uploads: UploadServices, data: bytes

@@ -336,7 +336,7 @@ class Lifecycle:
 
     async def _tell(self, channel: str, message: Mapping[str, object]) -> None:
         # For watching alone: who may not publish, or finds nobody, has lost nothing.
-        with suppress(ServerError):
+        with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._engine().broadcast(channel, msgspec.json.encode(message))
 
