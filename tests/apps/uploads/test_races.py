@@ -263,3 +263,21 @@ class TestAStore:
         uploads.faults.before.clear()
         await uploads.work_again()
         assert await uploads.content(view) == data[: 4 * C]
+
+
+async def test_a_look_at_one_that_ends_in_that_moment_sees_its_end(
+    uploads: UploadServices, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row was read, Redis has lost its state, and the row has ended meanwhile."""
+    view = await uploads.start(size=C)
+    upload_id, row = view.upload.upload_id, uploads.lifecycle.row
+
+    async def before_its_end(upload_id: str) -> Upload:
+        found = await row(upload_id)
+        monkeypatch.undo()
+        await uploads.service.abort(upload_id)
+        server.ask("FLUSHALL")
+        return found
+
+    monkeypatch.setattr(uploads.lifecycle, "row", before_its_end)
+    assert (await uploads.service.status(upload_id)).upload.status is Status.ABORTED

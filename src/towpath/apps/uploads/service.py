@@ -17,6 +17,7 @@ from towpath.apps.uploads.errors import (
     RangeInvalid,
     StoreAway,
     UploadConflict,
+    UploadEnded,
     UploadGone,
     UploadIncomplete,
     UploadJoined,
@@ -247,7 +248,10 @@ class UploadService:
             try:
                 fields, _ = await self._records.state(upload_id).look()
             except UploadUnknown:
-                upload = await self._own.restore(upload_id)
+                try:
+                    upload = await self._own.restore(upload_id)
+                except (UploadEnded, UploadGone):  # since its row was read
+                    return await self.status(upload_id)
                 fields, _ = await self._records.state(upload_id).look()
             heard_of = instant(int(fields["updated_at"]))
             until = max(upload.deadline, heard_of + self.options.expiry)
