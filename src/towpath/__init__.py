@@ -84,51 +84,6 @@ _HOMES = (
 """Where the names live: the modules that are imported above."""
 
 
-_MOVED = {
-    "AppHandler": "towpath.app.submitting",
-    "AttemptMiddleware": "towpath.worker.middleware",
-    "BlockingJob": "towpath.app.job",
-    "Bury": "towpath.engine.model",
-    "Call": "towpath.engine.model",
-    "Complete": "towpath.engine.model",
-    "Counts": "towpath.engine.inspect",
-    "Draft": "towpath.app.submission",
-    "Event": "towpath.engine.events",
-    "Exchanged": "towpath.engine.model",
-    "Explanation": "towpath.engine.explain",
-    "Fail": "towpath.engine.model",
-    "Failure": "towpath.engine.model",
-    "FellBehind": "towpath.errors",
-    "HandlerOptions": "towpath.worker.handler",
-    "JobOptions": "towpath.engine.model",
-    "JobRef": "towpath.engine.model",
-    "Lease": "towpath.engine.model",
-    "Limits": "towpath.engine.channel",
-    "ManualClock": "towpath.clock",
-    "NewJob": "towpath.engine.model",
-    "Outcome": "towpath.engine.model",
-    "Page": "towpath.engine.inspect",
-    "Placed": "towpath.engine.model",
-    "Position": "towpath.engine.explain",
-    "Release": "towpath.engine.model",
-    "Renew": "towpath.engine.model",
-    "RetryPolicy": "towpath.engine.retry",
-    "ServerFacts": "towpath.engine.durability",
-    "Settlement": "towpath.engine.model",
-    "Submission": "towpath.app.submission",
-    "SubmitMiddleware": "towpath.app.submission",
-    "Submitted": "towpath.engine.model",
-    "Why": "towpath.engine.explain",
-    "job_ref": "towpath.engine.model",
-    "new_job": "towpath.engine.model",
-}
-"""Names that were here once, and where they live."""
-_RENAMED = {name: f"`{home}.{name}`" for name, home in _MOVED.items()} | {
-    "BlockingEngine": "`Towpath(url).blocking.run(lambda engine: engine.submit(…))`",
-    "Ticket": "`towpath.Job`; what `towpath.Job` was is `towpath.JobInfo`",
-}
-
-
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
@@ -136,7 +91,7 @@ if not TYPE_CHECKING:
             for home in map(import_module, _HOMES):
                 if name in vars(home):  # not asked for: that would look for it elsewhere
                     return vars(home)[name]
-        raise import_module("towpath.renamed").refuse(__name__, name, _RENAMED)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 def __dir__() -> list[str]:

@@ -18,11 +18,14 @@ TowpathError
 │   ├── JobNotDead          retry is for dead jobs
 │   ├── JobNotWaiting       move and set are for jobs that nobody works on
 │   ├── JobOpen             delete is for jobs that have ended
+│   ├── JobHasRecord        the job's record in the database must be changed instead
 │   ├── JobUnfinished       a result was asked for that there will never be
 │   └── StillOpen           the job did not end within the time
 ├── LeaseError
 │   └── LeaseLost           another worker holds the job, or it waits again
 ├── QueueError
+│   ├── QueueNotFound       the server knows no queue of that name
+│   ├── QueueNotEmpty       the queue holds jobs or schedules, so it is not deleted
 │   ├── QueueFull           the length limit is reached
 │   ├── QueueDiffers        the queue exists with other options
 │   ├── QueueHasNoEvents    somebody wants to follow a queue that keeps none
@@ -39,10 +42,12 @@ TowpathError
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
     ├── ServerRefused       an answer that is an error
+    │   └── WrongKeyType    another program put a key where Towpath keeps its data
     ├── TlsFailed           a certificate is refused, or one side speaks no TLS
     ├── MemoryFull          the server's memory limit is reached
     ├── EvictionUnsafe      the server may delete live jobs
     ├── DurabilityUnknown · DurabilityUnavailable · DurabilityNotReached
+    ├── OptionsUnstable     other programs change a queue's options all the time
     ├── CallStale           a newer call of the channel came first
     ├── CallTaken           the call's name was used for another verb
     └── ScriptDefect        a script answered what the engine does not know
@@ -50,7 +55,7 @@ TowpathError
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from enum import StrEnum
 from importlib import import_module
@@ -59,15 +64,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 if TYPE_CHECKING:
     # Every error can be imported from here; those of applications and of the database are looked
     # up in their own modules when they are first used.
+    from towpath.apps.application import ApplicationInvalid as ApplicationInvalid
     from towpath.apps.issues.errors import *  # noqa: F403
+    from towpath.apps.messages.queue import MessageDiffers as MessageDiffers
+    from towpath.apps.messages.queue import MessageNotHeld as MessageNotHeld
     from towpath.apps.reviews.errors import *  # noqa: F403
+    from towpath.apps.reviews.queue import TaskNotHeld as TaskNotHeld
+    from towpath.apps.reviews.queue import TaskNotLocked as TaskNotLocked
     from towpath.apps.reviews.reviewers.errors import *  # noqa: F403
     from towpath.apps.timers.errors import *  # noqa: F403
     from towpath.apps.uploads.client.errors import *  # noqa: F403
     from towpath.apps.uploads.errors import *  # noqa: F403
     from towpath.apps.uploads.stores.errors import *  # noqa: F403
     from towpath.calls.errors import *  # noqa: F403
+    from towpath.console.exits import AppFailed as AppFailed
+    from towpath.console.exits import AppNotFound as AppNotFound
+    from towpath.console.exits import DemoFailed as DemoFailed
+    from towpath.console.exits import EventNotFound as EventNotFound
+    from towpath.console.exits import JobFailed as JobFailed
+    from towpath.console.exits import NotConfirmed as NotConfirmed
+    from towpath.console.exits import NotInstalled as NotInstalled
+    from towpath.console.exits import QueueNotFound as QueueNotFound
+    from towpath.console.exits import RemoteRefused as RemoteRefused
+    from towpath.console.exits import SinkNotFound as SinkNotFound
     from towpath.embedded.errors import *  # noqa: F403
+    from towpath.files import FileDamaged as FileDamaged
     from towpath.forges.errors import *  # noqa: F403
     from towpath.ledger.errors import *  # noqa: F403
     from towpath.processes.command import *  # noqa: F403
@@ -89,6 +110,9 @@ class TowpathError(Exception):
     code: ClassVar[str] = "towpath_error"
     remedy: ClassVar[str] = "Read the message: it says what is wrong."
     retry: ClassVar[RetryAdvice] = RetryAdvice.NEVER
+    external: ClassVar[bool] = False
+    """Whether the cause is in another system: Redis, the database, an object store, a receiver. A
+    background task that ends with such an error has no defect."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -217,7 +241,10 @@ class MiddlewareInvalid(InvalidInput):
     """Middleware that can't be called, did not call `call_next` exactly once, or hid its result."""
 
     code = "middleware_invalid"
-    remedy = "Write `async def name(ctx, call_next)`. Await call_next() once, or raise to refuse."
+    remedy = (
+        "Write the middleware as `async def name(ctx, call_next)`, and await call_next() exactly"
+        " once. To refuse, raise an exception."
+    )
 
     def __init__(self, name: str, *, rule: str) -> None:
         super().__init__(f"middleware {name} {rule}")
@@ -228,7 +255,10 @@ class LifespanFailed(TowpathError):
     """The app's `lifespan` did not start or end as it should; no job was running."""
 
     code = "lifespan_failed"
-    remedy = "Fix the cause in the message. The function takes no arguments and yields once."
+    remedy = (
+        "Fix the cause in the message. The function takes no arguments, yields exactly once, then"
+        " returns."
+    )
 
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"lifespan {name} {problem}")
@@ -265,8 +295,14 @@ class JobNotFound(JobError):
         "raise it to keep them longer."
     )
 
-    def __init__(self, job: object) -> None:
-        super().__init__(job, "not found")
+    def __init__(self, job: object, *, no_queue: QueueNotFound | None = None) -> None:
+        super().__init__(job, f"not found; {no_queue}" if no_queue else "not found")
+        self.near = no_queue.near if no_queue else None
+        """The queue whose name is close, if the job's queue does not exist."""
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"did_you_mean": self.near} if self.near else {}
 
 
 class JobDiffers(JobError):
@@ -346,6 +382,21 @@ class JobOpen(JobError):
         self.state = state
 
 
+class JobHasRecord(JobError):
+    """The job's record in the database decides; only a change of the record changes the job."""
+
+    code = "job_has_record"
+    remedy = (
+        "Set `database` (TOWPATH_DATABASE) to the database that the queue's workers use; then"
+        " commands, the HTTP API and the dashboard change the record. In Python use the handler's"
+        " job, or `ledger.jobs`."
+    )
+
+    def __init__(self, job: object, record: str) -> None:
+        super().__init__(job, f"has a record ({record}), which must be changed instead")
+        self.record = record
+
+
 class StillOpen(JobError):
     """The job did not end within the given time; it goes on."""
 
@@ -394,6 +445,55 @@ class QueueError(TowpathError):
     """The queue does not allow this."""
 
     code = "queue_error"
+
+
+class QueueNotFound(QueueError):
+    """There is no queue of that name; nothing was changed."""
+
+    code = "queue_not_found"
+    remedy = "Run `towpath queues` to list queues; a submit creates a new one."
+
+    def __init__(self, queue: str, known: Iterable[str]) -> None:
+        self.queue, self.near = queue, closest_name(queue, known)
+        hint = f"; did you mean {self.near}?" if self.near else ""
+        super().__init__(f"no queue {queue}{hint}")
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"did_you_mean": self.near} if self.near else {}
+
+
+def closest_name(name: str, known: Iterable[str]) -> str | None:
+    """The name among *known* that somebody who wrote *name* probably meant."""
+    from difflib import get_close_matches  # noqa: PLC0415 -- only mistakes need it
+    from itertools import islice  # noqa: PLC0415 -- the same
+
+    # A comparison takes some 20 µs, and a deployment may have tens of thousands of queues.
+    similar = (other for other in known if abs(len(other) - len(name)) <= _TYPED_AMISS)
+    return next(iter(get_close_matches(name, list(islice(similar, 1000)), n=1)), None)
+
+
+_TYPED_AMISS = 4
+"""Letters by which a name may be longer or shorter than the one that was meant."""
+
+
+class QueueNotEmpty(QueueError):
+    """The queue holds jobs or schedules; nothing was deleted."""
+
+    code = "queue_not_empty"
+    remedy = (
+        "`towpath queues purge` deletes its jobs, except those that are running: cancel them with"
+        " `towpath jobs cancel`, or wait. `towpath schedules delete` deletes a schedule."
+    )
+
+    def __init__(self, queue: str, held: Mapping[str, int]) -> None:
+        parts = ", ".join(f"{count} {what}" for what, count in held.items() if count)
+        super().__init__(f"queue {queue} is not empty: {parts or 'it is being used'}")
+        self.queue, self.held = queue, dict(held)
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        return {"held": self.held}
 
 
 class QueueFull(QueueError):
@@ -537,12 +637,14 @@ class ServerError(TowpathError):
     """The store can't do what was asked."""
 
     code = "server_error"
+    external = True
 
 
 class EngineClosed(ServerError):
     """The engine is closed, and so are its connections."""
 
     code = "engine_closed"
+    external = False
     remedy = "Use the engine inside `async with Engine(…)` or `async with app`, or open a new one."
 
 
@@ -562,6 +664,23 @@ class ServerRefused(ServerError):
 
     code = "server_refused"
     remedy = "Read the server's message. Check the user, its permissions and the server's version."
+
+
+class WrongKeyType(ServerRefused):
+    """A key has another type than Towpath gives it: another program wrote it. Nothing was changed.
+
+    *keys* is how the names of the keys begin that the call was about.
+    """
+
+    code = "wrong_key_type"
+    remedy = (
+        "Look at the keys with `TYPE` in redis-cli, and rename or delete the one that Towpath did "
+        "not write. Give other programs a database or a prefix of their own."
+    )
+
+    def __init__(self, keys: str) -> None:
+        super().__init__(f"one of the keys {keys}* has a type that Towpath does not give it")
+        self.keys = keys
 
 
 class TlsFailed(ServerError):
@@ -631,6 +750,7 @@ class CallStale(ServerError):
     """A newer call of the same channel was answered before this one arrived."""
 
     code = "call_stale"
+    external = False
     remedy = (
         "Use each call number once, in rising order. Read the job's state to see what happened."
     )
@@ -644,13 +764,27 @@ class CallTaken(ServerError):
     """This call number was used for another call; nothing was done."""
 
     code = "call_taken"
+    external = False
     remedy = "Use each call number once per channel, whatever the verb."
+
+
+class OptionsUnstable(ServerError):
+    """The queue's options changed again before each of several tries; nothing was done."""
+
+    code = "options_unstable"
+    remedy = "Find the programs that configure the queue again and again; then try again."
+    retry = RetryAdvice.LATER
+
+    def __init__(self, queue: str) -> None:
+        super().__init__(f"the options of queue {queue} change with every call")
+        self.queue = queue
 
 
 class ScriptDefect(ServerError):
     """The engine does not understand a script's answer: engine and scripts do not match."""
 
     code = "script_defect"
+    external = False
     remedy = "Report this message. No partial change was made."
 
 
@@ -663,10 +797,7 @@ if not TYPE_CHECKING:
                 found = vars(import_module(home)).get(name)
                 if isinstance(found, type) and issubclass(found, TowpathError):
                     return found
-        raise import_module("towpath.renamed").refuse(__name__, name, _RENAMED)
-
-
-_RENAMED = {"RecurrenceNotFound": "ScheduleNotFound"}
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
 
 
 HOMES = tuple(

@@ -13,28 +13,44 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, Self, TypeVar, cast
+from typing import Any, NamedTuple, Self, TypeVar, cast
 from weakref import WeakSet
 
 from towpath.clock import Duration, seconds, steady
-from towpath.telemetry.events import TASK_FAILED, TASK_RECOVERED
+from towpath.errors import RetryAdvice, TowpathError
+from towpath.telemetry.events import TASK_FAILED, TASK_INTERRUPTED, TASK_RECOVERED
 from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 
 _NONE = seconds(0)
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
+_LONGEST_INTERRUPTION = 1.0
+"""Seconds of the longest pause after trouble of another system, so that a task goes on soon after
+the system is back."""
 _PROVEN = 1.0
 """Seconds (or its last pause, if that was longer) that a task must run to count as working."""
 _STEADY = 60.0
 """Seconds after which what went wrong before is forgotten: pauses are short again."""
 
 
+class TaskTrouble(NamedTuple):
+    """Why a background task does not run, as readiness names it."""
+
+    error: str
+    """The class of the error that ended it."""
+    remedy: str
+
+
+_DEFECT = "It restarts by itself. The server's log says where it failed; report it."
+
+
 class Background:
     """Runs *run* from `start` to `stop`; again, after a pause that grows, if it ends before.
 
     *name* is what log lines and readiness call it. An end without an error is one, too: whoever
-    ends on purpose calls `retire` first.
+    ends on purpose calls `retire` first. An error of another system (`TowpathError.external`) is
+    no defect: it is logged once, and the task is tried again every second.
     """
 
     def __init__(
@@ -42,14 +58,21 @@ class Background:
     ) -> None:
         self.name, self._run, self._log = name, run, log or Log()
         self._task: asyncio.Task[None] | None = None
-        self._pause = 0.0
-        self.trouble = ""
-        """The type of the error that ended it, until it has proven that it runs again."""
+        self._pause = self._ran = 0.0
+        self._is_interrupted = False
+        """Whether an error of another system ended it, and it has not proven yet that it runs."""
+        self.trouble: TaskTrouble | None = None
+        """Why it ended, until it has proven that it runs again. None also for trouble of another
+        system that passes by itself: readiness asks that system, and is true as soon as it is back.
+        """
 
     @property
     def running(self) -> bool:
-        """Whether it was started and has not ended for good; also while it pauses."""
-        return self._task is not None and not self._task.done()
+        """Whether it was started and has not ended for good; also while it pauses.
+
+        A task ends with its event loop, also where nobody cancelled it before the loop was closed.
+        """
+        return self._task is not None and not (self._task.done() or self._loop.is_closed())
 
     def start(self) -> Self:
         """Begin; without effect if it runs."""
@@ -62,19 +85,20 @@ class Background:
     def retire(self) -> None:
         """It is not started again; what runs may end as it likes."""
         self._over.set()
-        self.trouble = ""
+        self.trouble = None
 
     async def stop(self, *, grace: Duration = _NONE) -> None:
         """Return when it has ended; it is cancelled if it does not end by itself within *grace*."""
-        if self._task is not None:
+        if self._task is not None and self.running:  # asyncio can't wait for one of a closed loop
             self.retire()
             await asyncio.wait((self._task,), timeout=grace.total_seconds())
             self._task.cancel()
             await asyncio.wait((self._task,))
+        self.trouble = None
 
     def in_trouble(self) -> bool:
         """Whether it ended by itself a moment ago; asked in the event loop that it runs in."""
-        return bool(self.trouble) and self._loop is asyncio.get_running_loop()
+        return self.trouble is not None and self._loop is asyncio.get_running_loop()
 
     async def _keep(self) -> None:
         while not self._over.is_set():
@@ -82,16 +106,19 @@ class Background:
             error = await self._once()
             if self._over.is_set() and error is None:
                 return
-            self._pause = 0.0 if steady() - began >= _STEADY else self._pause
-            self._pause = min(self._pause * 2 or FIRST_PAUSE, LONGEST_PAUSE)
-            self._say(error)
+            self._ran = steady() - began
+            self._pause = 0.0 if self._ran >= _STEADY else self._pause
+            external = find_external(error)
+            longest = LONGEST_PAUSE if external is None else _LONGEST_INTERRUPTION
+            self._pause = min(self._pause * 2 or FIRST_PAUSE, longest)
+            self._report(error, external)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._pause):
                     await self._over.wait()
 
     async def _once(self) -> BaseException | None:
         """Run until it ends; with what, if that was an error."""
-        proof = self._loop.call_later(max(_PROVEN, self._pause), self._prove)
+        proof = self._loop.call_later(self._proven_after(), self._prove)
         try:
             await self._run()
         except asyncio.CancelledError as error:
@@ -105,15 +132,50 @@ class Background:
             proof.cancel()
         return None
 
-    def _say(self, error: BaseException | None) -> None:
-        name = _say(self._log, self.name, error, self._pause)
+    def _proven_after(self) -> float:
+        """Seconds that it must run to count as working again."""
+        if self._is_interrupted and self.trouble is None:
+            # It may wait as long as before for an answer that does not come.
+            return max(_PROVEN, min(self._ran * 2, LONGEST_PAUSE))
+        return max(_PROVEN, self._pause)
+
+    def _report(self, error: BaseException | None, external: TowpathError | None) -> None:
+        """Log why it ended, and keep it for readiness."""
+        name = _class_name(error)
+        if external is None:
+            _log_defect(self._log, self.name, error, self._pause)
+            trouble = TaskTrouble(name, _DEFECT)
+        else:
+            if not self._is_interrupted:
+                _log_interruption(self._log, self.name, external)
+            self._is_interrupted = True
+            passes = external.retry is not RetryAdvice.NEVER
+            trouble = None if passes else TaskTrouble(_class_name(external), external.remedy)
         if not self._over.is_set():
-            self.trouble = name
+            self.trouble = trouble
 
     def _prove(self) -> None:
-        if self.trouble:
-            self.trouble = ""
+        if self.trouble is not None or self._is_interrupted:
+            self.trouble, self._is_interrupted = None, False
             self._log.emit(TASK_RECOVERED, task=self.name)
+
+
+class LoopLock:
+    """A lock for objects that outlive event loops. asyncio's belongs to the first loop in which
+    somebody waited for it, so each loop has its own.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop, self._lock = loop, asyncio.Lock()
+        await self._lock.acquire()
+
+    async def __aexit__(self, *_: object) -> None:
+        self._lock.release()
 
 
 def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None) -> asyncio.Task[T]:
@@ -125,31 +187,80 @@ def detached(name: str, work: Coroutine[Any, Any, T], *, log: Log | None = None)
 
     def look(done: asyncio.Task[T]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
-            _say(log or Log(), name, error, 0.0)
+            if (external := find_external(error)) is not None:
+                _log_interruption(log or Log(), name, external)
+            else:
+                _log_defect(log or Log(), name, error, 0.0)
 
     task.add_done_callback(look)
     return task
 
 
-def _say(log: Log, task: str, error: BaseException | None, pause: float) -> str:
-    """Log the end of a task; the name of its error."""
-    name = type(error).__qualname__ if error is not None else "it ended without an error"
+def look_at_error(done: asyncio.Future[Any]) -> None:
+    """A done callback for what several callers wait for: they raise its error. Where all of them
+    have left, asyncio would report it.
+    """
+    if not done.cancelled():
+        done.exception()
+
+
+def expect_loss(writer: asyncio.StreamWriter) -> None:
+    """Keep asyncio from reporting that the connection of *writer* was lost: whoever reads or writes
+    raises that.
+
+    A stream keeps the error for `wait_closed`, which nobody calls on a connection that is lost, and
+    looks at it when it is deleted itself. The collector may delete the error's future before.
+    """
+    closed: asyncio.Future[None] = cast("Any", writer.transport.get_protocol())._closed  # noqa: SLF001 -- there is no other way but a task per connection
+    closed.add_done_callback(look_at_error)
+
+
+def find_external(error: BaseException | None) -> TowpathError | None:
+    """The error of another system that *error* is; of a group, the first if all of it are such."""
+    if isinstance(error, TowpathError) and error.external:
+        return error
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        found = [find_external(part) for part in group.exceptions]
+        return found[0] if all(found) else None
+    return None
+
+
+def _class_name(error: BaseException | None) -> str:
+    return type(error).__qualname__ if error is not None else "it ended without an error"
+
+
+# Both log the class and the place of the error, never its words: they may quote a secret.
+
+
+def _log_defect(log: Log, task: str, error: BaseException | None, pause: float) -> None:
+    place = _place_of(error)
+    log.emit(TASK_FAILED, task=task, error=_class_name(error), place=place, pause=pause)
+
+
+def _log_interruption(log: Log, task: str, error: TowpathError) -> None:
+    name, place = _class_name(error), _place_of(error)
+    log.emit(TASK_INTERRUPTED, task=task, error=name, code=error.code, place=place)
+
+
+def _place_of(error: BaseException | None) -> str:
     frames = traceback.extract_tb(error.__traceback__ if error is not None else None)
-    # Where and what, never the error's own words: they may quote what is secret.
-    place = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    log.emit(TASK_FAILED, task=task, error=name, place=place, pause=pause)
-    return name
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 _known: WeakSet[Background] = WeakSet()
 
 
-def troubles() -> dict[str, str]:
-    """The background tasks of this event loop that ended by themselves a moment ago: name, error.
+def troubles() -> dict[str, TaskTrouble]:
+    """The background tasks of this event loop that ended by themselves a moment ago, by name.
 
     Empty = all of them run.
     """
-    return {task.name: task.trouble for task in list(_known) if task.in_trouble()}
+    return {
+        task.name: task.trouble
+        for task in list(_known)
+        if task.trouble is not None and task.in_trouble()
+    }
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

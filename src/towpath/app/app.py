@@ -34,10 +34,11 @@ from towpath.app.handlers import Handlers
 from towpath.app.submission import SubmitMiddleware
 from towpath.app.submitting import AppHandler
 from towpath.clock import Clock, DurationLike, seconds
-from towpath.engine.channel import Limits
+from towpath.engine.channel import Limits, limits_within
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.schedules import Schedules
+from towpath.engine.submit_timeout import check_submit_timeout
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
@@ -62,8 +63,13 @@ class Towpath(Handlers):
     *url* is the address of the server. Without it, the settings decide at first use: `REDIS_URL`,
     `TOWPATH_URL` or `towpath.toml`. *ledger* is a `Ledger` or the URL of its database; handlers
     with `record=True` need it. Without *url* and *ledger*, they use the setting `database`.
-    *clock* is for tests, *limits* says how long to wait for the server, and *declared* is the
-    durability of a server that does not tell it.
+    *clock* is for tests, and *declared* is the durability of a server that does not tell it.
+
+    *submit_timeout* says how long a submit, or another call, waits for a server that does not
+    answer, before it raises ServerUnreachable. Without it, the setting `submit_timeout` decides in
+    an app without *url*, and 15 s is the default. After one such wait, calls fail at once until the
+    server answers. `towpath worker` waits 15 s: its jobs would only be tried again. *limits* has
+    further details, and replaces *submit_timeout*.
 
     Creating an app opens no connection; `async with app` does. It does not wait for a server that
     is unreachable: submits work once the server is back. The app may be entered several times in
@@ -83,6 +89,7 @@ class Towpath(Handlers):
         url: str | None = None,
         *,
         clock: Clock | None = None,
+        submit_timeout: DurationLike | None = None,
         limits: Limits | None = None,
         declared: Durability | None = None,
         middleware: Sequence[AttemptMiddleware] = (),
@@ -100,6 +107,10 @@ class Towpath(Handlers):
         self._included: list[Handlers] = []
         self._clock: Clock | None = clock
         self._limits, self._declared = limits, declared
+        self._submit_timeout = (
+            None if submit_timeout is None else check_submit_timeout(submit_timeout)
+        )
+        self._runs_in_worker = False
         self._make_engine: Callable[..., Engine] = Engine
         self._around: list[Around] = []
         self._connection = Connection(
@@ -147,7 +158,7 @@ class Towpath(Handlers):
         if handler.options.record and not self._connection.keeps_records:
             if self._is_named:
                 raise LedgerMissing
-            self._connection.find_ledger = self._database
+            self._connection.find_ledger(self._database)
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
@@ -220,6 +231,7 @@ class Towpath(Handlers):
         if not self._url:
             settings = self._loaded()
             self._url, self._declared = settings.server, self._declared or settings.declared
+            self._submit_timeout = self._submit_timeout or settings.submit_timeout
         return self._url
 
     @url.setter
@@ -227,8 +239,10 @@ class Towpath(Handlers):
         self._url = url
 
     def use(self, settings: Settings) -> None:
-        """Internal: *settings* decide what was not given, instead of those of this directory."""
-        self._settings = settings
+        """Internal: *settings* decide what was not given, instead of those of this directory. The
+        process is a worker: its calls may take their time.
+        """
+        self._settings, self._runs_in_worker = settings, True
 
     def _loaded(self) -> Settings:
         if self._settings is None:
@@ -281,14 +295,20 @@ class Towpath(Handlers):
         """Internal: what a worker asks before an attempt and tells after it."""
         return self._connection.recorder
 
+    async def ledger_id(self) -> str | None:
+        """Internal: the id of the database with the records."""
+        return await self._connection.ledger.identity()
+
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Internal: another engine on the same server, not yet entered. One with its own *limits*
         logs nothing: its user reports its errors.
         """
+        url = self.url  # the settings, if they decide, also say how long to wait
+        timeout = None if self._runs_in_worker else self._submit_timeout
         return self._make_engine(
-            self.url,
+            url,
             clock=self._clock,
-            limits=limits or self._limits,
+            limits=limits or self._limits or (None if timeout is None else limits_within(timeout)),
             declared=self._declared,
             log=None if limits is None else Silent(),
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import os
 import threading
@@ -12,10 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from weakref import WeakSet
 
 from towpath.app.blocking import Blocking
+from towpath.app.jobs import AllJobs, no_ledger
 from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted
 from towpath.errors import EngineClosed
 from towpath.ledger.errors import LedgerMissing
+from towpath.supervise import LoopLock
 from towpath.telemetry.events import JOB_SUBMITTED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -50,8 +51,7 @@ class Connection:
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
         self._connect, self._named, self._check = connect, ledger, check
-        self.find_ledger: Callable[[], str] | None = None
-        """Where there is none: the URL of one, asked for when it is first needed."""
+        self._find_ledger: Callable[[], str] | None = None
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
         self._metrics, self._log = metrics, log or Log()
@@ -69,7 +69,7 @@ class Connection:
         """The engine, while somebody has entered."""
         self._ledger: Ledger | None = None
         self._life: AsyncExitStack | None = None
-        self._entered, self._entering = 0, asyncio.Lock()
+        self._entered, self._entering = 0, LoopLock()
 
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
@@ -200,12 +200,16 @@ class Connection:
     @property
     def keeps_records(self) -> bool:
         """Whether there is a ledger, or one is looked for when it is needed."""
-        return self._named is not None or self.find_ledger is not None
+        return self._named is not None or self._find_ledger is not None
+
+    def find_ledger(self, find: Callable[[], str]) -> None:
+        """Keep records in the database whose URL *find* returns when it is first needed."""
+        self._find_ledger = find
 
     @property
     def _given(self) -> Ledger | str | None:
-        if self._named is None and self.find_ledger is not None:
-            self._named = self.find_ledger()
+        if self._named is None and self._find_ledger is not None:
+            self._named = self._find_ledger()
         return self._named
 
     @property
@@ -243,6 +247,11 @@ class Connection:
         from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- as above
 
         return LedgerRecorder(self.ledger.jobs)
+
+    def jobs(self, *, recorded: bool) -> AllJobs:
+        """The facade for the jobs of handlers with a record, or for those of the other handlers."""
+        find_ledger = self.open_ledger if recorded else no_ledger
+        return AllJobs(self.engine, find_ledger, recorded=recorded)
 
     def tell(self, submitted: Submitted, handler: str) -> None:
         """Count a job that is new, and log it for those who want to see each."""

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from datetime import datetime
 from typing import (
     TYPE_CHECKING,
     Any,
     Generic,
     NamedTuple,
-    NoReturn,
     Protocol,
     TypeVar,
     cast,
@@ -21,11 +19,13 @@ from typing import (
 import msgspec
 
 from towpath.app.connection import Connection
+from towpath.app.jobs import AllJobs, info_of
 from towpath.clock import DurationLike, duration, seconds, spelled, steady
+from towpath.engine.explain import Explanation
 from towpath.engine.model import JobInfo, JobRef
 from towpath.engine.states import State
 from towpath.errors import JobNotFound, JobUnfinished, PayloadInvalid, ServerError, StillOpen
-from towpath.ids import JobId, LaneKey, QueueName
+from towpath.ids import JobId, QueueName
 from towpath.ledger.errors import RecordNotFound, RecordUncommitted
 from towpath.worker.payload import PayloadForm, Raw, form
 
@@ -37,11 +37,6 @@ P = TypeVar("P")
 T = TypeVar("T")
 _LOOK_EVERY = 0.1
 """Seconds, where nobody tells."""
-_RENAMED = {
-    "job": "`job.ref` is its queue and id",
-    "submitted": "use `job.existed` and `await job.state()`",
-    "wait": "`handler.blocking.submit(…)` returns a BlockingJob; call its `result(within=…)`",
-}
 
 
 class Job(msgspec.Struct, Generic[R], frozen=True):
@@ -70,15 +65,22 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         """The queue of the job."""
         return self.ref.queue
 
+    @property
+    def _jobs(self) -> AllJobs:
+        return self._connection.jobs(recorded=False)
+
     async def state(self) -> State:
         """The state of the job now. GONE if it ended and is no longer kept, or never existed."""
-        return await self._connection.engine.inspect.state(self.ref)
+        return await self._jobs.state(self.ref)
 
     async def info(self) -> JobInfo:
-        """Everything known about the job now. Raises JobNotFound; for a job with a record,
-        RecordNotFound.
-        """
-        return await self._connection.engine.inspect.job(self.ref)
+        """Everything known about the job now. Raises JobNotFound."""
+        return await self._jobs.get(self.ref)
+
+    async def explain(self) -> Explanation:
+        """Why the job is not running, as a word and a sentence. Raises JobNotFound."""
+        why, _ = await self._jobs.explain(self.ref)
+        return why
 
     @overload
     async def progress(self) -> Any: ...
@@ -98,21 +100,29 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
         Raises JobNotFound, and JobDone or JobDead if the job has ended.
         """
-        return await self._connection.engine.cancel(self.ref)
+        return await self._jobs.cancel(self.ref)
 
     async def move(
         self, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> State:
         """Give the waiting job another due time: *due*, or *delay* from now. Returns its state.
 
-        Raises JobNotFound, and JobNotWaiting if the job is leased or has ended; for a job with a
-        record, RecordNotFound and RecordNotWaiting.
+        Raises JobNotFound, and JobNotWaiting if the job is leased or has ended.
         """
-        return await self._connection.engine.move(self.ref, due=due, delay=delay)
+        return await self._jobs.move(self.ref, due=due, delay=delay)
 
     async def retry(self) -> State:
-        """Give the dead job new attempts. Returns its state. Raises JobNotFound, JobNotDead."""
-        return await self._connection.engine.retry(self.ref)
+        """Give the dead job new attempts; with a record, a cancelled one too. Returns its state.
+
+        Raises JobNotFound, JobNotDead.
+        """
+        return await self._jobs.retry(self.ref)
+
+    async def delete(self) -> None:
+        """Delete the job, which must have ended, and its record if it has one. Raises JobNotFound,
+        JobOpen.
+        """
+        await self._jobs.delete(self.ref)
 
     async def result(self, *, within: DurationLike) -> R:
         """Wait until the job has ended, and return what its handler returned. Does not poll.
@@ -129,13 +139,6 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         # No bytes are None, unless bytes are what the handler returns.
         there = data or isinstance(self._form, Raw)
         return cast("R", self._form.decode(data or b"") if there else None)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if name in _RENAMED:
-                raise AttributeError(f"a Job has no {name!r} any more: {_RENAMED[name]}")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class BlockingJob(Generic[R]):
@@ -175,6 +178,10 @@ class BlockingJob(Generic[R]):
         """Like `Job.info`."""
         return self._ask(lambda job: job.info())
 
+    def explain(self) -> Explanation:
+        """Like `Job.explain`."""
+        return self._ask(lambda job: job.explain())
+
     @overload
     def progress(self) -> Any: ...
     @overload
@@ -195,6 +202,10 @@ class BlockingJob(Generic[R]):
         """Like `Job.retry`."""
         return self._ask(lambda job: job.retry())
 
+    def delete(self) -> None:
+        """Like `Job.delete`."""
+        self._ask(lambda job: job.delete())
+
     def result(self, *, within: DurationLike) -> R:
         """Like `Job.result`."""
         return self._ask(lambda job: job.result(within=within))
@@ -204,14 +215,6 @@ class BlockingJob(Generic[R]):
             return ask(msgspec.structs.replace(self._job, _connection=connection))
 
         return self._connection.run_blocking(there)
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> NoReturn:
-            new = {"wait": "result(within=…)", "job": "ref", "submitted": "existed"}
-            if name in new:
-                raise AttributeError(f"a BlockingJob has no {name!r} any more: it is `{new[name]}`")
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 
 class Transaction(Protocol):
@@ -234,7 +237,6 @@ class RecordJob(Job[R], frozen=True):
     While the transaction of its submit is open, its state is PENDING; after a rollback it is GONE.
     """
 
-    _record_id: JobId = JobId("")
     _made: Uncommitted | None = None
 
     async def record(self) -> Record:
@@ -244,7 +246,7 @@ class RecordJob(Job[R], frozen=True):
         pending = self._pending  # first: what is committed after this is found below
         ledger = await self._connection.open_ledger()
         try:
-            return await ledger.jobs.get(self.queue, self._record_id)
+            return await ledger.jobs.get(self.queue, self.id)
         except RecordNotFound:
             if pending is None:
                 raise
@@ -256,66 +258,50 @@ class RecordJob(Job[R], frozen=True):
         made = self._made
         return made.record if made is not None and made.transaction.is_active else None
 
-    def _state(self, record: Record) -> State:
-        return State.PENDING if record is self._pending else STATES[record.state]
+    @property
+    def _jobs(self) -> AllJobs:
+        return self._connection.jobs(recorded=True)
 
     async def state(self) -> State:
-        try:
-            return self._state(await self.record())
-        except RecordNotFound:
-            return State.GONE
+        return State.PENDING if await self._uncommitted() else await super().state()
 
     async def info(self) -> JobInfo:
-        record = await self.record()
-        progress = await self._noted(record) if record.open else None
-        return JobInfo(
-            ref=self.ref,
-            state=self._state(record),
-            payload=record.payload,
-            priority=record.priority,
-            lane=cast("LaneKey | None", record.lane),
-            max_attempts=record.max_attempts,
-            headers=record.headers,
-            attempts=record.attempts,
-            submitted_at=record.created_at,
-            due_at=record.due_at,
-            claimed_at=record.started_at,
-            ended_at=record.finished_at,
-            cancel_requested=record.cancel_requested,
-            reason=record.last_error,
-            progress=progress,
-            result=record.result,
-        )
-
-    async def _noted(self, record: Record) -> bytes | None:
-        """What its handler told last: Redis has it, as long as it has the job."""
-        with suppress(JobNotFound, ServerError):
-            return (
-                await self._connection.engine.inspect.job(JobRef(record.queue, record.job))
-            ).progress
-        return None
+        if (record := await self._uncommitted()) is not None:
+            return msgspec.structs.replace(info_of(record, None), state=State.PENDING)
+        return await super().info()
 
     async def cancel(self) -> State:
         await self._check_committed()
-        jobs = (await self._connection.open_ledger()).jobs
-        return STATES[(await jobs.cancel(self.queue, self._record_id)).state]
+        return await super().cancel()
 
     async def move(
         self, *, due: datetime | None = None, delay: DurationLike | None = None
     ) -> State:
         await self._check_committed()
-        jobs = (await self._connection.open_ledger()).jobs
-        return STATES[(await jobs.move(self.queue, self._record_id, due=due, delay=delay)).state]
+        return await super().move(due=due, delay=delay)
 
     async def retry(self) -> State:
-        """Give the dead or cancelled job new attempts. Returns its state. Raises RecordNotDead."""
         await self._check_committed()
-        jobs = (await self._connection.open_ledger()).jobs
-        return STATES[(await jobs.retry(self.queue, self._record_id)).state]
+        return await super().retry()
+
+    async def delete(self) -> None:
+        await self._check_committed()
+        await super().delete()
+
+    async def _uncommitted(self) -> Record | None:
+        """The record as it was made, if the transaction of its submit is still open."""
+        pending = self._pending
+        if pending is None:
+            return None
+        try:
+            found = await self.record()
+        except RecordNotFound:
+            return None
+        return found if found is pending else None
 
     async def _check_committed(self) -> None:
-        if self._pending is not None and await self.record() is self._pending:
-            raise RecordUncommitted(self.queue, self._record_id)
+        if await self._uncommitted() is not None:
+            raise RecordUncommitted(self.queue, self.id)
 
     async def result(self, *, within: DurationLike) -> R:
         limit = duration("within", within)
@@ -352,14 +338,3 @@ def _noted(note: bytes | None, kind: Any) -> Any:
         if kind is Any:
             return note
         raise
-
-
-STATES = {
-    "pending": State.READY,
-    "running": State.LEASED,
-    "failed": State.DELAYED,
-    "completed": State.DONE,
-    "dead": State.DEAD,
-    "cancelled": State.CANCELLED,
-    "superseded": State.CANCELLED,
-}

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
 from towpath.app.blocking_handler import BlockingHandler
 from towpath.app.connection import Connection
-from towpath.app.job import STATES, Job, RecordJob, Uncommitted
+from towpath.app.job import Job, RecordJob, Uncommitted
+from towpath.app.jobs import state_of
 from towpath.app.submission import NOTHING, Draft, NotGiven, Submission, X, drafts, submitted
 from towpath.engine.durability import Durability
 from towpath.engine.model import (
@@ -346,7 +347,7 @@ class AppHandler(Handler[T, R, C]):
 
     def _job_at(self, connection: Connection, ref: JobRef, *, existed: bool = False) -> Job[R]:
         if self.options.record:
-            return RecordJob(ref, connection, self.result, existed, ref.id)
+            return RecordJob(ref, connection, self.result, existed)
         return Job(ref, connection, self.result, existed)
 
     def _job(self, connection: Connection, submitted: Submitted) -> Job[R]:
@@ -389,12 +390,12 @@ class AppHandler(Handler[T, R, C]):
     def _record_job(
         self, connection: Connection, made: Recorded, uncommitted: Uncommitted | None = None
     ) -> Job[R]:
-        ref = JobRef(made.record.queue, made.record.job)
-        return RecordJob(ref, connection, self.result, made.existed, made.record.id, uncommitted)
+        ref = JobRef(made.record.queue, made.record.id)
+        return RecordJob(ref, connection, self.result, made.existed, uncommitted)
 
 
 def _submitted(made: Recorded, data: bytes) -> Submitted:
     record = made.record
     same = record.payload == data if made.existed else None
-    ref = JobRef(record.queue, record.job)
-    return Submitted(ref, STATES[record.state], existed=made.existed, same_payload=same)
+    ref = JobRef(record.queue, record.id)
+    return Submitted(ref, state_of(record, None), existed=made.existed, same_payload=same)

@@ -13,7 +13,7 @@ from importlib import import_module
 from operator import attrgetter
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -23,7 +23,6 @@ from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
 from towpath.options import Options
-from towpath.renamed import refuse
 from towpath.telemetry.measures import MetricSpec
 
 if TYPE_CHECKING:
@@ -272,9 +271,3 @@ def _meet(one: str, other: str) -> bool:
     if one.endswith("*"):
         return other.startswith(one[:-1])
     return one.startswith(other[:-1]) if other.endswith("*") else one == other
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Answered": "ErrorCodes"})

@@ -26,6 +26,7 @@ class CallError(TowpathError):
     """An outgoing call failed."""
 
     code = "call_error"
+    external = True
 
 
 class CallRefused(CallError):
@@ -95,6 +96,7 @@ class CallerClosed(CallError):
     """The caller is not open; it has no connections."""
 
     code = "caller_closed"
+    external = False
     remedy = "Make the call inside `async with Caller(…)`."
 
     def __init__(self) -> None:

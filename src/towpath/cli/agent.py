@@ -19,7 +19,7 @@ from towpath.console.verb import Session, verb
 EXAMPLES = """
     towpath agent --roles backend -- ./solve.sh
     towpath agent --once --wait 0s -- python solve.py
-    towpath agent --repositories octo/repo --timeout 2h -- claude -p "Solve the issue on stdin."
+    towpath agent --repositories octo/repo --limit 2h -- claude -p "Solve the issue on stdin."
 """
 _ENDED_BY = (signal.SIGTERM, signal.SIGINT)
 

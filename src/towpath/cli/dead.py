@@ -10,19 +10,25 @@ import typer
 
 from towpath.cli import jobs as one_by_one
 from towpath.cli.listing import brief
-from towpath.cli.records import retrying
-from towpath.console.arguments import After, All, Limit, QueueOption, Yes, chosen_queues
-from towpath.console.verb import Session, Words, verb
+from towpath.console.arguments import (
+    After,
+    All,
+    Limit,
+    QueueOption,
+    Yes,
+    chosen_queues,
+    existing_queue,
+)
+from towpath.console.verb import Session, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from towpath.app.jobs import AllJobs
     from towpath.engine.engine import Engine
     from towpath.engine.inspect import ErrorGroup
     from towpath.engine.model import JobInfo, JobRef
 
-app = typer.Typer(
-    cls=Words, no_args_is_help=True, help="Dead jobs: list, groups, search, retry, delete."
-)
+app = typer.Typer(no_args_is_help=True, help="Dead jobs: list, groups, search, retry, delete.")
 
 SomeJobs = Annotated[
     list[str] | None,
@@ -117,9 +123,10 @@ async def search(
     """
     out, looked, is_over = session.out, 0, False
     rows: list[tuple[object, ...]] = []
-    async with session.engine() as engine:
+    async with session.jobs() as (engine, jobs):
+        name = await existing_queue(engine, queue)
         while not is_over:
-            found = await engine.inspect.search_dead(queue, text, looked=looked)
+            found = await jobs.search_dead(name, text, looked=looked)
             looked, is_over = found.looked, found.is_over
             for job in found.jobs:
                 if out.as_json:
@@ -155,8 +162,10 @@ async def retry(
     """
     if all or group:
         queues = _queues(jobs, queue, group)
-        async with session.engine() as engine, retrying(session, engine) as retry_one:
-            await _sweep(session, engine, queues, "retried", retry_one, group=group)
+        async with session.jobs() as (engine, every):
+            await _sweep(
+                session, engine, every, queues, done="retried", do=every.retry, group=group
+            )
     else:
         await one_by_one.retry(session, jobs=_named(jobs), queue=queue)
 
@@ -190,8 +199,8 @@ async def delete(
     whose = ", ".join(queues) or "every queue"
     which = f"All dead jobs of group {group}" if group else "All dead jobs"
     session.confirm(f"{which} of {whose} would be deleted.", yes=yes)
-    async with session.engine() as engine:
-        await _sweep(session, engine, queues, "deleted", engine.delete, group=group)
+    async with session.jobs() as (engine, every):
+        await _sweep(session, engine, every, queues, done="deleted", do=every.delete, group=group)
 
 
 def _named(jobs: list[str] | None) -> list[str]:
@@ -211,29 +220,31 @@ def _queues(words: list[str] | None, queue: str | None, group: str | None) -> li
 async def _sweep(
     session: Session,
     engine: Engine,
+    every: AllJobs,
     queues: list[str],
+    *,
     done: str,
     do: Callable[[JobRef], Awaitable[object]],
-    *,
     group: str | None,
 ) -> None:
     """Do it to every job that is dead now; those that somebody else saw to are passed over."""
-    from towpath.errors import JobError  # noqa: PLC0415 -- a help text needs none
-    from towpath.ledger.errors import RecordError  # noqa: PLC0415 -- the same
+    from towpath.errors import JobError, JobHasRecord  # noqa: PLC0415 -- a help text needs none
 
     out = session.out
 
     async def see_to(job: JobInfo) -> int:
         try:
             await do(job.ref)
-        except (JobError, RecordError):
+        except JobHasRecord:
+            raise
+        except JobError:
             return 0
         return 1
 
     for name in await chosen_queues(engine, queues):
         total, seen_to = await _total(engine, name, group), 0
         with out.progress(f"{name}: {done}", total) as advance:
-            async for page in _dead(engine, name, total, group):
+            async for page in _dead(every, name, total, group):
                 seen_to += sum(await asyncio.gather(*(see_to(job) for job in page)))
                 advance(len(page))
         if out.as_json:
@@ -250,7 +261,7 @@ async def _total(engine: Engine, queue: str, group: str | None) -> int:
 
 
 async def _dead(
-    engine: Engine, queue: str, total: int, group: str | None
+    every: AllJobs, queue: str, total: int, group: str | None
 ) -> AsyncIterator[list[JobInfo]]:
     """The *total* oldest dead jobs. One that dies again meanwhile comes later, so this ends."""
     from towpath.engine.states import State  # noqa: PLC0415 -- slow to import
@@ -258,7 +269,7 @@ async def _dead(
     cursor = None
     while total > 0:
         size = min(total, 200)
-        page = await engine.inspect.list(queue, State.DEAD, group=group, after=cursor, size=size)
+        page = await every.list(queue, State.DEAD, group=group, after=cursor, size=size)
         if page.jobs:
             yield page.jobs
         total -= len(page.jobs)

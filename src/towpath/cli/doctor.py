@@ -10,7 +10,7 @@ import typer
 
 from towpath.console import exits
 from towpath.console.verb import Session, open_ledger, verb
-from towpath.engine.findings import Finding, Grade, findings, of_queues
+from towpath.engine.findings import Finding, Grade, findings, of_queues, of_records
 from towpath.errors import InvalidOption, TowpathError
 
 if TYPE_CHECKING:
@@ -32,8 +32,11 @@ async def doctor(
     """Check the server and say what to fix.
 
     Checks version, durability, eviction, replicas, clock, scripts, memory, round trips and
-    writing; then the queues and the applications. Each finding says what to do. Exit code 1 if
-    something is bad: Towpath would not start there, or could lose work.
+    writing; then the queues, the database and the applications. Each finding says what to do.
+
+    Exit code 1 if something is bad: Towpath would not start there, or jobs could not be stored.
+    Warnings, for example a Redis without persistence or a wrong clock, exit with 0; --strict makes
+    them exit with 1.
     """
     from towpath.engine.diagnosis import examine  # noqa: PLC0415 -- slow to import
 
@@ -44,6 +47,7 @@ async def doctor(
     if all(finding.verdict is not Grade.BAD for finding in found):
         async with session.engine() as engine:
             found += await of_queues(engine)
+            found += await of_ledger(session, engine)
             found += await of_applications(session, engine)
     for finding in found:
         _tell(session, finding)
@@ -67,6 +71,26 @@ def _tell(session: Session, finding: Finding) -> None:
     session.out.line(f"{word:<5} {finding.check:<11} {where}{finding.found}")
     if finding.do:
         session.out.line(f"      do          {finding.do}")
+
+
+async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
+    """Whether the database of the settings is the one that workers keep their records in."""
+    from towpath.engine.living import find_records_elsewhere  # noqa: PLC0415 -- slow to import
+
+    workers = await engine.workers.list()
+    if not any(worker.doing.recorded for worker in workers):
+        return []
+    try:
+        ledger = open_ledger(session, None)
+        async with ledger:
+            own = await ledger.identity()
+    except InvalidOption as error:
+        text = "workers keep records, and no database is set here to compare with theirs"
+        return [Finding("ledger", Grade.OK, text, error.rule)]
+    except TowpathError as error:
+        return [Finding("ledger", Grade.WARN, str(error), error.remedy)]
+    found = of_records(find_records_elsewhere(workers, own)) if own else []
+    return found or [Finding("ledger", Grade.OK, "the database that workers use, too")]
 
 
 # ── applications ─────────────────────────────────────────────────────────────────────────

@@ -67,9 +67,9 @@ class Taking:
         if wait is not None:
             # A job that leaves nothing behind could not be told from one that never was.
             options.setdefault("keep", max(wait, minutes(1)))
-        async with self._session.engine() as engine:
+        async with self._session.jobs() as (engine, jobs):
             if self._replaces:
-                taken = await engine.set(self._queue, payload, **options)
+                taken = await jobs.set(self._queue, payload, **options)
             else:
                 answer = await engine.submit(self._queue, payload, **options)
                 taken = answer.checked(self._on_conflict)
@@ -86,7 +86,8 @@ class Taking:
     async def one_record(self, source: str, wait: Duration | None) -> None:
         """The same with a record in the database; with *wait*, the row tells the end."""
         from towpath.app.connection import Connection  # noqa: PLC0415 -- only for records
-        from towpath.app.job import STATES, RecordJob  # noqa: PLC0415 -- the same
+        from towpath.app.job import RecordJob  # noqa: PLC0415 -- the same
+        from towpath.app.jobs import state_of  # noqa: PLC0415 -- the same
         from towpath.worker.payload import Raw  # noqa: PLC0415 -- the same
 
         payload, options, session = payload_of(source, raw=self._raw), self._options, self._session
@@ -106,13 +107,13 @@ class Taking:
                 made = await ledger.jobs.submit(self._queue, payload, **options)
                 record, existed = made.record, made.existed
             ref, same = JobRef(record.queue, record.id), record.payload == payload
-            taken = Submitted(ref, STATES[record.state], existed, same if existed else None)
+            taken = Submitted(ref, state_of(record, None), existed, same if existed else None)
             taken.checked(self._on_conflict)
             if wait is None:
                 self._tell(taken)
                 return
             session.out.note(f"{ref}  {taken.state}")
-            job = RecordJob[Any](ref, connection, Raw(), existed, record.id)
+            job = RecordJob[Any](ref, connection, Raw(), existed)
             with suppress(JobUnfinished):
                 await job.result(within=wait)
             self._tell_end(await job.info())

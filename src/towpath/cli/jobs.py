@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from towpath.cli.records import retrying
+from towpath.cli.many_jobs import (
+    Choice,
+    HandlerOption,
+    LaneOption,
+    OlderThan,
+    StateOption,
+    change_jobs,
+    count_jobs,
+    in_words,
+    show_changed,
+)
 from towpath.console.arguments import (
     After,
     All,
@@ -21,23 +31,14 @@ from towpath.console.arguments import (
     instant,
 )
 from towpath.console.verb import Session, each, verb
+from towpath.engine.states import State
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
-    from towpath.engine.engine import Engine
+    from towpath.app.jobs import AllJobs
     from towpath.engine.model import JobRef
 
 app = typer.Typer(no_args_is_help=True, help="Jobs: list, show, cancel, move, retry, delete.")
-
-StateOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--state", "-s", metavar="STATE", help="Only jobs in this state; can be repeated."
-    ),
-]
-LaneOption = Annotated[
-    str | None, typer.Option("--lane", metavar="LANE", help="Only jobs of this lane.")
-]
 
 
 @verb(
@@ -68,13 +69,13 @@ async def list_(
     """
     from towpath.cli.listing import PageQuery, places_of, show_pages  # noqa: PLC0415 -- slow to import
 
-    async with session.engine() as engine:
+    async with session.jobs() as (engine, jobs):
         places = await places_of(engine, queue, state or [])
         wanted = PageQuery(places, lane=lane, limit=1000 if all else limit, after=after)
         named = [("--queue", queue), *(("--state", one) for one in state or ()), ("--lane", lane)]
         again = [f"{name} {value}" for name, value in named if value]
         command = " ".join(["towpath jobs list", *again, f"--limit {limit}"])
-        await show_pages(session.out, engine, wanted, every=all, command=command)
+        await show_pages(session.out, jobs, wanted, every=all, command=command)
 
 
 @verb(
@@ -92,11 +93,10 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
     """
     from towpath.cli.listing import described, told  # noqa: PLC0415 -- slow to import
 
-    async with session.engine() as engine:
-        ref = await find_job(engine, job, queue)
-        found = await engine.inspect.job(ref)
-        position = await engine.inspect.position(ref)
-        why = await engine.inspect.explain(ref)
+    async with session.jobs() as (engine, jobs):
+        ref = await find_job(engine, jobs, job, queue)
+        found = await jobs.get(ref)
+        why, position = await jobs.explain(ref)
     session.out.answer(described(found, position, why), told(found, position, why))
 
 
@@ -106,14 +106,63 @@ async def show(session: Session, *, job: JobArgument, queue: QueueOption = None)
     examples="""
         towpath jobs cancel mails/01JB7Q
         towpath jobs cancel --queue mails 01JB7Q 01JB7R
+        towpath jobs cancel --queue mails --state ready --handler newsletter
+        towpath jobs cancel --queue mails --all --older-than 2h --yes
     """,
 )
-async def cancel(session: Session, *, jobs: JobsArgument, queue: QueueOption = None) -> None:
+async def cancel(
+    session: Session,
+    *,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[JOB…]", help="QUEUE/ID, or an ID alone, which is looked up."),
+    ] = None,
+    queue: QueueOption = None,
+    all: Annotated[bool, typer.Option("--all", help="All open jobs of the queue.")] = False,
+    state: StateOption = None,
+    handler: HandlerOption = None,
+    lane: LaneOption = None,
+    older_than: OlderThan = None,
+    yes: Yes = False,
+) -> None:
     """Cancel jobs that have not ended.
 
-    A running job is asked to stop; its state stays leased until it has.
+    Name the jobs; or name a queue, and choose by state, handler, lane and age, or pass --all. What
+    was chosen is counted first, and cancelled after you confirm. A running job is asked to stop;
+    its state stays leased until it has.
+
+    \b
+    States: waiting, delayed, ready, leased
     """
-    await _each(session, jobs, queue, lambda engine, ref: engine.cancel(ref))
+    choice = Choice(state, handler, lane, older_than)
+    if jobs:
+        if all or any(choice):
+            raise InvalidOption("jobs", jobs[0], rule="name jobs or choose some, not both")
+        await _each(session, jobs, queue, lambda every, ref: every.cancel(ref), asks_to_stop=True)
+    elif not (all or any(choice)):
+        rule = "name at least one job, or choose some: --queue with --all, --state, --handler, …"
+        raise InvalidOption("jobs", "", rule=rule)
+    elif queue is None:
+        raise InvalidOption("queue", "", rule="name the queue whose jobs are to be cancelled")
+    else:
+        await _cancel_many(session, queue, choice, yes=yes)
+
+
+async def _cancel_many(session: Session, queue: str, choice: Choice, *, yes: bool) -> None:
+    from towpath.app.jobs import OPEN  # noqa: PLC0415 -- slow to import
+
+    wanted = choice.filter(OPEN)
+    async with session.jobs() as (_, every):
+        counted = await count_jobs(every.count_matching, queue, wanted)
+        total = counted.total()
+        if total:
+            session.confirm(f"{in_words(counted)} of {queue} would be cancelled.", yes=yes)
+            counted = await change_jobs(
+                session, every.cancel_matching, queue, wanted, done="cancelled", total=total
+            )
+    show_changed(session, queue, "cancelled", counted)
+    if running := counted.get(State.LEASED):
+        session.out.note(f"{running} of them are running: their workers are asked to stop")
 
 
 Delay = Annotated[
@@ -150,7 +199,7 @@ async def move(
     wait, moment = duration("delay", delay), instant("due", due)
     if (wait is None) == (moment is None):
         raise InvalidOption("delay", delay, rule="pass either --delay or --due")
-    await _each(session, jobs, queue, lambda engine, ref: engine.move(ref, delay=wait, due=moment))
+    await _each(session, jobs, queue, lambda every, ref: every.move(ref, delay=wait, due=moment))
 
 
 @verb(app, "retry", examples="towpath jobs retry mails/01JB7Q")
@@ -159,8 +208,7 @@ async def retry(session: Session, *, jobs: JobsArgument, queue: QueueOption = No
 
     A job with a record in the database is retried through its record.
     """
-    async with session.engine() as engine, retrying(session, engine) as retry:
-        await _see_to_each(session, engine, jobs, queue, retry)
+    await _each(session, jobs, queue, lambda every, ref: every.retry(ref))
 
 
 @verb(app, "delete", examples="towpath jobs delete mails/01JB7Q --yes")
@@ -170,8 +218,8 @@ async def delete(
     """Delete jobs that have ended: dead, done or cancelled."""
     session.confirm(f"{len(jobs)} job(s) would be deleted for good.", yes=yes)
 
-    async def gone(engine: Engine, ref: JobRef) -> str:
-        await engine.delete(ref)
+    async def gone(every: AllJobs, ref: JobRef) -> str:
+        await every.delete(ref)
         return "gone"
 
     await _each(session, jobs, queue, gone)
@@ -181,27 +229,26 @@ async def _each(
     session: Session,
     jobs: list[str],
     queue: str | None,
-    do: Callable[[Engine, JobRef], Awaitable[str]],
+    do: Callable[[AllJobs, JobRef], Awaitable[str]],
+    *,
+    asks_to_stop: bool = False,
 ) -> None:
-    """Do it to one job after the other and tell each one's new state, or why it is refused."""
-    async with session.engine() as engine:
-        await _see_to_each(session, engine, jobs, queue, lambda ref: do(engine, ref))
+    """Do it to one job after the other and print each one's new state, or why it is refused.
 
+    With *asks_to_stop*, a job that is leased afterwards was asked to stop.
+    """
+    async with session.jobs() as (engine, every):
 
-async def _see_to_each(
-    session: Session,
-    engine: Engine,
-    jobs: list[str],
-    queue: str | None,
-    do: Callable[[JobRef], Awaitable[str]],
-) -> None:
-    async def see_to(text: str) -> None:
-        ref = await find_job(engine, text, queue)
-        state = await do(ref)
-        told = {"queue": ref.queue, "id": ref.id, "state": state}
-        session.out.answer(told, f"{ref}  {state}")
+        async def see_to(text: str) -> None:
+            ref = await find_job(engine, every, text, queue)
+            state = await do(every, ref)
+            told: dict[str, Any] = {"queue": ref.queue, "id": ref.id, "state": state}
+            asked = asks_to_stop and state == "leased"
+            if asks_to_stop:
+                told["cancel_requested"] = asked
+            session.out.answer(told, f"{ref}  {state}" + (", asked to stop" if asked else ""))
 
-    await each(session, jobs, see_to)
+        await each(session, jobs, see_to)
 
 
 EXAMPLES = """
@@ -218,9 +265,9 @@ async def explain(session: Session, *, job: JobArgument, queue: QueueOption = No
     from towpath.cli.listing import in_words, placed  # noqa: PLC0415 -- slow to import
     from towpath.clock import timely  # noqa: PLC0415 -- slow to import
 
-    async with session.engine() as engine:
-        ref = await find_job(engine, job, queue)
-        why, position = await engine.inspect.explain(ref), await engine.inspect.position(ref)
+    async with session.jobs() as (engine, jobs):
+        ref = await find_job(engine, jobs, job, queue)
+        why, position = await jobs.explain(ref)
     if session.out.as_json:
         told = {"queue": ref.queue, "id": ref.id, "why": why.why, "text": why.text}
         session.out.object(told | placed(position))

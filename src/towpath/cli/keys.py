@@ -8,7 +8,6 @@ import typer
 
 from towpath.console.verb import DatabaseOption, Session, file_in, open_ledger, verb
 from towpath.errors import InvalidOption
-from towpath.renamed import PURPOSES
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -162,9 +161,7 @@ def secret(
     found = applications(session.settings.applications)
     known = [OUTBOX, *(name for application in found for name in application.purposes)]
     if purpose not in known:
-        now = PURPOSES.get(purpose)
-        rule = f"is now {now}" if now else f"must be one of {', '.join(known)}"
-        raise InvalidOption("purpose", purpose, rule=rule)
+        raise InvalidOption("purpose", purpose, rule=f"must be one of {', '.join(known)}")
     for each in _signing(session.settings):
         told = derived(each, purpose)
         session.out.answer({"purpose": purpose, "secret": told}, told)

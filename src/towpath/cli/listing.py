@@ -18,6 +18,7 @@ from towpath.engine.states import State
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from towpath.app.jobs import AllJobs
     from towpath.engine.engine import Engine
     from towpath.engine.inspect import Page
 
@@ -52,11 +53,11 @@ async def places_of(engine: Engine, queue: str | None, states: Sequence[str]) ->
 
 
 async def show_pages(
-    out: Output, engine: Engine, wanted: PageQuery, *, every: bool, command: str
+    out: Output, jobs: AllJobs, wanted: PageQuery, *, every: bool, command: str
 ) -> None:
     """Print the page that is wanted, or it and all that follow."""
     while True:
-        page = await find_page(engine, wanted)
+        page = await find_page(jobs, wanted)
         out.answers(COLUMNS, page.jobs, _row, brief, none="no such jobs")
         if page.after is None:
             return
@@ -66,7 +67,7 @@ async def show_pages(
         wanted = wanted._replace(after=page.after)
 
 
-async def find_page(engine: Engine, wanted: PageQuery) -> Page:
+async def find_page(every: AllJobs, wanted: PageQuery) -> Page:
     """Up to `limit` jobs from the first places that have some."""
     from towpath.engine.inspect import Page  # noqa: PLC0415 -- slow to import
 
@@ -78,7 +79,7 @@ async def find_page(engine: Engine, wanted: PageQuery) -> Page:
         filtered = wanted.lane is not None and state is not State.WAITING
         size = _LARGEST_PAGE if filtered else wanted.limit - len(jobs)
         lane = None if filtered else wanted.lane
-        page = await engine.inspect.list(queue, state, lane=lane, after=cursor, size=size)
+        page = await every.list(queue, state, lane=lane, after=cursor, size=size)
         jobs += [job for job in page.jobs if wanted.lane in {None, job.lane}]
         cursor = page.after
         at += cursor is None
@@ -118,9 +119,10 @@ def _about(job: JobInfo) -> str:
         case State.LEASED:
             return f"by {job.worker} until {job.expires_at:%H:%M:%S}Z"
         case State.DELAYED:
-            return f"due {job.due_at:%Y-%m-%d %H:%M:%S}Z" + (
-                f": {job.reason}" if job.reason else ""
-            )
+            what = "due" if job.next_try_at is None else "next try"
+            at = job.next_try_at or job.due_at
+            when = f"{what} {at:%Y-%m-%d %H:%M:%S}Z"
+            return f"{when}: {job.reason}" if job.reason else when
         case _:
             return job.reason or " "
 
@@ -130,10 +132,13 @@ def brief(job: JobInfo) -> dict[str, Any]:
     facts = {
         "queue": job.ref.queue,
         "id": job.id,
+        "record": job.record,
+        "redis_id": job.redis_id,
         "state": job.state,
         "attempts": job.attempts,
         "submitted_at": job.submitted_at,
         "due_at": job.due_at,
+        "next_try_at": job.next_try_at,
         "claimed_at": job.claimed_at,
         "expires_at": job.expires_at,
         "ended_at": job.ended_at,
@@ -186,6 +191,8 @@ def told(job: JobInfo, position: Position | None, why: Explanation) -> dict[str,
             f"{failure.at:%Y-%m-%d %H:%M:%S} {failure.worker}: {failure.reason}"
             for failure in job.failures
         )
+        if traceback := job.failures[-1].traceback:
+            facts["traceback"] = traceback.rstrip()
     if "headers" in facts:
         facts["headers"] = ", ".join(f"{name}={value}" for name, value in job.headers.items())
     return facts | texts | {"position": ahead, "why": timely(why.text)}

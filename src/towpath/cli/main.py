@@ -39,11 +39,11 @@ from towpath.cli import (
     workers,
 )
 from towpath.console import exits
-from towpath.console.verb import Session, Words, noun, verb
+from towpath.console.verb import Session, noun, verb
 from towpath.errors import TowpathError
 
 
-class Nouns(Words):
+class Nouns(TyperGroup):
     """The engine's verbs and nouns, and the applications' nouns, each loaded when it is asked for.
 
     What is named by the setting `applications` is looked for only where something may be named:

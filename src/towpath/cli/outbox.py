@@ -10,15 +10,13 @@ import typer
 
 from towpath.console.arguments import After, Limit, Yes
 from towpath.console.exits import EventNotFound, SinkNotFound
-from towpath.console.verb import DatabaseOption, Session, Words, each, noun, open_ledger, verb
+from towpath.console.verb import DatabaseOption, Session, each, noun, open_ledger, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.ledger.outbox.outbox import Outbox, RefusedEvent
 
-app = typer.Typer(
-    cls=Words, help="The outbox, events on their way to sinks: list, refused, resend, delete."
-)
+app = typer.Typer(help="The outbox, events on their way to sinks: list, refused, resend, delete.")
 
 SINKS = ("SINK", ">PENDING", ">REFUSED", ">LAG")
 REFUSED = ("EVENT", "TYPE", "SUBJECT", "AT", "REFUSED", "REASON")

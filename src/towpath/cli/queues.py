@@ -1,4 +1,4 @@
-"""`towpath queues`: how many jobs are where, and the options of a queue."""
+"""`towpath queues`: how many jobs are where, options, purge and delete."""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from towpath.cli.many_jobs import (
+    Choice,
+    HandlerOption,
+    LaneOption,
+    OlderThan,
+    StateOption,
+    change_jobs,
+    count_jobs,
+    in_words,
+    show_changed,
+)
 from towpath.console.arguments import (
     QueueArgument,
+    Yes,
     duration,
     existing_queue,
     pairs,
@@ -23,6 +35,7 @@ if TYPE_CHECKING:
     from towpath.clock import Duration
     from towpath.engine.engine import Engine
     from towpath.engine.inspect import Counts
+    from towpath.engine.living import LivingWorker
     from towpath.engine.options import QueueOptions
 
 app = typer.Typer()
@@ -39,6 +52,7 @@ COLUMNS = (
         towpath queues --over 10s --json
         towpath queues show mails
         towpath queues configure mails --set keep=1h --set max_attempts=8
+        towpath queues purge mails --state dead
     """,
 )
 async def queues(
@@ -50,21 +64,25 @@ async def queues(
 ) -> None:
     """Count the jobs of every queue.
 
-    With a verb after it: one queue, and its options.
+    With a verb after it: one queue, its options, or an end of its jobs.
     """
     span = duration("over", over)
     async with session.engine() as engine:
-        before = await all_counts(engine)
+        known = sorted(await engine.queues.list())
+        before = await engine.inspect.counts_of(known)
         now = before
         if span:
             await asyncio.sleep(span.total_seconds())
             now = await all_counts(engine)
     out = session.out
+    for name in known:
+        if name not in before:
+            out.note(f"{name} cannot be read: towpath queues show {name}")
     if out.as_json:
         for name, counts in now.items():
             out.object(described(name, counts, rate(before.get(name), counts, span)))
         return
-    if not now:
+    if not known:
         out.note('no queue yet: towpath submit mails \'{"to": "anna"}\'')
         return
     rows = [row(name, counts, rate(before.get(name), counts, span)) for name, counts in now.items()]
@@ -239,3 +257,85 @@ async def reset(
         name = await existing_queue(engine, queue)
         options = (await engine.queues.reset(name, *option or ())).now
     session.out.answer({"queue": name, "options": written(options)}, written(options))
+
+
+@verb(
+    app,
+    "purge",
+    examples="""
+        towpath queues purge mails
+        towpath queues purge mails --state dead --state done --yes
+        towpath queues purge mails --handler newsletter --older-than 2h
+    """,
+)
+async def purge(
+    session: Session,
+    *,
+    queue: QueueArgument,
+    state: StateOption = None,
+    handler: HandlerOption = None,
+    lane: LaneOption = None,
+    older_than: OlderThan = None,
+    yes: Yes = False,
+) -> None:
+    """Delete the jobs of a queue for good.
+
+    Counts them first, and deletes them with payloads, results and records after you confirm. The
+    queue, its options and its schedules stay, and so do jobs that are running: `towpath jobs
+    cancel` stops those.
+
+    \b
+    States: waiting, delayed, ready, dead, done, cancelled
+    """
+    from towpath.app.jobs import PURGED  # noqa: PLC0415 -- slow to import
+
+    wanted = Choice(state, handler, lane, older_than).filter(PURGED)
+    async with session.jobs() as (_, every):
+        counted = await count_jobs(every.count_matching, queue, wanted)
+        total = counted.total()
+        if total:
+            session.confirm(f"{in_words(counted)} of {queue} would be deleted.", yes=yes)
+            counted = await change_jobs(
+                session, every.purge, queue, wanted, done="deleted", total=total
+            )
+    show_changed(session, queue, "deleted", counted)
+
+
+@verb(
+    app,
+    "delete",
+    examples="""
+        towpath queues delete mails
+        towpath queues delete mails --yes
+    """,
+)
+async def delete(session: Session, *, queue: QueueArgument, yes: Yes = False) -> None:
+    """Delete a queue with all its jobs.
+
+    Counts its jobs first, and deletes them, the options and the remembered ids after you confirm.
+    A queue with running jobs or with schedules is refused (exit code 4). The next submit or worker
+    creates the queue again.
+    """
+    from towpath.app.jobs import PURGED  # noqa: PLC0415 -- slow to import
+
+    async with session.jobs() as (engine, every):
+        name = await every.require_deletable(queue)
+        wanted = Choice().filter(PURGED)
+        counted = await count_jobs(every.count_matching, name, wanted)
+        what = f"{name} and its {in_words(counted)}" if counted else f"{name}, which has no jobs,"
+        session.confirm(f"{what} would be deleted.", yes=yes)
+        deleted = await change_jobs(
+            session, every.purge, name, wanted, done="deleted", total=counted.total()
+        )
+        await every.delete_queue(name)
+        serving = [worker.name for worker in await engine.workers.list() if serves(worker, name)]
+    session.out.answer(
+        {"queue": name, "state": "gone", "deleted": deleted.total()},
+        f"{name}  gone, {deleted.total()} jobs deleted",
+    )
+    if serving:
+        session.out.note(f"{', '.join(serving)} still serves {name} and creates it again")
+
+
+def serves(worker: LivingWorker, queue: str) -> bool:
+    return queue in worker.doing.queues

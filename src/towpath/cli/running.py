@@ -10,19 +10,21 @@ from contextlib import contextmanager
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
+from traceback import extract_tb
 from typing import Any
 
 from towpath.app.app import Towpath
 from towpath.cli.fleet import Fleet, keep_running
 from towpath.cli.reloading import Reloading, SourceFiles, roots_of
-from towpath.console.exits import AppNotFound
+from towpath.console.exits import AppFailed, AppNotFound
 from towpath.console.verb import Session
-from towpath.errors import InvalidOption
+from towpath.errors import InvalidOption, TowpathError
 from towpath.settings import Settings
 from towpath.telemetry import logs
 from towpath.telemetry.events import METRICS_SERVED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
+from towpath.worker.settlements import is_installed
 from towpath.worker.worker import ExitCode, Worker
 
 _LAST_PORT = 65_535
@@ -40,7 +42,7 @@ class WorkerRun:
 
     @cached_property
     def _app(self) -> Towpath:
-        """Raises AppNotFound, and what the module itself raises."""
+        """Raises AppNotFound, AppFailed."""
         app = find_app(self._path)
         # Those who submit use the app's own address. A variable must not send its workers
         # elsewhere behind their backs: only the flag does, or an app that names none.
@@ -133,9 +135,10 @@ class WorkerRun:
 
 
 def find_app(path: str) -> Towpath:
-    """The app at `module:name`, the current directory included. Raises AppNotFound.
+    """The app at `module:name`, the current directory included.
 
-    What the module itself raises is left as it is.
+    Raises AppNotFound, and AppFailed if the module raises an error. An error of Towpath, such as
+    an invalid option of a handler, is raised as it is, with the line of the module.
     """
     module_name, colon, name = path.partition(":")
     if not (module_name and colon and name):
@@ -150,7 +153,23 @@ def find_app(path: str) -> Towpath:
         else:
             text = f"module {module_name} imports {missing}, which is not installed"
         raise AppNotFound(text) from error
+    except TowpathError as error:
+        error.args = (f"{_place_of(error)}: {error}", *error.args[1:])
+        raise
+    except Exception as error:
+        text = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise AppFailed(f"{_place_of(error)}: {type(error).__name__}: {text}") from error
     return _checked(path, vars(module), name)
+
+
+def _place_of(error: Exception) -> str:
+    """The line of the user's code that an error comes from: `jobs.py, line 12`."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{Path(error.filename).name}, line {error.lineno}"
+    frames = [(frame.filename, frame.lineno) for frame in extract_tb(error.__traceback__)]
+    own = [frame for frame in frames if not is_installed(frame[0])]
+    file, line = (own or frames)[-1]
+    return f"{Path(file).name}, line {line}"
 
 
 def import_from_here() -> None:

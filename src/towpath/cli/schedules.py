@@ -16,14 +16,14 @@ from towpath.console.arguments import (
     existing_queue,
     instant,
 )
-from towpath.console.verb import Session, Words, noun, verb
+from towpath.console.verb import Session, noun, verb
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
     from towpath.engine.plans import ScheduleInfo
     from towpath.engine.schedule import Missed, Schedule
 
-app = typer.Typer(cls=Words, help="Jobs on a schedule: list, set, pause, fire, delete.")
+app = typer.Typer(help="Jobs on a schedule: list, set, pause, fire, delete.")
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")]
 Payload = Annotated[

@@ -49,18 +49,20 @@ def up(
     data: DataOption = None,
     host: HostOption = None,
     port: PortOption = None,
+    database: DatabaseOption = None,
     objects: ObjectsOption = None,
     log_format: LogFormat = None,
 ) -> None:
     """Start everything: its own Valkey and database, and the HTTP server.
 
     Needs no other set-up. All data is in one directory; the next start continues with it, also
-    after a crash. The first start creates an API key and shows it once.
+    after a crash. With --database or DATABASE_URL it uses that database instead of its own, as
+    apps and commands in the same shell do. The first start creates an API key and shows it once.
     """
     require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import
 
-    said = _said(data=data, host=host, port=port, objects=objects)
+    said = _said(data=data, host=host, port=port, database=database, objects=objects)
     serve_alone(session, said, _log(session, log_format))
 
 

@@ -43,9 +43,11 @@ from towpath.web.limits import ServerLimits
 FIRST_KEY = "first"
 _LEDGER_LIMIT = seconds(1.5)
 """A caller over HTTP is told within two seconds that the database is away."""
-_LOOK_EVERY, _LONGEST_PAUSE = 0.5, 10.0
+_LOOK_EVERY = 0.1
 _STEADY = 30.0
 """Seconds after which a store that was started counts as one that runs."""
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+_LONGEST_AFTER_SLOW_STARTS = 10.0
 _Store = EmbeddedServer | EmbeddedObjects
 
 
@@ -60,20 +62,20 @@ def serve_beside(session: Session, flags: Mapping[str, Any], log: Mapping[str, A
 
 
 def serve_alone(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> None:
-    """Serve on servers of its own, in the data directory."""
+    """Serve on a Valkey of its own and, unless the settings name one, on a database of its own."""
     settings = _settings(session, flags, log)
     # The address first: one that is taken is refused before anything is made or started.
     with listen(settings.host, settings.port) as sock:
-        database = file_in(settings.data)
-        data = _made(database.parent)
-        _close_to_others(database)
+        file = file_in(settings.data)
+        data = _made(file.parent)
+        _close_to_others(file)
         objects = EmbeddedObjects(data / "objects") if settings.objects else None
         with EmbeddedServer(data=data / "valkey") as server, objects or nullcontext():
             serving = _Serving(
                 session,
                 settings,
                 server.url,
-                f"sqlite:///{database}",
+                settings.database or f"sqlite:///{file}",
                 own=_own(data, objects),
             )
             _run(_with_its_stores(serving, [store for store in (server, objects) if store], sock))
@@ -128,26 +130,39 @@ async def _with_its_stores(serving: _Serving, stores: Sequence[_Store], sock: so
 
 
 async def _keep_running(server: _Store) -> None:
-    """Start it again whenever it has ended, for as long as that takes.
-
-    One that ends soon after it was started waits longer each time: on a disk that is full it can't
-    do better, and each start reads all of its data.
-    """
-    log, pause, started_at = Log(), _LOOK_EVERY, steady()
+    """Start it again whenever it has ended, for as long as that takes."""
+    log, pause, took, started_at = Log(), 0.0, 0.0, float("-inf")
     while True:
         await asyncio.sleep(_LOOK_EVERY)
         if server.running:
             continue
-        pause = _LOOK_EVERY if steady() - started_at >= _STEADY else min(pause * 2, _LONGEST_PAUSE)
+        pause = restart_pause(pause, ran=steady() - started_at, took=took)
+        await asyncio.sleep(pause)
+        began = steady()
         try:
             await asyncio.to_thread(server.restart)
         except (EmbeddedError, OSError) as error:
             name, reason = type(error).__qualname__, str(error)
-            log.emit(events.STORE_DOWN, server=server.url, error=name, reason=reason, pause=pause)
+            following = restart_pause(pause, ran=0.0, took=steady() - began)
+            about = {"server": server.url, "error": name, "reason": reason, "pause": following}
+            log.emit(events.STORE_DOWN, **about)
         else:
             log.emit(events.STORE_RESTARTED, server=server.url)
         started_at = steady()
-        await asyncio.sleep(pause)
+        took = started_at - began
+
+
+def restart_pause(last: float, *, ran: float, took: float) -> float:
+    """Seconds to wait before a private server is started again, after it *ran* for that long.
+
+    One that ran for a while is started at once. One that ends soon after each start waits longer
+    each time, because it may do so until its disk has room again. A start *took* that long: one
+    that reads much data is not repeated as often.
+    """
+    if ran >= _STEADY:
+        return 0.0
+    longest = min(max(_LONGEST_PAUSE, took * 2), _LONGEST_AFTER_SLOW_STARTS)
+    return min(last * 2 or _FIRST_PAUSE, longest)
 
 
 def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]) -> Settings:
@@ -206,6 +221,7 @@ class _Serving:
             app=self._app,
         )
         app = build(parts)
+        app.state.frame.compile_first()
         await serve(
             app,
             sock,
@@ -241,7 +257,8 @@ class _Serving:
         secret, out = await self._first_key(), self._out
         login = await self._login(address)
         store = self._url if self._data is not None else None
-        own = {"data": self._data, "store": store, "objects": self._objects}
+        database = self._ledger.shown if self._settings.database is not None else None
+        own = {"data": self._data, "store": store, "database": database, "objects": self._objects}
         hooks, facts = [f"{address}{path}" for path in webhooks], self._facts()
         if out.as_json:
             told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}

@@ -8,7 +8,6 @@ import typer
 
 from towpath.console.arguments import LogFormat
 from towpath.console.verb import Session, verb
-from towpath.errors import InvalidOption
 
 EXAMPLES = """
     towpath worker shop.jobs:app
@@ -46,7 +45,6 @@ Lease = Annotated[
 Name = Annotated[str | None, typer.Option(help="Name in listings.  [setting]")]
 MetricsPort = Annotated[int | None, typer.Option(help="Port for Prometheus metrics.  [setting]")]
 Drain = Annotated[bool, typer.Option("--drain", help="Stop when there is nothing left to run now.")]
-OldDrain = Annotated[bool, typer.Option("--burst", hidden=True)]
 Check = Annotated[
     bool, typer.Option("--check", help="Check that it can start, show its queues, then exit.")
 ]
@@ -66,7 +64,6 @@ def worker(
     metrics_port: MetricsPort = None,
     log_format: LogFormat = None,
     drain: Drain = False,
-    burst: OldDrain = False,
     check: Check = False,
 ) -> None:
     """Run the handlers of an app.
@@ -80,8 +77,6 @@ def worker(
     With --processes, a parent process passes signals on and replaces worker processes that die.
     Its exit code is the worst one of its processes.
     """
-    if burst:
-        raise InvalidOption("--burst", "", rule="is now --drain")
     from towpath.cli.running import WorkerRun  # noqa: PLC0415 -- slow to import
 
     wanted: dict[str, Any] = {

@@ -9,9 +9,11 @@ import typer
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.engine.living import LivingWorker
+    from towpath.engine.living import BlockedLoop, LivingWorker
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
+BLOCKED = "BLOCKED"
+"""A further column, if the event loop of a worker is blocked."""
 _NAMED = 3
 """Queues and jobs that a line names; the rest is counted."""
 
@@ -20,7 +22,8 @@ async def workers(session: Session) -> None:
     """List the workers that are alive.
 
     Workers report every ten seconds. A worker that stops leaves the list at once, a killed one
-    after 25 seconds.
+    after 25 seconds. A worker whose event loop is blocked stays: BLOCKED shows for how long, by
+    which handler, and in which job. SINCE is the start of the process.
     """
     async with session.engine() as engine:
         found = await engine.workers.list()
@@ -29,7 +32,13 @@ async def workers(session: Session) -> None:
         for worker in found:
             out.object(_described(worker))
     elif found:
-        out.table(COLUMNS, [_row(worker) for worker in found])
+        rows = [_row(worker) for worker in found]
+        if any(worker.doing.blocked for worker in found):
+            marks = [_mark(worker.doing.blocked) for worker in found]
+            rows = [(*row, mark) for row, mark in zip(rows, marks, strict=True)]
+            out.table((*COLUMNS, BLOCKED), rows)
+        else:
+            out.table(COLUMNS, rows)
     else:
         out.note("no worker is alive; start one: towpath worker module:app")
 
@@ -51,7 +60,27 @@ def _described(worker: LivingWorker) -> dict[str, Any]:
         "slots": doing.slots,
         "running": doing.running,
         "jobs": jobs,
+        "blocked": _blocked(doing.blocked),
     }
+
+
+def _blocked(blocked: BlockedLoop | None) -> dict[str, Any] | None:
+    if blocked is None:
+        return None
+    job = blocked.job
+    return {
+        "seconds": blocked.seconds,
+        "handler": blocked.handler,
+        "queue": job.queue if job else None,
+        "id": job.id if job else None,
+    }
+
+
+def _mark(blocked: BlockedLoop | None) -> str:
+    if blocked is None:
+        return ""
+    by = f" by {blocked.handler} in {blocked.job}" if blocked.job else ""
+    return f"{blocked.seconds:.0f}s{by}"
 
 
 def _row(worker: LivingWorker) -> tuple[Any, ...]:

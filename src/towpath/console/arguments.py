@@ -10,6 +10,7 @@ import typer
 from towpath.errors import InvalidOption
 
 if TYPE_CHECKING:
+    from towpath.app.jobs import AllJobs
     from towpath.clock import Duration
     from towpath.engine.engine import Engine
     from towpath.engine.model import JobRef
@@ -84,7 +85,7 @@ def pairs(option: str, texts: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in split.values()}
 
 
-async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
+async def find_job(engine: Engine, jobs: AllJobs, text: str, queue: str | None) -> JobRef:
     """The job that *text* names: QUEUE/ID, or an id with *queue*, or one looked for everywhere.
 
     An id may contain a slash itself, so QUEUE/ID counts only where that queue exists. Raises
@@ -92,8 +93,7 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
     queue where none was named.
     """
     from towpath.engine.model import job_ref  # noqa: PLC0415 -- slow to import
-    from towpath.engine.states import State  # noqa: PLC0415
-    from towpath.errors import JobNotFound  # noqa: PLC0415
+    from towpath.errors import JobNotFound, QueueNotFound  # noqa: PLC0415
     from towpath.ids import job_id  # noqa: PLC0415
 
     if queue is not None:
@@ -103,29 +103,19 @@ async def find_job(engine: Engine, text: str, queue: str | None) -> JobRef:
     first, slash, rest = text.partition("/")
     if slash and rest and first in known:
         return job_ref(first, rest)
-    found = [
-        ref
-        for ref in (job_ref(name, text) for name in sorted(known))
-        if await engine.inspect.state(ref) is not State.GONE
-    ]
+    found = sorted(str(job.ref) for job in await jobs.find(text, known))
     if not found:
-        raise JobNotFound(text)
+        raise JobNotFound(text, no_queue=QueueNotFound(first, known) if slash and rest else None)
     if len(found) > 1:
-        names = ", ".join(str(ref) for ref in found)
-        raise InvalidOption("job", text, rule=f"is in several queues; pass one of {names}")
-    return found[0]
+        raise InvalidOption(
+            "job", text, rule=f"is in several queues; pass one of {', '.join(found)}"
+        )
+    return job_ref(*found[0].split("/", 1))
 
 
 async def existing_queue(engine: Engine, queue: str) -> str:
     """*queue* if the server knows it: most verbs must not bring a mistyped one into being."""
-    from towpath.console.exits import QueueNotFound  # noqa: PLC0415 -- a help text needs none
-    from towpath.ids import queue_name  # noqa: PLC0415
-
-    known, name = await engine.queues.list(), queue_name(queue)
-    # With memory full, a new queue works without being listed.
-    if name not in known and not any((await engine.inspect.counts(name)).totals.values()):
-        raise QueueNotFound(name, known)
-    return name
+    return await engine.queues.require(queue)
 
 
 async def chosen_queues(engine: Engine, queues: list[str]) -> list[str]:

@@ -1,8 +1,8 @@
 """What only the command line refuses, and exit codes: one per kind of failure.
 
 TowpathError
-├── QueueNotFound       the server knows no queue of that name
 ├── AppNotFound         `module:app` leads nowhere
+├── AppFailed           the module of the app raised an error while it was loaded
 ├── SinkNotFound        no sink of that name is set, and no event waits for one
 ├── EventNotFound       the sink has refused no event of that id
 ├── NotConfirmed        something would be lost, and nobody said `--yes`
@@ -14,7 +14,6 @@ TowpathError
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -24,28 +23,19 @@ from towpath.errors import (
     JobNotFound,
     LeaseError,
     QueueError,
+    QueueNotFound,
     RetryAdvice,
     ScheduleNotFound,
     TowpathError,
+    closest_name,
 )
 from towpath.ledger.errors import ApiKeyError, KeyNotFound, RecordError, RecordNotFound
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """The question after a name that is near to one that exists; empty where none is."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"did you mean {near[0]}?" if near else ""
-
-
-class QueueNotFound(QueueError):
-    """There is no queue of that name; nothing was changed."""
-
-    code = "queue_not_found"
-    remedy = "Run `towpath queues` to list queues; a submit creates a new one."
-
-    def __init__(self, queue: str, known: Iterable[str]) -> None:
-        super().__init__("; ".join(filter(None, (f"no queue {queue}", did_you_mean(queue, known)))))
-        self.queue = queue
+    near = closest_name(name, known)
+    return f"did you mean {near}?" if near else ""
 
 
 class AppNotFound(TowpathError):
@@ -53,6 +43,13 @@ class AppNotFound(TowpathError):
 
     code = "app_not_found"
     remedy = "Pass the module and the name of the Towpath in it: `towpath worker shop.jobs:app`."
+
+
+class AppFailed(TowpathError):
+    """The module of an app raised an error while it was loaded; nothing was started."""
+
+    code = "app_failed"
+    remedy = "Fix the line that the message names. Pass --debug to see the traceback."
 
 
 class SinkNotFound(TowpathError):
@@ -95,10 +92,13 @@ class NotInstalled(TowpathError):
     """A library of an extra is not installed."""
 
     code = "not_installed"
-    remedy = "Install the extra named in the message; the shell needs the quotes."
+    remedy = (
+        "Install the extra named in the message from your clone of Towpath; the shell needs the"
+        " quotes."
+    )
 
     def __init__(self, library: str, *, extra: str) -> None:
-        super().__init__(f"{library} is not installed: pip install 'towpath[{extra}]'")
+        super().__init__(f"{library} is not installed: pip install '/path/to/towpath[{extra}]'")
         self.library, self.extra = library, extra
 
 

@@ -7,21 +7,21 @@ import inspect
 import os
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 from urllib.parse import quote
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperCommand
 
 from towpath.console import exits
 from towpath.console.exits import NotConfirmed
 from towpath.errors import InvalidOption, ServerUnreachable, TowpathError
-from towpath.renamed import COMMANDS
 
 if TYPE_CHECKING:
+    from towpath.app.jobs import AllJobs
     from towpath.console.output import Output
     from towpath.engine.engine import Engine
     from towpath.ledger.database.tables import Tables
@@ -110,6 +110,30 @@ class Session:
             _ = engine.facts
             yield engine
 
+    @asynccontextmanager
+    async def jobs(self) -> AsyncGenerator[tuple[Engine, AllJobs]]:
+        """An engine, and what reads and changes its jobs. The database of the settings is opened
+        when a job may have a record there; without one there are no records.
+        """
+        from towpath.app.jobs import AllJobs  # noqa: PLC0415 -- slow to import
+        from towpath.ledger.errors import LedgerNotInstalled  # noqa: PLC0415 -- the same
+
+        opened: list[Ledger | None] = []
+        async with self.engine() as engine, AsyncExitStack() as life:
+
+            async def find_ledger() -> Ledger | None:
+                if not opened:
+                    try:
+                        ledger = open_ledger(self, None)
+                    except (InvalidOption, LedgerNotInstalled):
+                        opened.append(None)
+                    else:
+                        await _enter(life, ledger, engine)
+                        opened.append(ledger)
+                return opened[0]
+
+            yield engine, AllJobs(engine, find_ledger)
+
     def own_objects(self) -> tuple[str, str, str] | None:
         """Address, access key and secret of the object store that `towpath up --objects` runs on
         the data of the settings; None if none runs there.
@@ -126,20 +150,6 @@ class Session:
         here = sys.stdin.isatty() and sys.stderr.isatty()
         if not (yes or (here and typer.confirm(f"{question} Go on?", err=True))):
             raise NotConfirmed(question)
-
-
-class Words(TyperGroup):
-    """A group that tells what an old word is called now, for one release."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            said, above = [args[0]], ctx
-            while above.parent is not None:
-                said, above = [above.info_name, *said], above.parent
-            old = " ".join(said)
-            if old in COMMANDS:
-                ctx.fail(f"`towpath {old}` is now `towpath {COMMANDS[old]}`.")
-        return super().resolve_command(ctx, args)
 
 
 def verb(
@@ -255,6 +265,15 @@ async def each(session: Session, names: Iterable[N], do: Callable[[N], Awaitable
             code = code or own
     if code:
         raise typer.Exit(code)
+
+
+async def _enter(life: AsyncExitStack, ledger: Ledger, engine: Engine) -> None:
+    """Open *ledger*, and bring its changes to Redis while it is open."""
+    from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- slow to import
+    from towpath.telemetry.logs import Silent  # noqa: PLC0415 -- the same
+
+    await life.enter_async_context(ledger)
+    await life.enter_async_context(Relay(ledger, lambda: engine, log=Silent()))
 
 
 DatabaseOption = Annotated[

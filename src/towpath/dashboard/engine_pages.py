@@ -8,22 +8,24 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Annotated, NamedTuple
 
+import msgspec
 from fastapi import APIRouter, Query, Request, Response
 from sse_starlette import EventSourceResponse
 
-from towpath.clock import seconds
+from towpath.app.jobs import AllJobs
+from towpath.clock import instant, parse_duration, seconds, wall_ms
 from towpath.dashboard.charts import SPANS, Charts, charts
-from towpath.dashboard.pulse import Pulse, changes, mark_of
+from towpath.dashboard.pulse import Pulse, Snapshot, changes, mark_of
 from towpath.engine.diagnosis import examine
 from towpath.engine.durability import ServerFacts
 from towpath.engine.engine import Engine
-from towpath.engine.findings import Finding, Grade, findings
+from towpath.engine.findings import SAME_DATABASE, Finding, Grade, findings, of_records
 from towpath.engine.history import History, summed
-from towpath.engine.inspect import ErrorGroups, Lane
+from towpath.engine.inspect import LARGEST_PAGE, Counts, ErrorGroups, Lane
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import TowpathError
-from towpath.ids import queue_name
+from towpath.ids import QueueName, queue_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead, OpenKind
 from towpath.web.fields import PAGES, Id, Queue
@@ -35,7 +37,7 @@ from towpath.web.pages import (
     ThePage,
     refuse_unknown,
 )
-from towpath.web.parts import TheEngine, TheSessions
+from towpath.web.parts import TheEngine, TheJobs, TheSessions
 from towpath.web.problems import Refused
 from towpath.web.streams import begun, stream
 
@@ -62,22 +64,32 @@ def pulse_of(request: Request) -> Pulse:
 async def overview(page: DashboardPage, key: KeyInfo, request: Request) -> Response:
     """All queues, how durable the store is, and what its checks found."""
     pulse, engine = pulse_of(request), request.app.state.engine
-    # Side by side: whoever opens the first one waits for the slowest of the three, not for each.
-    snapshot, known, found = await asyncio.gather(
-        pulse.now(), pulse.histories(), _findings(pulse, engine, key)
+    # Side by side: whoever opens the first one waits for the slowest of the four, not for each.
+    snapshot, known, found, facts = await asyncio.gather(
+        pulse.now(), pulse.histories(), _findings(pulse, request, key), _facts(engine, key)
     )
     seen = snapshot.seen_by(key)
     return page.show(
         "overview.html",
         queues=seen,
+        unreadable=snapshot.unreadable_by(key),
         rates=snapshot.rates,
         past=await _past(pulse, known, seen),
         findings=found,
-        facts=_facts(engine, key),
+        facts=facts,
         sums={name: sum(getattr(counts, name) for counts in seen.values()) for name in _COUNTED},
         live="*",
         mark=mark_of(snapshot, key, ""),
     )
+
+
+async def _require_readable(
+    engine: Engine, key: KeyInfo, queue: QueueName, snapshot: Snapshot
+) -> None:
+    """404 for a queue that does not exist. Raises ServerRefused for one that can't be read."""
+    if queue in snapshot.unreadable and key.covers(queue):
+        await engine.inspect.counts(queue)  # says why
+    refuse_unknown(key, queue, snapshot.queues)
 
 
 async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str]) -> Charts | None:
@@ -94,17 +106,22 @@ async def _past(pulse: Pulse, known: Mapping[str, History], seen: Collection[str
 _COUNTED = ("ready", "leased", "delayed", "waiting", "dead")
 
 
-def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
-    """What the server said about itself; None while it never answered."""
+async def _facts(engine: Engine, key: KeyInfo) -> ServerFacts | None:
+    """What the server says about itself, at most a second old; None while it does not answer."""
+    if "*" not in key.queues:
+        return None
     with suppress(TowpathError):
-        return engine.facts if "*" in key.queues else None
+        return await engine.current_facts()
+    return None
 
 
-async def _findings(pulse: Pulse, engine: Engine, key: KeyInfo) -> list[Finding]:
+async def _findings(pulse: Pulse, request: Request, key: KeyInfo) -> list[Finding]:
     """What the checks object to: of the whole store, so for those who see all of it."""
     if "*" not in key.queues:
         return []
-    found = await pulse.shared("doctor", lambda: _examined(engine), lasts=_EXAMINED_EVERY)
+    state = request.app.state
+    found = await pulse.shared("doctor", lambda: _examined(state.engine), lasts=_EXAMINED_EVERY)
+    found = [*found, *of_records(await state.elsewhere.find())]
     return [finding for finding in found if finding.verdict is not Grade.OK]
 
 
@@ -136,13 +153,27 @@ class Filter(NamedTuple):
     lane: str = ""
     handler: str = ""
     text: str = ""
+    older: str = ""
+    """Only jobs that were submitted longer ago than this, such as `2h`."""
 
-    def fits(self, job: JobInfo) -> bool:
-        return (
-            (not self.lane or job.lane == self.lane)
+    @property
+    def before(self) -> datetime | None:
+        """When the jobs must have been submitted at the latest. Raises InvalidOption."""
+        if not self.older:
+            return None
+        return instant(wall_ms()) - parse_duration("older", self.older)
+
+    def choose(self, jobs: Iterable[JobInfo]) -> list[JobInfo]:
+        """Those of *jobs* that are wanted. Raises InvalidOption."""
+        before = self.before
+        return [
+            job
+            for job in jobs
+            if (not self.lane or job.lane == self.lane)
             and (not self.handler or job.headers.get("handler") == self.handler)
             and (not self.text or self.text.casefold() in (job.reason or "").casefold())
-        )
+            and (before is None or job.submitted_at < before)
+        ]
 
 
 class JobsFound(NamedTuple):
@@ -153,37 +184,33 @@ class JobsFound(NamedTuple):
     looked_at: int
 
 
-async def walk(engine: Engine, queue: str, state: State, wanted: Filter, after: str) -> JobsFound:
+async def walk(every: AllJobs, queue: str, state: State, wanted: Filter, after: str) -> JobsFound:
     """The next jobs in *state* that are *wanted*; nothing beyond the first 10,000 is looked at."""
     if not any(wanted):
-        page = await engine.inspect.list(queue, state, after=after or None, size=SIZE)
+        page = await every.list(queue, state, after=after or None, size=SIZE)
         return JobsFound(page.jobs, page.after, len(page.jobs))
     if wanted.lane and state is State.WAITING:
-        found = await engine.inspect.list(
-            queue, state, lane=wanted.lane, after=after or None, size=SIZE
-        )
-        return JobsFound(
-            [job for job in found.jobs if wanted.fits(job)], found.after, len(found.jobs)
-        )
+        found = await every.list(queue, state, lane=wanted.lane, after=after or None, size=SIZE)
+        return JobsFound(wanted.choose(found.jobs), found.after, len(found.jobs))
     if state is State.DEAD and wanted == Filter(text=wanted.text):
-        return await _searched(engine, queue, wanted.text)
+        return await _searched(every, queue, wanted.text)
     jobs: list[JobInfo] = []
     looked_at, place = 0, after or None
     while looked_at < LOOKED_AT_MOST and len(jobs) < SIZE:
-        page = await engine.inspect.list(queue, state, after=place, size=_PAGE)
+        page = await every.list(queue, state, after=place, size=_PAGE)
         looked_at, place = looked_at + len(page.jobs), page.after
-        jobs += filter(wanted.fits, page.jobs)
+        jobs += wanted.choose(page.jobs)
         if place is None:
             break
     return JobsFound(jobs, place, looked_at)
 
 
-async def _searched(engine: Engine, queue: str, text: str) -> JobsFound:
+async def _searched(every: AllJobs, queue: str, text: str) -> JobsFound:
     """Dead jobs with *text* in their reason, the newest first: some of the newest 10,000."""
     jobs: list[JobInfo] = []
     looked_at, over = 0, False
     while not over and len(jobs) < SIZE:
-        found = await engine.inspect.search_dead(queue, text, looked=looked_at)
+        found = await every.search_dead(queue, text, looked=looked_at)
         jobs += found.jobs
         looked_at, over = found.looked, found.is_over
     return JobsFound(jobs[:_PAGE], None, looked_at)
@@ -192,31 +219,35 @@ async def _searched(engine: Engine, queue: str, text: str) -> JobsFound:
 @router.get("/queues/{queue}")
 async def queue_page(
     queue: Queue,
+    *,
     page: ThePage,
     request: Request,
     engine: TheEngine,
+    jobs: TheJobs,
     key: CanRead,
-    *,
     state: Text = "ready",
     lane: Text = "",
     handler: Text = "",
     text: Text = "",
+    older: Text = "",
     last: Text = "hour",
     after: After = "",
 ) -> Response:
     """One queue: how many jobs are where, how that was before, and those in one state."""
-    pulse, name, wanted = pulse_of(request), queue_name(queue), Filter(lane, handler, text)
+    pulse, name = pulse_of(request), queue_name(queue)
+    wanted = Filter(lane, handler, text, older)
     snapshot = await pulse.having(name)
-    refuse_unknown(key, name, snapshot.queues)
+    await _require_readable(engine, key, name, snapshot)
     refuse_others({"state": (state, STATES), "last": (last, SPANS)})
     found = await pulse.shared(
         (snapshot.at, name, state, wanted, after),
-        lambda: walk(engine, name, State(state), wanted, after),
+        lambda: walk(jobs, name, State(state), wanted, after),
     )
     return page.show(
         "queue.html",
         queue=name,
         counts=snapshot.queues[name],
+        kept_by_end=await _kept_by_end(pulse, engine, name, snapshot.queues[name]),
         rates=snapshot.rates.get(name, {}),
         options=await pulse.shared((name, "options"), lambda: engine.queues.options(name)),
         past=await _past_of(pulse, engine, name, last),
@@ -224,6 +255,7 @@ async def queue_page(
         state=state,
         states=STATES,
         wanted=wanted,
+        matching=_matching(state, wanted),
         found=found,
         heads=await _heads(engine, name, found.jobs if state == "waiting" else []),
         after=after,
@@ -231,6 +263,50 @@ async def queue_page(
         live=name,
         mark=mark_of(snapshot, key, name),
     )
+
+
+def _matching(state: str, wanted: Filter) -> str:
+    """The body of a request that changes all jobs in *state* that are *wanted*."""
+    before = wanted.before
+    said = {
+        "lane": wanted.lane,
+        "handler": wanted.handler,
+        "submitted_before": before.isoformat() if before else "",
+    }
+    body = {"states": [state]} | {name: value for name, value in said.items() if value}
+    return msgspec.json.encode(body).decode()
+
+
+class KeptCount(NamedTuple):
+    """How many jobs of one end are kept."""
+
+    most: int
+    is_exact: bool
+
+
+async def _kept_by_end(
+    pulse: Pulse, engine: Engine, queue: str, counts: Counts
+) -> dict[str, KeptCount]:
+    """How many done and how many cancelled jobs are kept. Redis counts them together, so they are
+    looked through if there are few, and otherwise limited by how many have ended so.
+    """
+    ends = {"done": counts.totals["completed"], "cancelled": counts.totals["cancelled"]}
+    most = {state: min(counts.kept, ended) for state, ended in ends.items()}
+    if sum(most.values()) == counts.kept:
+        return {state: KeptCount(number, True) for state, number in most.items()}
+    if counts.kept < LARGEST_PAGE:
+        found = await pulse.shared(
+            (queue, "cancelled", counts.kept, counts.totals["cancelled"]),
+            lambda: engine.inspect.list(queue, State.CANCELLED, size=LARGEST_PAGE),
+            lasts=_DRAWN_EVERY,
+        )
+        if found.after is None:
+            cancelled = min(len(found.jobs), counts.kept)
+            return {
+                "done": KeptCount(counts.kept - cancelled, True),
+                "cancelled": KeptCount(cancelled, True),
+            }
+    return {state: KeptCount(number, False) for state, number in most.items()}
 
 
 def refuse_others(asked: Mapping[str, tuple[str, Collection[str]]]) -> None:
@@ -259,17 +335,29 @@ async def _heads(engine: Engine, queue: str, jobs: Iterable[JobInfo]) -> dict[st
 
 @router.get("/queues/{queue}/jobs/{id}")
 async def job_page(
-    queue: Queue, id: Id, *, page: ThePage, request: Request, engine: TheEngine, key: CanRead
+    queue: Queue,
+    id: Id,
+    *,
+    page: ThePage,
+    request: Request,
+    engine: TheEngine,
+    jobs: TheJobs,
+    key: CanRead,
 ) -> Response:
     """One job: what it is, what became of it, and why it does not run."""
     ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
-    job = await engine.inspect.job(ref)
+    job = await jobs.get(ref)
+    why, position = await jobs.explain(ref)
+    elsewhere = (await request.app.state.elsewhere.find()).get(queue)
     return page.show(
         "job.html",
         queue=queue,
         job=job,
-        why=await engine.inspect.explain(ref),
-        position=await engine.inspect.position(ref),
+        elsewhere=elsewhere,
+        no_row=job.record is not None and not await jobs.has_row(job),
+        same_database=SAME_DATABASE,
+        why=why,
+        position=position,
         heads=await _heads(engine, queue, [job] if job.state is State.WAITING else []),
         options=await engine.queues.known_options(queue),
         steps=_steps(job),
@@ -301,9 +389,13 @@ def _steps(job: JobInfo) -> list[Step]:
     steps = [Step(job.submitted_at, "submitted", "delayed" if job.due_at else first)]
     if job.due_at:
         steps.append(Step(job.due_at, "due", "ready"))
+    if job.next_try_at:
+        steps.append(Step(job.next_try_at, "next try", "ready"))
     if job.claimed_at:
         who = f"by {job.worker}" if job.worker else ""
-        steps.append(Step(job.claimed_at, f"claimed, attempt {job.attempts}", "leased", who))
+        # A job that was given back has no attempt: the claim remains, the attempt did not count.
+        what = f"claimed, attempt {job.attempts}" if job.attempts else "claimed and given back"
+        steps.append(Step(job.claimed_at, what, "leased", who))
     steps += [
         Step(failure.at, "attempt failed", "failed", f"by {failure.worker}: {failure.reason}")
         for failure in job.failures
@@ -316,9 +408,9 @@ def _steps(job: JobInfo) -> list[Step]:
 
 
 @router.get("/queues/{queue}/jobs/{id}/{part}")
-async def download(queue: Queue, id: Id, part: str, engine: TheEngine, _: CanRead) -> Response:
+async def download(queue: Queue, id: Id, part: str, jobs: TheJobs, _: CanRead) -> Response:
     """A payload, result or progress note as it is: as a file, never as a page."""
-    job = await engine.inspect.job(job_ref(queue, id))
+    job = await jobs.get(job_ref(queue, id))
     parts: dict[str, bytes | None] = {
         "payload": job.payload, "result": job.result, "progress": job.progress,
     }  # fmt: skip
@@ -339,6 +431,7 @@ async def dead_page(
     page: ThePage,
     request: Request,
     engine: TheEngine,
+    jobs: TheJobs,
     key: CanRead,
     *,
     queue: Text = "",
@@ -354,10 +447,10 @@ async def dead_page(
     chosen = queue or max(having, key=having.__getitem__, default="")
     if chosen:
         name = queue_name(chosen)
-        refuse_unknown(key, name, snapshot.queues)
+        await _require_readable(engine, key, name, snapshot)
         found = await pulse.shared(
             (snapshot.at, name, "dead", text, group, after),
-            lambda: _dead(engine, name, text, group, after),
+            lambda: _dead(jobs, name, text, group, after),
         )
         groups = await pulse.shared(
             (snapshot.at, name, "groups"), lambda: engine.inspect.dead_groups(name)
@@ -377,9 +470,9 @@ async def dead_page(
     )
 
 
-async def _dead(engine: Engine, queue: str, text: str, group: str, after: str) -> JobsFound:
+async def _dead(every: AllJobs, queue: str, text: str, group: str, after: str) -> JobsFound:
     """Dead jobs of one error, those whose reason has *text* in it, or all."""
     if not group:
-        return await walk(engine, queue, State.DEAD, Filter(text=text), after)
-    page = await engine.inspect.list(queue, State.DEAD, group=group, after=after or None, size=SIZE)
+        return await walk(every, queue, State.DEAD, Filter(text=text), after)
+    page = await every.list(queue, State.DEAD, group=group, after=after or None, size=SIZE)
     return JobsFound(page.jobs, page.after, len(page.jobs))

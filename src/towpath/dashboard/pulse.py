@@ -22,6 +22,7 @@ from towpath.engine.history import QUEUES_MOST, History
 from towpath.engine.inspect import Counts
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
+from towpath.supervise import look_at_error
 
 T = TypeVar("T")
 EVERY = 1.0
@@ -44,6 +45,11 @@ class Snapshot(NamedTuple):
     there are two looks to compare."""
     schedules: str
     """Another text after each change of a schedule."""
+    unreadable: tuple[str, ...] = ()
+    """Queues whose data in Redis can't be read; they are not in `queues`."""
+
+    def unreadable_by(self, key: KeyInfo) -> list[str]:
+        return [name for name in self.unreadable if key.covers(name)]
 
     def seen_by(self, key: KeyInfo) -> dict[str, Counts]:
         return {name: counts for name, counts in self.queues.items() if key.covers(name)}
@@ -70,6 +76,7 @@ class Pulse:
             return last
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(self._read())
+            self._reading.add_done_callback(look_at_error)
         return await asyncio.shield(self._reading)
 
     async def having(self, queue: str) -> Snapshot:
@@ -92,6 +99,7 @@ class Pulse:
         if known is None or steady() - known[0] >= lasts:
             self._shared.pop(what, None)
             known = self._shared[what] = steady(), asyncio.ensure_future(read())
+            known[1].add_done_callback(look_at_error)
             if len(self._shared) > _SHARED_MOST:
                 self._shared.popitem(last=False)
         try:
@@ -134,7 +142,8 @@ class Pulse:
         while self._before and at - self._before[0].at > _RATE_OVER:
             self._before.popleft()
         rates = _rates(self._before[0], found, at) if self._before else {}
-        self._last = Snapshot(at, found, rates, changed.last)
+        unreadable = tuple(name for name in names if name not in found)
+        self._last = Snapshot(at, found, rates, changed.last, unreadable)
         if not self._before or at - self._before[-1].at >= 5 * EVERY:
             self._before.append(self._last)
         return self._last
@@ -159,7 +168,9 @@ def mark_of(snapshot: Snapshot, key: KeyInfo, queue: str) -> str:
     seen = snapshot.seen_by(key)
     if queue:
         seen = {queue: seen[queue]} if queue in seen else {}
-    facts: list[tuple[object, ...]] = [] if queue else [(snapshot.schedules,)]
+    facts: list[tuple[object, ...]] = []
+    if not queue:
+        facts = [(snapshot.schedules, *snapshot.unreadable_by(key))]
     facts += [
         (name, now.ready, now.delayed, now.waiting, now.leased, now.dead, now.kept, now.paused,
          now.no_worker,

@@ -7,7 +7,7 @@ at most 10,000 for a search, and the page says how many of how many that were.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Annotated, NamedTuple, TypeVar
 from urllib.parse import quote
@@ -15,17 +15,18 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
+from towpath.app.jobs import AllJobs
 from towpath.dashboard.engine_pages import LOOKED_AT_MOST, STATES, pulse_of
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import LARGEST_PAGE, Counts, Lane
-from towpath.engine.model import JobInfo, JobRef, job_ref
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
-from towpath.errors import InvalidName, InvalidOption, JobNotFound
+from towpath.errors import InvalidName, InvalidOption, JobNotFound, closest_name
 from towpath.ledger.keys.key import KeyInfo
 from towpath.web.auth import CanRead
 from towpath.web.fields import PAGES
 from towpath.web.pages import PageRoute, ThePage
-from towpath.web.parts import TheEngine
+from towpath.web.parts import TheEngine, TheJobs
 from towpath.web.problems import Refused
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
@@ -69,6 +70,7 @@ async def search_page(
     page: ThePage,
     request: Request,
     engine: TheEngine,
+    jobs: TheJobs,
     key: CanRead,
     *,
     q: Annotated[str, Query(max_length=2000)] = "",
@@ -80,28 +82,29 @@ async def search_page(
     text = q.strip()
     seen = (await pulse_of(request).now()).seen_by(key) if text else {}
     asked = (by,) if by else tuple(KINDS)
-    jobs = await _jobs_of(engine, seen, text, key) if "id" in asked and text else []
-    if len(jobs) == 1:
-        ref = jobs[0].ref
+    found = await _jobs_of(jobs, seen, text, key) if "id" in asked and text else []
+    if len(found) == 1:
+        ref = found[0].ref
         return RedirectResponse(f"{PAGES}queues/{ref.queue}/jobs/{quote(ref.id, safe='')}", 303)
     lanes = await _lanes_of(engine, seen, text) if "lane" in asked else {}
     queues = [name for name in seen if text.casefold() in name] if "queue" in asked else []
     state = text.casefold() if "state" in asked and text.casefold() in STATES else ""
     # Looking through jobs costs more: without being asked to, only where nothing has that name.
-    through = seen if by or not (jobs or lanes or queues or state) else {}
+    through = seen if by or not (found or lanes or queues or state) else {}
     return page.show(
         "search.html",
         text=text,
         by=by,
         kinds=KINDS,
         states=STATES,
-        jobs=jobs,
+        jobs=found,
         lanes=lanes,
         queues=queues,
+        near=closest_name(text.partition("/")[0], seen) if by in ("", "id", "queue") else None,
         state=state,
         in_state={name: n for name, counts in seen.items() if (n := _count(counts, state))},
-        handled=await handled_by(engine, through, text) if "handler" in asked else NOT_LOOKED,
-        failed=await failed_with(engine, through, text) if "error" in asked else NOT_LOOKED,
+        handled=await handled_by(jobs, through, text) if "handler" in asked else NOT_LOOKED,
+        failed=await failed_with(jobs, through, text) if "error" in asked else NOT_LOOKED,
         every=seen,
         shown_most=SHOWN,
         limit=LOOKED_AT_MOST,
@@ -111,20 +114,29 @@ async def search_page(
 def _count(counts: Counts, state: str) -> int:
     if not state:
         return 0
-    return counts.kept if state in ("done", "cancelled") else int(getattr(counts, state))
+    if state in _ENDS:
+        return min(counts.kept, counts.totals[_ENDS[state]])
+    return int(getattr(counts, state))
 
 
-async def _jobs_of(engine: Engine, queues: Iterable[str], text: str, key: KeyInfo) -> list[JobInfo]:
+_ENDS = {"done": "completed", "cancelled": "cancelled"}
+"""Jobs of these states are counted together while they are kept; this total limits each."""
+
+
+async def _jobs_of(
+    jobs: AllJobs, queues: Collection[str], text: str, key: KeyInfo
+) -> list[JobInfo]:
     """The jobs whose id *text* is, in whatever queue; `queue/id` asks for one, also in a queue that
     is newer than the shared look at all of them.
     """
-    refs: list[JobRef] = []
+    found: list[JobInfo] = []
     first, slash, rest = text.partition("/")
+    if slash and key.covers(first):
+        with suppress(InvalidName, JobNotFound):
+            found.append(await jobs.get(job_ref(first, rest)))
     with suppress(InvalidName):
-        refs += [job_ref(first, rest)] if slash and key.covers(first) else []
-    with suppress(InvalidName):
-        refs += [job_ref(name, text) for name in queues]
-    return [job for job in await _each(refs, engine.inspect.job) if job is not None]
+        found += await jobs.find(text, queues)
+    return found
 
 
 async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> dict[str, Lane]:
@@ -134,7 +146,7 @@ async def _lanes_of(engine: Engine, seen: Mapping[str, Counts], text: str) -> di
     return {name: lane for name, lane in zip(names, found, strict=True) if lane and lane.head}
 
 
-async def handled_by(engine: Engine, seen: Mapping[str, Counts], text: str) -> Looked:
+async def handled_by(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
     """Jobs for the handler of that name: the first of each queue and state, as they run."""
     places = [
         (name, State(state), count)
@@ -147,14 +159,14 @@ async def handled_by(engine: Engine, seen: Mapping[str, Counts], text: str) -> L
     size = min(share, LARGEST_PAGE)
     pages = await _each(
         places[: LOOKED_AT_MOST // size],
-        lambda place: engine.inspect.list(place[0], place[1], size=size),
+        lambda place: every.list(place[0], place[1], size=size),
     )
     looked_at = [job for page in pages if page for job in page.jobs]
     fitting = [job for job in looked_at if job.headers.get("handler") == text]
     return Looked(fitting[:SHOWN], len(looked_at), max(whole, len(looked_at)))
 
 
-async def failed_with(engine: Engine, seen: Mapping[str, Counts], text: str) -> Looked:
+async def failed_with(every: AllJobs, seen: Mapping[str, Counts], text: str) -> Looked:
     """Dead jobs whose error has that text in it, the newest of each queue first; those queues first
     that have most.
     """
@@ -165,9 +177,7 @@ async def failed_with(engine: Engine, seen: Mapping[str, Counts], text: str) -> 
         part = open_[:_ROUND]
         if not part or len(jobs) >= SHOWN or sum(come.values()) >= LOOKED_AT_MOST:
             break
-        found = await _each(
-            part, lambda name: engine.inspect.search_dead(name, text, looked=come[name])
-        )
+        found = await _each(part, lambda name: every.search_dead(name, text, looked=come[name]))
         open_ = open_[_ROUND:]
         for name, step in zip(part, found, strict=True):
             if step is not None:

@@ -3,8 +3,6 @@
 The object store is in `towpath.embedded.objects`: few need it, and its imports take a while.
 """
 
-from typing import TYPE_CHECKING, NoReturn
-
 from towpath.embedded.errors import (
     CommandRefused,
     DataDirectoryInUse,
@@ -20,7 +18,6 @@ from towpath.embedded.groups import EmbeddedCluster, EmbeddedSentinel
 from towpath.embedded.home import Flavour, Listen, ServerBinary, find_server
 from towpath.embedded.process import Address, Reply, ServerConnection
 from towpath.embedded.server import EmbeddedServer
-from towpath.renamed import refuse
 
 __all__ = [
     "Address",
@@ -43,9 +40,3 @@ __all__ = [
     "TopologyNotFormed",
     "find_server",
 ]
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Connection": "ServerConnection"})

@@ -20,6 +20,7 @@ class EmbeddedError(TowpathError):
     """The private server has a problem."""
 
     code = "embedded"
+    external = True
     remedy = "Read the server's log, named in the message."
     retry = RetryAdvice.NEVER
 

@@ -17,6 +17,7 @@ from towpath.engine.codec import too_large
 from towpath.engine.durability import Durability
 from towpath.engine.model import Call, Complete, NewJob, Settlement
 from towpath.engine.store import Store
+from towpath.engine.time_limit import Deadline
 from towpath.errors import ScriptDefect, ServerUnreachable
 from towpath.ids import QueueName
 
@@ -28,14 +29,19 @@ _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
 Written = Callable[[], None]
 """Called when the server has taken a batch in, if its confirmation is still to come."""
-_Entry = tuple[list[NewJob], int, Durability | None, Call | None, "asyncio.Future[list[Any]]"]
-"""What one caller submits in one go: jobs, their bytes, class and name, and where the answers go. A
-tuple, because there is one per job: an object of its own costs a tenth of a submit."""
+_Entry = tuple[
+    list[NewJob], int, Durability | None, Call | None, Deadline, "asyncio.Future[list[Any]]"
+]
+"""What one caller submits in one go: jobs, their bytes, class and name, when the caller gives up,
+and where the answers go. A tuple, because there is one per job: an object of its own costs a tenth
+of a submit."""
 
 
-def _entry(jobs: list[NewJob], durability: Durability | None, call: Call | None) -> _Entry:
+def _entry(
+    jobs: list[NewJob], durability: Durability | None, call: Call | None, deadline: Deadline
+) -> _Entry:
     size = len(jobs[0].payload) if len(jobs) == 1 else sum(len(job.payload) for job in jobs)
-    return jobs, size, durability, call, asyncio.get_running_loop().create_future()
+    return jobs, size, durability, call, deadline, asyncio.get_running_loop().create_future()
 
 
 class _Line:
@@ -73,7 +79,8 @@ class Batcher:
         if line is None:
             line = self._lines[queue] = _Line(queue)
         if line.busy or line.pending or _is_confirmed(durability):
-            return await self._join(line, _entry(jobs, durability, call))
+            deadline = self._store.channels.new_deadline()
+            return await self._join(line, _entry(jobs, durability, call, deadline))
         line.busy = True
         try:
             if line.crowded:
@@ -82,7 +89,7 @@ class Batcher:
                 line.crowded = bool(line.pending)
             if not line.pending:
                 return await self._sent(line, jobs, durability, call, _nobody_waits)
-            entry = _entry(jobs, durability, call)
+            entry = _entry(jobs, durability, call, self._store.channels.new_deadline())
             line.pending.appendleft(entry)
         finally:
             self._land(line)
@@ -138,10 +145,11 @@ class Batcher:
 
     async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
         jobs = [job for entry in entries for job in entry[0]]
-        _, _, durability, call, _ = entries[0]
+        _, _, durability, call, deadline, _ = entries[0]
         behind = len(line.pending)
         try:
-            answers = await self._sent(line, jobs, durability, call, written)
+            # The first has waited the longest, perhaps behind another call.
+            answers = await self._sent(line, jobs, durability, call, written, deadline=deadline)
         except BaseException as error:
             if isinstance(error, ServerUnreachable):
                 # Who waited all the while has waited for as long as a call may take.
@@ -154,7 +162,7 @@ class Batcher:
                 raise
             return
         at = 0
-        for mine, _, _, _, future in entries:
+        for mine, *_, future in entries:
             before, at = at, at + len(mine)
             if not future.done():
                 future.set_result(answers[before:at])
@@ -166,6 +174,8 @@ class Batcher:
         durability: Durability | None,
         call: Call | None,
         written: Written,
+        *,
+        deadline: Deadline | None = None,
     ) -> list[Any]:
         """The answers to *jobs*. One that is too large for the queue is not sent.
 
@@ -181,11 +191,14 @@ class Batcher:
             if not sent:
                 told: list[Any] = []
             elif durability is None:
-                told = await store.write("submit", queue, lambda _, sent=sent: sent, call)
+                told = await store.write(
+                    "submit", queue, lambda _, sent=sent: sent, call, deadline=deadline
+                )
             else:
                 told = await store.write_confirmed(
                     "submit", queue, lambda _, sent=sent: sent, call,
                     durability=durability, written=written if is_last else _nobody_waits,
+                    deadline=deadline,
                 )  # fmt: skip
             if len(told) != len(sent):
                 raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
@@ -213,10 +226,10 @@ def _is_confirmed(durability: Durability | None) -> bool:
 def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
     """The first of *pending*, and those behind it that may share its call."""
     batch = [pending.popleft()]
-    jobs, size, durability, call, _ = batch[0]
+    jobs, size, durability, call, *_ = batch[0]
     room, left = LARGEST_BATCH - len(jobs), _LARGEST_CALL_BYTES - size
     while pending and call is None:
-        jobs, size, wanted, call, _ = pending[0]
+        jobs, size, wanted, call, *_ = pending[0]
         room -= len(jobs)
         left -= size
         if room < 0 or left < 0 or call is not None or wanted != durability:

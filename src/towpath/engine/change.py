@@ -6,7 +6,7 @@ tried again (`retry`), deleted, or let their lane go on (`drop`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Unpack
 
@@ -15,7 +15,16 @@ from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, submits, with_refusals
 from towpath.engine.durability import Durability
 from towpath.engine.lifetime import Lifetime
-from towpath.engine.model import Call, JobOptions, JobRef, NewJob, Placed, new_job
+from towpath.engine.model import (
+    Call,
+    JobOptions,
+    JobRef,
+    NewJob,
+    Placed,
+    job_ref,
+    new_job,
+)
+from towpath.engine.refusals import QueueUnknown
 from towpath.engine.states import State
 from towpath.errors import InvalidOption, LaneNotParked, TowpathError
 from towpath.ids import QueueName, job_id, lane_key, queue_name
@@ -40,12 +49,12 @@ class Changing(Lifetime):
         It is DELAYED until then, even if it was ready. If the time is past it is READY: a ready job
         keeps its place, any other goes behind those that are ready. A job behind the head of its
         lane stays WAITING; its new time counts once it is the head. A head holds its lane until it
-        is due. Payload, attempts and priority do not change. Raises JobNotFound, and JobNotWaiting,
-        with the state, if the job is leased or has ended. One round trip; waiting workers learn of
-        an earlier time at once.
+        is due. Payload, attempts and priority do not change. Raises JobNotFound, JobHasRecord, and
+        JobNotWaiting, with the state, if the job is leased or has ended. One round trip; waiting
+        workers learn of an earlier time at once.
         """
         moves = [[job.id, *when(due, delay)]]
-        [answer] = await self._store.write("move", job.queue, lambda _: moves, call)
+        [answer] = await self._ask_existing("move", job.queue, moves, call)
         state = codec.moved(job, answer)
         if isinstance(state, TowpathError):
             raise state
@@ -64,7 +73,7 @@ class Changing(Lifetime):
         _check_call(call, -(-len(items) // LARGEST_BATCH))
         for at in range(0, len(items), LARGEST_BATCH):
             some = items[at : at + LARGEST_BATCH]
-            answers += await self._store.write("move", name, lambda _, some=some: some, call)
+            answers += await self._ask_existing("move", name, some, call)
         return [
             codec.moved(JobRef(name, job_id(id)), answer)
             for id, answer in zip(moves, answers, strict=True)
@@ -86,7 +95,8 @@ class Changing(Lifetime):
         old job were cancelled and this one submitted in a single step. A job that is done, dead or
         cancelled, or whose id is only remembered, is created anew (`submit` would answer
         `existed`). Replacing a waiting job works in a full queue, too. Raises JobNotWaiting if the
-        job is leased, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
+        job is leased, JobHasRecord, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One
+        round trip.
         """
         if options.get("id") is None:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
@@ -119,17 +129,54 @@ class Changing(Lifetime):
     async def retry(self, job: JobRef, *, call: Call | None = None) -> State:
         """Give a dead job new attempts. Returns READY, or WAITING behind the head of its lane.
 
-        If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead.
+        If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead,
+        JobHasRecord.
         """
-        return await self._one_state("retry", job, call)
+        return await self._one_state("retry", [job.id], job, call)
 
-    async def delete(self, job: JobRef, *, call: Call | None = None) -> None:
+    async def delete(
+        self, job: JobRef, *, call: Call | None = None, by_record: bool = False
+    ) -> None:
         """Delete a dead, done or cancelled job. If it parks its lane, the lane continues without
         it.
 
-        Raises JobNotFound, JobOpen.
+        Raises JobNotFound, JobOpen, and JobHasRecord unless it is the record that asks
+        (*by_record*).
         """
-        await self._one_state("delete", job, call)
+        await self._one_state("delete", [job.id, int(by_record)], job, call)
+
+    async def delete_many(self, queue: str, ids: Sequence[str]) -> list[State | TowpathError]:
+        """Delete jobs that have ended. Returns GONE for each, or what `delete` raises, in order.
+
+        Up to LARGEST_BATCH jobs are one atomic step and one round trip; more take several.
+        """
+        refs = [job_ref(queue, id) for id in ids]
+        answers = await self._answer_each("delete", refs)
+        return [
+            codec.STATES[answer] if isinstance(answer, bytes) else codec.refusal(ref, answer)
+            for ref, answer in zip(refs, answers, strict=True)
+        ]
+
+    async def _answer_each(self, verb: str, jobs: Sequence[JobRef]) -> list[Any]:
+        """The raw answers of a verb that takes ids of one queue."""
+        answers: list[Any] = []
+        for at in range(0, len(jobs), LARGEST_BATCH):
+            some = [[job.id, 0] for job in jobs[at : at + LARGEST_BATCH]]
+            answers += await self._ask_existing(verb, jobs[0].queue, some, None)
+        return answers
+
+    async def _ask_existing(
+        self, verb: str, queue: QueueName, items: list[list[Any]], call: Call | None
+    ) -> list[Any]:
+        """The raw answers of a verb about jobs that must exist. A queue that does not exist has
+        none of them, and is not created; a repeat is answered from what was stored all the same.
+        """
+        try:
+            return await self._store.write(
+                verb, queue, lambda _: items, call, creates=call is not None
+            )
+        except QueueUnknown:
+            return [[b"JOB_NOT_FOUND"]] * len(items)
 
     async def drop(self, queue: str, lane: str, *, call: Call | None = None) -> JobRef:
         """Let a parked lane continue without its dead head. The head stays listed as dead.
@@ -137,13 +184,13 @@ class Changing(Lifetime):
         Returns that job. Raises LaneNotParked.
         """
         name, key = queue_name(queue), lane_key(lane)
-        [answer] = await self._store.write("drop", name, lambda _: [[key]], call)
+        [answer] = await self._ask_existing("drop", name, [[key]], call)
         if answer[0] != b"dropped":
             raise LaneNotParked(name, key)
         return JobRef(name, answer[1].decode())
 
-    async def _one_state(self, verb: str, job: JobRef, call: Call | None) -> State:
-        [answer] = await self._store.write(verb, job.queue, lambda _: [[job.id]], call)
+    async def _one_state(self, verb: str, item: list[Any], job: JobRef, call: Call | None) -> State:
+        [answer] = await self._ask_existing(verb, job.queue, [item], call)
         if isinstance(answer, bytes):
             return codec.STATES[answer]
         raise codec.refusal(job, answer)

@@ -20,13 +20,22 @@ from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from towpath.clock import Clock, Duration, DurationField, duration, seconds, steady, usually
 from towpath.engine.connect import KEYS, Line, Link, Wire
-from towpath.engine.durability import Durability, ServerFacts, ask_facts, probe, require
+from towpath.engine.durability import (
+    FACTS_LAST,
+    Durability,
+    ServerFacts,
+    ask_known,
+    probe,
+    require,
+)
 from towpath.engine.keys import PROBE, DeclaredKeys, probe_key
 from towpath.engine.layout import TROUBLE, Place, key_of
 from towpath.engine.model import Call
 from towpath.engine.refusals import translated
 from towpath.engine.script import Script
+from towpath.engine.submit_timeout import GIVE_UP_AFTER
 from towpath.engine.target import Channel, Target
+from towpath.engine.time_limit import Deadline, SharedTimeLimit
 from towpath.errors import (
     DurabilityNotReached,
     DurabilityUnavailable,
@@ -51,7 +60,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: DurationField = usually(seconds(5))
     """Time to wait for one reply before the call is sent again."""
-    give_up: DurationField = usually(seconds(15))
+    give_up: DurationField = usually(GIVE_UP_AFTER)
     """Time to wait for a call with all its repeats; then it raises ServerUnreachable."""
     channels: int = 4
     """Number of calls in flight at once; on a cluster, per master."""
@@ -64,6 +73,11 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("limits.answer", self.answer, rule="must be above 0, up to give_up")
         if not 1 <= self.channels <= 1000:
             raise InvalidOption("limits.channels", self.channels, rule="must be from 1 to 1000")
+
+
+def limits_within(timeout: Duration) -> Limits:
+    """The usual limits, for calls that raise ServerUnreachable after *timeout*."""
+    return Limits(answer=min(Limits().answer, timeout), give_up=timeout)
 
 
 class Channels:
@@ -90,6 +104,7 @@ class Channels:
         self._is_closed = False
         self.facts: ServerFacts | None = None
         """What the servers said about themselves when they were last asked."""
+        self._facts_asked_at, self._asking_facts = float("-inf"), asyncio.Lock()
         self.trouble: ServerError | None = None
         """Why they said nothing at the beginning."""
 
@@ -186,36 +201,41 @@ class Channels:
             key_of(command), lambda channel: partial(channel.line.send, *command, behind=behind)
         )
 
-    async def ask(self, key: str, prepare: Prepare[T]) -> T:
+    def new_deadline(self) -> Deadline:
+        """When a call that begins now is given up."""
+        return self._watch.deadline(self._give_up_s)
+
+    async def ask(self, key: str, prepare: Prepare[T], *, deadline: Deadline | None = None) -> T:
         """The answer to what *prepare* makes for a channel: made once, sent until answered.
 
-        Raises ServerUnreachable when the time is up.
+        Raises ServerUnreachable when the time is up. A caller that has waited before gives its own
+        *deadline*.
         """
         if self._is_closed:
             raise EngineClosed(_LEFT)
-        began, attempt = steady(), 0
-        until, target = began + self._give_up_s, self._target(key)
+        deadline, attempt = deadline or self.new_deadline(), 0
+        target = self._target(key)
         free = target.idle and target.refusal is None
-        channel = target.idle.pop() if free else await target.take(until)
+        channel = target.idle.pop() if free else await target.take(deadline)
         try:
             send = prepare(channel)
             while True:
                 try:
-                    with self._watch.until(until):
+                    with self._watch.until(deadline):
                         answer = await send()
                     break
                 except TROUBLE as error:
                     if self._is_closed:
                         raise EngineClosed(_LEFT) from error
                     hang_up = channel.line.hang_up
-                    await _pause(error, attempt, began, self._give_up_s, hang_up)
+                    await _pause(error, attempt, deadline, hang_up, key=key)
                     attempt += 1
                 except ServerError:
                     if attempt:
                         target.reconnected(key)  # it can't give that: it may be another than before
                     raise
         except ServerUnreachable:
-            target.gave_up(key, began)
+            target.gave_up(key, deadline.began(steady()))
             raise
         finally:
             target.give_back(channel)
@@ -232,8 +252,18 @@ class Channels:
 
         Raises ServerUnreachable if none answers, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
+        began = steady()
         self.facts = await self._repeated(lambda: probe(self._link, self._declared), _nothing)
+        self._facts_asked_at = began
         return self.facts
+
+    async def current_facts(self) -> ServerFacts:
+        """The same, at most as old as `FACTS_LAST`: calls at the same time share one question."""
+        async with self._asking_facts:
+            age = steady() - self._facts_asked_at
+            if self.facts is not None and age < FACTS_LAST.total_seconds():
+                return self.facts
+            return await self.check()
 
     def are_away(self, trouble: ServerError) -> None:
         """None answered, or one is not fit: say so, and probe until that is over."""
@@ -245,7 +275,7 @@ class Channels:
         command = ("SET", probe_key(key, f"{self._own}.probe"), "1", "PX", 1)
 
         async def fit(wire: Wire) -> None:
-            wire.facts = await ask_facts(wire.ask, self._declared)
+            wire.facts = await ask_known(wire.ask, self._declared)
 
         async def send() -> None:
             # That it is full, or that the key is not allowed, is an answer too.
@@ -280,120 +310,40 @@ class Channels:
 
     async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
         """The answer of a server that is asked about itself, for as long as nobody minds."""
-        began = steady()
+        deadline = self._watch.deadline(self._check_s)
         for attempt in itertools.count():
             try:
-                with self._watch.until(began + self._check_s):
+                with self._watch.until(deadline):
                     return await send()
             except TROUBLE as error:
                 if self._is_closed:
                     raise EngineClosed(_LEFT) from error
-                await _pause(error, attempt, began, self._check_s, hang_up)
+                await _pause(error, attempt, deadline, hang_up)
         raise AssertionError("unreachable")
 
 
 async def _pause(
     error: Exception,
     attempt: int,
-    began: float,
-    give_up_s: float,
+    deadline: Deadline,
     hang_up: Callable[[], Awaitable[None]],
+    *,
+    key: str = "",
 ) -> None:
     """Return when a call may be sent again after *error*. Raises what it means if it may not."""
-    trouble = translated(error)
+    trouble = translated(error, key)
     # After a reply that refuses the call, its connection is as good as before.
     if trouble is None or not isinstance(error, ResponseError):
         await hang_up()
     if trouble is not None:
         raise trouble from error
     pause = min(0.02 * 2**attempt, 0.5)
-    if steady() + pause >= began + give_up_s:
+    if pause >= deadline.left(steady()):
         raise ServerUnreachable(
-            f"no answer within {give_up_s} s: {error or type(error).__name__}"
+            f"no answer within {deadline.limit} s: {error or type(error).__name__}"
         ) from error
     await asyncio.sleep(pause)
 
 
 async def _nothing() -> None:
     """There is no line to hang up."""
-
-
-# ── time limits ──────────────────────────────────────────────────────────────────────────
-
-_LOOKS_PER_LIMIT = 4
-_LOOK_EVERY = 1.0
-
-
-class SharedTimeLimit:
-    """One time limit for many short waits: they end after *limit*, late by a quarter at most.
-
-    A timer per call costs more than all else the client does for it: each leaves a cancelled entry
-    in the event loop's heap. Here a single timer looks at all waits a few times per limit. Long
-    before their end, and again and again, *silence* is called: somebody has waited from one look to
-    the next, a second or less.
-    """
-
-    def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
-        self._limit, self._silence = limit.total_seconds(), silence
-        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
-        self.waiting: dict[asyncio.Task[object], float] = {}
-        """Until when."""
-        self._seen: dict[asyncio.Task[object], float] = {}
-        self.over: set[asyncio.Task[object]] = set()
-        self._timer: asyncio.TimerHandle | None = None
-
-    def until(self, latest: float) -> _Wait:
-        """A block that is ended with TimeoutError after the limit, or at *latest*.
-
-        A task waits for one thing at a time.
-        """
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a time limit needs a running task")
-        self.waiting[task] = min(steady() + self._limit, latest)
-        if self._timer is None:
-            self._start()
-        return _Wait(self, task)
-
-    def close(self) -> None:
-        """Nobody waits any more."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _start(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
-        now = steady()
-        for task, until in self.waiting.items():
-            if now >= until and task not in self.over:
-                self.over.add(task)
-                task.cancel()
-        if self.waiting.items() & self._seen.items():
-            self._silence()
-        self._seen = dict(self.waiting)
-        if self.waiting:
-            self._start()
-
-
-class _Wait:
-    """One task that waits."""
-
-    __slots__ = ("_task", "_watch")
-
-    def __init__(self, watch: SharedTimeLimit, task: asyncio.Task[object]) -> None:
-        self._watch, self._task = watch, task
-
-    def __enter__(self) -> None:
-        """It began when it was made."""
-
-    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
-        watch, task = self._watch, self._task
-        del watch.waiting[task]
-        if task in watch.over:
-            watch.over.discard(task)
-            # Ours, unless somebody else wants the task to end as well.
-            if isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
-                raise TimeoutError("no answer within the time limit") from error

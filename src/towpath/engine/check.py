@@ -5,6 +5,7 @@ from __future__ import annotations
 from towpath.errors import InvalidOption, PayloadTooLarge
 
 LARGEST_REASON = 4096
+LARGEST_TRACEBACK = 4096
 LARGEST_NOTE = 64 * 1024
 
 
@@ -34,3 +35,15 @@ def shortened(reason: str) -> str:
     if len(encoded) <= LARGEST_REASON:
         return encoded.decode()
     return encoded[: LARGEST_REASON - 3].decode(errors="ignore") + "…"
+
+
+def traceback_end(traceback: str) -> str:
+    """The end of *traceback*, which names the error and the frames nearest to it, as far as a job
+    keeps it.
+    """
+    if not isinstance(traceback, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
+        raise InvalidOption("traceback", type(traceback).__name__, rule="must be text")
+    encoded = traceback.encode(errors="backslashreplace")
+    if len(encoded) <= LARGEST_TRACEBACK:
+        return encoded.decode()
+    return "…" + encoded[3 - LARGEST_TRACEBACK :].decode(errors="ignore")

@@ -11,7 +11,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
 
 from towpath.clock import duration_ms, milliseconds
-from towpath.engine.check import LARGEST_NOTE, check_size, shortened
+from towpath.engine.check import LARGEST_NOTE, check_size, shortened, traceback_end
 from towpath.engine.model import (
     Bury,
     Complete,
@@ -33,6 +33,7 @@ from towpath.errors import (
     JobCancelled,
     JobDead,
     JobDone,
+    JobHasRecord,
     JobNotDead,
     JobNotFound,
     JobNotWaiting,
@@ -73,13 +74,18 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
         case Complete():
             return [*named, check_size("result", settlement.result, options.max_payload)]
         case Fail():
-            return [*named, fail_delay(settlement, options), shortened(settlement.reason)]
+            failed = [*named, fail_delay(settlement, options), *_error(settlement)]
+            return [*failed, 1] if settlement.keep_turn else failed
         case Bury():
-            return [*named, NO_OTHER_ATTEMPT, shortened(settlement.reason)]
+            return [*named, NO_OTHER_ATTEMPT, *_error(settlement)]
         case Release():
             return [*named, duration_ms("delay", settlement.delay)]
         case Renew():
             return [*named, lease_ms(settlement.ttl)]
+
+
+def _error(settlement: Fail | Bury) -> list[str]:
+    return [shortened(settlement.reason), traceback_end(settlement.traceback)]
 
 
 NO_OTHER_ATTEMPT = -1
@@ -131,7 +137,7 @@ def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
     match answer:
         case [(b"new" | b"replaced") as word, state]:
             return Placed(JobRef(queue, id), STATES[state], replaced=word == b"replaced")
-        case [b"JOB_NOT_WAITING", *_]:
+        case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD", *_]:
             return refusal(JobRef(queue, id), answer)
         case _:
             return _not_taken(queue, answer)
@@ -140,6 +146,13 @@ def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
 def moved(job: JobRef, answer: Any) -> State | TowpathError:
     """The answer to one job of a move."""
     return STATES[answer] if type(answer) is bytes else refusal(job, answer)
+
+
+def cancelled(job: JobRef, answer: Any) -> State | TowpathError:
+    """The answer to one job of a cancel: LEASED while its worker is asked to stop."""
+    if type(answer) is bytes:
+        return STATES[answer]
+    return State.LEASED if answer[0] == b"CANCEL_REQUESTED" else refusal(job, answer)
 
 
 def too_large(size: int, limit: int) -> list[Any]:
@@ -164,8 +177,10 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         submitted,
         # A token tells the time of its claim in µs; where it does not, the record does.
         int(named.get("claimed", token // 1000)),
-        due_ms=int(named.get("due", 0)),
+        due_ms=int(named.get("asked_due", named.get("due", 0))),
+        next_try_ms=int(named.get("due", 0)) if "asked_due" in named else 0,
         reason=named["reason"].decode(errors="replace") if "reason" in named else None,
+        record=named["record"].decode() if "record" in named else None,
         **said(named),
     )
 
@@ -208,6 +223,7 @@ _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
     b"JOB_NOT_DEAD": JobNotDead,
     b"JOB_NOT_WAITING": JobNotWaiting,
     b"JOB_OPEN": JobOpen,
+    b"JOB_HAS_RECORD": JobHasRecord,
 }
 
 REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {

@@ -25,7 +25,7 @@ from towpath.engine.layout import TROUBLE, Cluster, Layout, OneServer, Place, Se
 from towpath.engine.script import Script
 from towpath.engine.tls import refusal_at
 from towpath.engine.url import ServerUrl, Topology
-from towpath.supervise import detached
+from towpath.supervise import detached, expect_loss
 
 CONNECT_SECONDS = 3.0
 KEYS = 2
@@ -45,7 +45,7 @@ class Wire:
     def __init__(self, connection: AbstractConnection) -> None:
         self._connection = connection
         self.facts: object = None
-        """What its server said about itself since it was connected."""
+        """What its server said about itself since it was connected, or since its last error."""
         self._was_answered = self._closed = False
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
@@ -57,6 +57,9 @@ class Wire:
             reply = await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- redis-py leaves replies untyped
         except _RESET as error:
             raise _lost(error) from error
+        except ErrorReply:
+            self.facts = None  # the server, or what it can do, may have changed
+            raise
         except RedisConnectionError as error:
             if not self._was_answered and type(error) is RedisConnectionError:
                 await self._listen()
@@ -89,6 +92,7 @@ class Wire:
         try:
             return await self._connection.read_response()  # pyright: ignore[reportUnknownVariableType] -- as above
         except ErrorReply as error:
+            self.facts = None
             return error
 
     async def _listen(self) -> None:
@@ -104,6 +108,8 @@ class Wire:
         async with asyncio.timeout(CONNECT_SECONDS):
             if not self._closed:
                 await self._connection.connect()
+        if (writer := self._writer) is not None:
+            expect_loss(writer)
         if self._closed:
             await self.close()
             raise RedisConnectionError("the connection was closed")
@@ -112,9 +118,12 @@ class Wire:
     def cut(self) -> None:
         """End it under whoever waits for a reply: that is told as a lost connection."""
         # Not closed: that would first send what a frozen server does not take.
-        writer = self._connection._writer  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- redis-py has no way to do this
-        if writer is not None:
+        if (writer := self._writer) is not None:
             writer.transport.abort()
+
+    @property
+    def _writer(self) -> asyncio.StreamWriter | None:
+        return self._connection._writer  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- redis-py has no other way to it
 
     async def drop(self) -> None:
         self.cut()

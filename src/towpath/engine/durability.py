@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import msgspec
 from redis.exceptions import ResponseError
 
+from towpath.clock import seconds, steady
 from towpath.engine.connect import Line, Link
 from towpath.engine.layout import TROUBLE
 from towpath.engine.refusals import translated
@@ -17,6 +18,10 @@ from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUns
 
 Ask = Callable[[tuple[Any, ...]], Awaitable[Any]]
 """The reply of one server to a command, always on the same connection."""
+FACTS_LAST = seconds(1)
+"""How long the answers of a server about itself count on a connection. A setting may be weakened
+while the connection is open (`CONFIG SET appendonly no`): submits that ask for a class notice it
+after this time at the latest."""
 _ANSWER_WITHIN = 1.5
 """Seconds for a server to tell about itself: it has nothing to look for."""
 
@@ -65,6 +70,13 @@ class ServerFacts(msgspec.Struct, frozen=True):
     servers: int
 
 
+class KnownFacts(NamedTuple):
+    """What a server said on a connection, and when, by a clock that never jumps."""
+
+    facts: ServerFacts
+    asked_at: float
+
+
 async def probe(link: Link, declared: Durability | None) -> ServerFacts:
     """Ask every primary that answers. Where CONFIG is denied, *declared* says the class.
 
@@ -91,18 +103,29 @@ async def probe(link: Link, declared: Durability | None) -> ServerFacts:
 
 async def require(
     ask: Ask, known: object, wanted: Durability, declared: Durability | None
-) -> ServerFacts:
+) -> KnownFacts:
     """The facts of the server behind *ask* if it can give *wanted*, else DurabilityUnavailable.
 
-    Asked once per connection (*known*), and again before it is refused: a setting may have been
-    changed. Of replicas only those count that confirm: see `Channels.confirmed_call`.
+    The server is asked on each connection, again when its answers (*known*) are older than
+    `FACTS_LAST`, and again before a submit is refused: a setting may have been changed. Of replicas
+    only those count that confirm: see `Channels.confirmed`.
     """
-    if isinstance(known, ServerFacts) and wanted.disk <= known.durability.disk:
+    if (
+        isinstance(known, KnownFacts)
+        and wanted.disk <= known.facts.durability.disk
+        and steady() - known.asked_at < FACTS_LAST.total_seconds()
+    ):
         return known
-    facts = await ask_facts(ask, declared)
-    if wanted.disk > facts.durability.disk:
-        raise DurabilityUnavailable(str(wanted), str(facts.durability))
-    return facts
+    found = await ask_known(ask, declared)
+    if wanted.disk > found.facts.durability.disk:
+        raise DurabilityUnavailable(str(wanted), str(found.facts.durability))
+    return found
+
+
+async def ask_known(ask: Ask, declared: Durability | None) -> KnownFacts:
+    """The same as `ask_facts`, with the time before the first question."""
+    began = steady()
+    return KnownFacts(await ask_facts(ask, declared), began)
 
 
 async def _asked_within(line: Line, declared: Durability | None) -> ServerFacts:

@@ -37,6 +37,7 @@ from towpath.engine.model import (
     Renew,
     Settlement,
     Submitted,
+    job_ref,
     new_job,
 )
 from towpath.engine.options import QueueOptions
@@ -197,7 +198,7 @@ class Engine(Changing):
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Store a progress note with the job, in place of the last one. Raises LeaseLost."""
-        item = [lease.id, lease.token, codec.note_bytes(note)]
+        item = [lease.job.id, lease.token, codec.note_bytes(note)]
         [answer] = await self._store.write("progress", lease.queue, lambda _: [item], call)
         if not isinstance(answer, bytes):
             raise codec.refusal(lease.job, answer, held=lease.token)
@@ -217,19 +218,26 @@ class Engine(Changing):
         reason: str,
         *,
         delay: DurationLike | None = None,
+        traceback: str = "",
+        keep_turn: bool = False,
         call: Call | None = None,
     ) -> State:
         """Fail the attempt. Returns DELAYED until the next one, or DEAD after the last.
 
         *delay* is the time until the next attempt; without it, the retry policy of the job or of
-        its queue decides. Raises LeaseLost.
+        its queue decides. The job then goes behind those that are ready, or with *keep_turn* to the
+        place that it had among them. The last 4 KiB of *traceback* are kept for the three newest
+        attempts. Raises LeaseLost.
         """
         wait = None if delay is None else duration("delay", delay)
-        return await self._one(Fail(lease, reason, wait), State, call)
+        failed = Fail(lease, reason, wait, traceback=traceback, keep_turn=keep_turn)
+        return await self._one(failed, State, call)
 
-    async def bury(self, lease: Lease, reason: str, *, call: Call | None = None) -> State:
+    async def bury(
+        self, lease: Lease, reason: str, *, traceback: str = "", call: Call | None = None
+    ) -> State:
         """End the job as DEAD now, even if attempts are left. Raises LeaseLost."""
-        return await self._one(Bury(lease, reason), State, call)
+        return await self._one(Bury(lease, reason, traceback), State, call)
 
     async def release(
         self, lease: Lease, *, delay: DurationLike = ZERO, call: Call | None = None
@@ -301,18 +309,30 @@ class Engine(Changing):
                 }
         return [outcomes[i] for i in range(len(settlements))]
 
-    async def cancel(self, job: JobRef, *, call: Call | None = None) -> State:
+    async def cancel(
+        self, job: JobRef, *, call: Call | None = None, by_record: bool = False
+    ) -> State:
         """Cancel a job that has not ended. Returns CANCELLED, or LEASED while its worker is asked
         to stop.
 
-        Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead.
+        Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead,
+        and JobHasRecord unless it is the record that asks (*by_record*).
         """
-        [answer] = await self._store.write("cancel", job.queue, lambda _: [[job.id]], call)
-        if answer == b"cancelled":
-            return State.CANCELLED
-        if answer[0] == b"CANCEL_REQUESTED":
-            return State.LEASED
-        raise codec.refusal(job, answer)
+        item = [job.id, int(by_record)]
+        [answer] = await self._ask_existing("cancel", job.queue, [item], call)
+        state = codec.cancelled(job, answer)
+        if isinstance(state, TowpathError):
+            raise state
+        return state
+
+    async def cancel_many(self, queue: str, ids: Sequence[str]) -> list[State | TowpathError]:
+        """Cancel jobs. Returns what `cancel` returns or raises for each, in order.
+
+        Up to LARGEST_BATCH jobs are one atomic step and one round trip; more take several.
+        """
+        refs = [job_ref(queue, id) for id in ids]
+        answers = await self._answer_each("cancel", refs)
+        return [codec.cancelled(ref, answer) for ref, answer in zip(refs, answers, strict=True)]
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 

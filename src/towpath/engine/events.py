@@ -21,6 +21,7 @@ from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
 from towpath.engine.layout import TROUBLE
 from towpath.engine.model import JobRef
+from towpath.engine.time_limit import wait_within
 from towpath.errors import FellBehind, ServerUnreachable
 from towpath.ids import JobId, QueueName
 from towpath.supervise import Background
@@ -95,8 +96,7 @@ class Feeds:
         feed.enter(listener)
         try:
             try:
-                async with asyncio.timeout(self._give_up_s):
-                    await feed.reading.wait()
+                await wait_within(self._give_up_s, feed.reading.wait)
             except TimeoutError as error:
                 text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
                 raise ServerUnreachable(text) from error

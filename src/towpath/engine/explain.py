@@ -22,6 +22,9 @@ SILENT_MS = seconds(12).total_seconds() * 1000
 """Waiting claims ask every 5 s: where nobody asked for longer, nobody has a slot to fill."""
 
 
+_LONGEST_REASON = 200
+
+
 class Why(StrEnum):
     """Why a job is not running."""
 
@@ -34,6 +37,8 @@ class Why(StrEnum):
     ALL_BUSY = "all_busy"
     BEHIND_OTHERS = "behind_others"
     NEXT = "next"
+    NOT_QUEUED = "not_queued"
+    """Its record is stored, but Redis does not have the job yet."""
     ENDED = "ended"
 
 
@@ -57,8 +62,8 @@ class Position(msgspec.Struct, frozen=True):
     paused or has no worker, and for a job with a selector."""
 
 
-def explain(job: JobInfo, facts: Facts) -> Explanation:
-    """Why *job* is not running, in a word and a sentence."""
+def explain(job: JobInfo, facts: Facts, *, most: int | None = None) -> Explanation:
+    """Why *job* is not running, in a word and a sentence. *most* is its limit of attempts."""
     match job.state:
         case State.READY:
             return _explain_ready(facts)
@@ -67,7 +72,7 @@ def explain(job: JobInfo, facts: Facts) -> Explanation:
         case State.LEASED:
             return _explain_leased(job, facts)
         case State.DELAYED:
-            return _explain_delayed(job, facts)
+            return _explain_delayed(job, facts, job.max_attempts or most)
         case _:
             # A reason of an attempt before the last is no news of a job that is done.
             reason = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
@@ -121,14 +126,29 @@ def _explain_waiting(job: JobInfo, facts: Facts) -> Explanation:
 
 def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
     if _lasts(facts["expires"], facts):
-        return Explanation(Why.LEASED, f"leased by {job.worker} until {job.expires_at}")
+        asked = "; it was cancelled, and its worker is asked to stop"
+        text = f"leased by {job.worker} until {job.expires_at}"
+        return Explanation(Why.LEASED, text + (asked if job.cancel_requested else ""))
     return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
 
 
-def _explain_delayed(job: JobInfo, facts: Facts) -> Explanation:
-    if job.due_at is not None and job.due_at > instant(int(facts["now"])):
-        return Explanation(Why.NOT_DUE, f"due at {job.due_at}")
-    return _left(f"overdue since {job.due_at}", facts)
+def _explain_delayed(job: JobInfo, facts: Facts, most: int | None) -> Explanation:
+    now, at = instant(int(facts["now"])), job.next_try_at or job.due_at
+    if at is None or at <= now:
+        return _left(f"overdue since {job.due_at or at}", facts)
+    if job.next_try_at is None:
+        return Explanation(Why.NOT_DUE, f"due at {at}")
+    of = f" of {most}" if most else ""
+    failed = (
+        f"attempt {job.attempts}{of} failed: {_in_one_line(job.reason)}; " if job.reason else ""
+    )
+    overdue = f"; it was due at {job.due_at}" if job.due_at and job.due_at <= now else ""
+    return Explanation(Why.NOT_DUE, f"{failed}the next try may begin at {at}{overdue}")
+
+
+def _in_one_line(reason: str) -> str:
+    line = " ".join(reason.split())
+    return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
 
 
 def _left(what: str, facts: Facts) -> Explanation:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -192,9 +192,18 @@ async def of_queues(engine: Engine) -> list[Finding]:
     """What is in the queues that somebody may want to look at."""
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
-    counts = await engine.inspect.counts_of(sorted(await engine.queues.list()))
-    found = [Finding("queues", Grade.OK, f"{len(counts)}")]
+    names = sorted(await engine.queues.list())
+    counts = await engine.inspect.counts_of(names)
+    found = [Finding("queues", Grade.OK, f"{len(names)}")]
+    for name in names:
+        if name not in counts:
+            do = f"`towpath queues show {name}` says why."
+            found.append(Finding("queues", Grade.BAD, f"{name} cannot be read", do))
     for name, queue in counts.items():
+        if queue.no_worker:
+            text = f"{name} has {queue.ready} ready jobs, and no worker asks for them"
+            do = "Start a worker with the queue's handlers; `towpath workers` lists those that run."
+            found.append(Finding("queues", Grade.WARN, text, do))
         if queue.dead:
             text = f"{name} has {queue.dead} dead"
             found.append(Finding("queues", Grade.WARN, text, f"towpath dead list --queue {name}"))
@@ -207,6 +216,26 @@ async def of_queues(engine: Engine) -> list[Finding]:
             text = f"{name} is paused"
             found.append(Finding("queues", Grade.WARN, text, f"towpath resume {name}"))
     return found
+
+
+SAME_DATABASE = (
+    "Start servers, workers and commands with the same TOWPATH_DATABASE: the payload, the attempts"
+    " and the state of a job with a record are in its database."
+)
+
+
+def of_records(elsewhere: Mapping[str, Sequence[str]]) -> list[Finding]:
+    """Queues whose workers keep records in another database than the process that asks."""
+    return [
+        Finding(
+            "ledger",
+            Grade.WARN,
+            f"{queue}: the records of its jobs are in another database than the one here, says"
+            f" worker {workers[0]}" + (f" and {len(workers) - 1} more" if workers[1:] else ""),
+            SAME_DATABASE,
+        )
+        for queue, workers in sorted(elsewhere.items())
+    ]
 
 
 def _size(count: int) -> str:

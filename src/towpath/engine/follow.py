@@ -13,7 +13,7 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towpath.clock import Duration, DurationLike, duration, seconds, spelled
 from towpath.engine.check import whole
@@ -50,11 +50,6 @@ class Events:
     def __init__(self, store: Store, feeds: Feeds) -> None:
         self._store, self._feeds = store, feeds
         self._ends: dict[QueueName, _Ends] = {}
-
-    if not TYPE_CHECKING:
-
-        def __call__(self, *_: object, **__: object) -> None:
-            raise AttributeError("Engine.events(…) is now Engine.events.list(…)", name="events")
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first; *after* is the cursor of an event."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
@@ -19,7 +19,7 @@ from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
 from towpath.engine.states import State
 from towpath.engine.store import Store
-from towpath.errors import InvalidOption, JobNotFound
+from towpath.errors import InvalidOption, JobNotFound, ServerError
 from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 
 LARGEST_PAGE = 1000
@@ -152,10 +152,15 @@ class Inspector:
             before=rank if rank >= 0 else None,
         )
 
-    async def explain(self, ref: JobRef) -> Explanation:
-        """Why the job is not running, as a word and a sentence. Raises JobNotFound."""
+    async def explain(self, ref: JobRef, *, known: JobInfo | None = None) -> Explanation:
+        """Why the job is not running, as a word and a sentence. Raises JobNotFound.
+
+        *known* is the job as its record in the database has it, with its attempts and last error.
+        """
         record, _, _, facts = await self._look(ref)
-        return explain(_job(ref, record, facts), facts)
+        job = known or _job(ref, record, facts)
+        most = (await self._store.known_options(ref.queue)).max_attempts
+        return explain(job, facts, most=most)
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
         """The number of lanes in which at least one job waits: all lanes with jobs, except those
@@ -244,26 +249,34 @@ class Inspector:
         return _counts(await self._store.read("counts", queue_name(queue)))
 
     async def counts_of(self, queues: Iterable[str]) -> dict[str, Counts]:
-        """The counts of several queues, by name. One round trip for fifty queues of one server."""
+        """The counts of several queues, by name. One round trip for fifty queues of one server.
+
+        A queue whose data cannot be read is left out: `counts` raises why. It hides no other.
+        """
         names = list(dict.fromkeys(map(queue_name, queues)))
         answers = await self._store.read_each("counts", names)
-        return {name: _counts(answer) for name, answer in zip(names, answers, strict=True)}
+        return {name: _counts(answer) for name, answer in _readable(names, answers)}
 
     async def history(self, queue: str, *, last: Duration = _LAST_HOUR) -> History:
         """The counts of *queue* over the *last* time: by minute up to 24 hours, by hour up to 30
         days. They are 0 before the first change. One round trip.
         """
-        return (await self.histories([queue], last=last))[queue_name(queue)]
+        name, asked = queue_name(queue), window(last)
+        answer = await self._store.read("history", name, asked.kind, asked.field_ms, asked.fields)
+        return columns(asked, *answer)
 
     async def histories(
         self, queues: Iterable[str], *, last: Duration = _LAST_HOUR
     ) -> dict[str, History]:
-        """The history of several queues, by name. One round trip for fifty queues of one server."""
+        """The history of several queues, by name. One round trip for fifty queues of one server.
+
+        A queue whose data cannot be read is left out.
+        """
         asked, names = window(last), list(dict.fromkeys(map(queue_name, queues)))
         answers = await self._store.read_each(
             "history", names, asked.kind, asked.field_ms, asked.fields
         )
-        return {name: columns(asked, *told) for name, told in zip(names, answers, strict=True)}
+        return {name: columns(asked, *answer) for name, answer in _readable(names, answers)}
 
     async def _look(self, ref: JobRef) -> tuple[StoredJob, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)
@@ -271,6 +284,15 @@ class Inspector:
             raise JobNotFound(ref)
         text, payload, result, facts = answer
         return decode(text), payload, result, pairs(facts)
+
+
+def _readable(
+    names: Iterable[QueueName], answers: Iterable[Any]
+) -> Iterator[tuple[QueueName, Any]]:
+    """Each queue with its answer, but those that the server refused to read."""
+    for name, answer in zip(names, answers, strict=True):
+        if not isinstance(answer, ServerError):
+            yield name, answer
 
 
 def _counts(answer: Any) -> Counts:
@@ -306,6 +328,7 @@ def _job(
     *,
     payload: bytes = b"",
     result: bytes = b"",
+    is_listed: bool = False,
 ) -> JobInfo:
     more = record.more
     return JobInfo(
@@ -314,7 +337,8 @@ def _job(
         payload=payload,
         attempts=record.attempts,
         submitted_at=instant(record.submitted_ms),
-        due_at=_instant(more.get(STORED["due_at"])),
+        due_at=_instant(record.due_ms),
+        next_try_at=_instant(record.next_try_ms),
         claimed_at=_instant(record.claimed_ms),
         expires_at=_instant(int(facts["expires"])) if "expires" in facts else None,
         ended_at=_instant(more.get(STORED["ended_at"])),
@@ -322,18 +346,30 @@ def _job(
         token=Token(record.token) if record.token else None,
         cancel_requested=STORED["cancel_requested"] in more,
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
-        failures=tuple(map(_failure, more.get("failures", ()))),
+        failures=_failures(more, with_tracebacks=not is_listed),
         progress=more.get("progress"),
         result=result or None,
+        record=JobId(more["record"].decode(errors="replace")) if "record" in more else None,
         **said(more),
     )
 
 
-def _failure(kept: list[Any]) -> Failure:
-    at, worker, reason = kept
-    return Failure(
-        instant(int(at)), worker.decode(errors="replace"), reason.decode(errors="ignore")
-    )
+def _failures(more: Mapping[str, Any], *, with_tracebacks: bool) -> tuple[Failure, ...]:
+    """The failed attempts of a job. A page of jobs would be large with their tracebacks."""
+    tracebacks = list(more.get("tracebacks", ())) if with_tracebacks else []
+    failures: list[Failure] = []
+    for at, worker, reason in reversed(more.get("failures", ())):
+        has_traceback = bool(tracebacks) and tracebacks[-1][0] == at
+        traceback = tracebacks.pop()[1] if has_traceback else b""
+        failures.append(
+            Failure(
+                instant(int(at)),
+                worker.decode(errors="replace"),
+                reason.decode(errors="ignore"),
+                traceback.decode(errors="replace"),
+            )
+        )
+    return tuple(reversed(failures))
 
 
 def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
@@ -343,7 +379,7 @@ def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
     if record is None or record.more.get("gone_at", now + 1) <= now:
         return None
     leased = {"expires": score} if record.state is State.LEASED else {}
-    return _job(JobRef(queue, JobId(id.decode(errors="replace"))), record, leased)
+    return _job(JobRef(queue, JobId(id.decode(errors="replace"))), record, leased, is_listed=True)
 
 
 def _small(text: str) -> bytes:

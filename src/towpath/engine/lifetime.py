@@ -29,24 +29,6 @@ from towpath.telemetry.logs import Log
 
 _NOT_ENTERED = "the engine is not open: use `async with Engine(…)`"
 _PARTS = ("queues", "inspect", "events", "schedules")
-_MOVED = {
-    "queues": "configure declare declared reset introduce reconfigure change_options options"
-    " known_options largest_payload pause resume anchor promote reap trim",
-    "inspect": "job state position lane explain lanes_waiting list search_dead counts",
-    "events": "follow listen ended",
-    "schedules": "fire_once",
-}
-_RENAMED = {name: f"{part}.{name}" for part, names in _MOVED.items() for name in names.split()} | {
-    "remove": "queues.delete",
-    "known_queues": "queues.names",
-    "newest_event": "events.newest",
-    "require_events": "events.require",
-    "fire": "schedules.fire_due",
-    "recurring": "schedules.of",
-    "forget": "schedules.delete_declared",
-    "living": "workers",
-}
-"""What was on the engine itself, and where it is."""
 
 
 class Lifetime(Spaces):
@@ -123,8 +105,8 @@ class Lifetime(Spaces):
 
     @property
     def facts(self) -> ServerFacts:
-        """What the server said about itself when it was last asked: on entering, and after each
-        reconnect. Raises ServerUnreachable if it has never answered.
+        """What the server said about itself when it was last asked: on entering, after each
+        reconnect, and by `check`. Raises ServerUnreachable if it has never answered.
         """
         if not self._is_entered:
             raise RuntimeError(_NOT_ENTERED)
@@ -142,6 +124,13 @@ class Lifetime(Spaces):
         """
         return await self._store.check()
 
+    async def current_facts(self) -> ServerFacts:
+        """What the server said about itself at most a second ago; it is asked again if need be.
+
+        Settings may be changed while it runs. Raises as `check` does.
+        """
+        return await self._store.current_facts()
+
     async def try_write(self) -> None:
         """Check that the server accepts a write. Leaves nothing behind. One round trip.
 
@@ -158,8 +147,6 @@ class Lifetime(Spaces):
         def __getattr__(self, name: str) -> object:
             if name in _PARTS:
                 raise RuntimeError(_NOT_ENTERED)
-            if name in _RENAMED:
-                raise AttributeError(f"Engine.{name} is now Engine.{_RENAMED[name]}", name=name)
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
 

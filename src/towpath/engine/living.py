@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
 import msgspec
 
-from towpath.clock import Duration, duration_ms, instant, seconds
+from towpath.clock import ZERO, Duration, duration_ms, instant, seconds
 from towpath.engine.model import JobRef
 from towpath.engine.space import SpaceRecord
 from towpath.ids import worker_name
@@ -33,6 +33,17 @@ class RunningJob(msgspec.Struct, frozen=True):
         return instant(self.since_ms)
 
 
+class BlockedLoop(msgspec.Struct, frozen=True):
+    """A worker's event loop that a handler keeps from running anything else."""
+
+    seconds: float
+    """For how long, when the worker reported it."""
+    handler: str | None = None
+    """The handler that blocks it; None if something else does, or if it is not known."""
+    job: JobRef | None = None
+    """The job of that handler."""
+
+
 class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself."""
 
@@ -46,6 +57,12 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """How many jobs it runs."""
     jobs: Sequence[RunningJob]
     """The 20 that run longest."""
+    recorded: Sequence[str] = msgspec.field(default_factory=list[str])
+    """Queues whose jobs have a record; the first 50 by name."""
+    ledger: str | None = None
+    """The id of the database with these records; None if there are none, or it did not answer."""
+    blocked: BlockedLoop | None = None
+    """Set while its event loop is blocked: it renews its leases, and runs and claims nothing."""
 
 
 class LivingWorker(NamedTuple):
@@ -53,7 +70,7 @@ class LivingWorker(NamedTuple):
 
     name: str
     since: datetime
-    """When it first reported."""
+    """When its process began, by the server's clock."""
     doing: Doing
 
 
@@ -63,19 +80,23 @@ class Workers:
     def __init__(self, record: Callable[[], SpaceRecord]) -> None:
         self._record = record
 
-    async def tell(self, worker: str, doing: Doing, *, lasts: Duration = SILENT_AFTER) -> bool:
-        """Report that this worker is alive. Returns False if too many others are: then it is not
-        listed. One round trip.
+    async def tell(
+        self, worker: str, doing: Doing, *, age: Duration = ZERO, lasts: Duration = SILENT_AFTER
+    ) -> bool:
+        """Report that this worker is alive, and that its process began *age* ago. Returns False if
+        too many others are: then it is not listed. One round trip.
         """
         few = msgspec.structs.replace(
             doing,
             queues=sorted(doing.queues)[:QUEUES_SHOWN],
+            recorded=sorted(doing.recorded)[:QUEUES_SHOWN],
             jobs=sorted(doing.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
         )
         answer = await self._record().run(
             "alive",
             worker=worker_name(worker),
             about=msgspec.json.encode(few).decode(),
+            age=duration_ms("age", age),
             lasts=duration_ms("lasts", lasts),
             most=WORKERS_MOST,
         )
@@ -95,3 +116,15 @@ class Workers:
                 doing = msgspec.json.decode(about, type=Doing)
                 found.append(LivingWorker(name.decode(), instant(int(since)), doing))
         return sorted(found)
+
+
+def find_records_elsewhere(workers: Iterable[LivingWorker], ledger: str) -> dict[str, list[str]]:
+    """The queues whose jobs have their records in another database than *ledger*, with the names of
+    the workers that say so.
+    """
+    found: dict[str, list[str]] = {}
+    for worker in workers:
+        if worker.doing.ledger not in {None, ledger}:
+            for queue in worker.doing.recorded:
+                found.setdefault(queue, []).append(worker.name)
+    return found

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, NoReturn, TypedDict, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict, Unpack
 
 import msgspec
 
@@ -28,7 +28,6 @@ from towpath.ids import (
     queue_name,
     selector_name,
 )
-from towpath.renamed import refuse
 
 LOW, NORMAL, HIGH = 0, 50, 100
 """Priorities: 0 to 100, higher runs first."""
@@ -120,7 +119,7 @@ FIELDS = declared(JobOptions)
 NO_HEADERS = Said().headers
 _SAID_NOTHING = msgspec.structs.asdict(Said())
 _UNREADABLE = "(headers that this release can't read)"
-LEASE_FIELDS = (*Said.__struct_fields__, "due", "reason", "claimed")
+LEASE_FIELDS = (*Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record")
 """What a claim answers about a job that is not plain."""
 
 
@@ -221,6 +220,7 @@ class Lease(Said, frozen=True):
     """A job that a worker holds until *expires_at*, unless it renews the lease."""
 
     job: JobRef
+    """The job as Redis knows it; the id of one with a record may be another."""
     payload: bytes
     token: Token
     """Rises with every lease of the job. Pass it to the systems that the work changes, so that they
@@ -233,14 +233,19 @@ class Lease(Said, frozen=True):
     claimed_ms: int = 0
     """By the server's clock; 0 for a lease that is known only by its token."""
     due_ms: int = 0
+    """The due time that was asked for, also in a later attempt; 0 = the job was not delayed."""
+    next_try_ms: int = 0
+    """If the job was to be tried again at a certain time: that time."""
     cancel_requested: bool = False
     reason: str | None = None
     """Why the last attempt failed, if there was one."""
+    record: JobId | None = None
+    """The id of the job's record in the database, if it has one."""
 
     @property
     def id(self) -> JobId:
-        """The job's id."""
-        return self.job.id
+        """The id that the job was submitted under."""
+        return self.record or self.job.id
 
     @property
     def queue(self) -> QueueName:
@@ -264,13 +269,17 @@ class Lease(Said, frozen=True):
 
     @property
     def due_at(self) -> datetime | None:
-        """When the job was due, if it was delayed."""
+        """When the job was due, if it was submitted with a delay or a due time."""
         return instant(self.due_ms) if self.due_ms else None
 
     @property
     def was_silent(self) -> bool:
         """Whether the last attempt ended because its worker was silent."""
         return self.reason is not None and self.reason.startswith(LEASE_ENDED)
+
+
+FAILURE_BYTES = 200
+"""Bytes of a reason in the list of failed attempts; as in lib/moves.lua."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -280,6 +289,9 @@ class Failure(msgspec.Struct, frozen=True):
     worker: str
     reason: str
     """The first 200 bytes of the reason."""
+    traceback: str = ""
+    """The frames and the message of the error, without local variables: the last 4 KiB of it. Kept
+    for the three newest attempts; empty for others, and in lists of jobs."""
 
 
 class JobInfo(Said, frozen=True, kw_only=True):
@@ -291,6 +303,9 @@ class JobInfo(Said, frozen=True, kw_only=True):
     attempts: int = 0
     submitted_at: datetime
     due_at: datetime | None = None
+    """The due time that was asked for; a retry does not change it."""
+    next_try_at: datetime | None = None
+    """If it waits for another try, after a failure or a release: when that may begin."""
     claimed_at: datetime | None = None
     expires_at: datetime | None = None
     """When the lease ends, while the job is leased."""
@@ -304,11 +319,15 @@ class JobInfo(Said, frozen=True, kw_only=True):
     """The last five failed attempts, newest last."""
     progress: bytes | None = None
     result: bytes | None = None
+    record: JobId | None = None
+    """The id of the job's record in the database, if it has one."""
+    redis_id: JobId | None = None
+    """The id of the job in Redis, if that is another: its record was retried, moved or replaced."""
 
     @property
     def id(self) -> JobId:
-        """The job's id."""
-        return self.ref.id
+        """The id that the job was submitted under."""
+        return self.record or self.ref.id
 
 
 # ── settling ─────────────────────────────────────────────────────────────────────────────
@@ -322,11 +341,17 @@ class Complete(msgspec.Struct, frozen=True):
 
 
 class Fail(msgspec.Struct, frozen=True):
-    """The attempt failed. Without *delay*, the retry policy decides when to try again."""
+    """The attempt failed. Without *delay*, the retry policy decides when to try again.
+
+    With *keep_turn*, the job then comes back at the place that it had among the ready jobs, not
+    behind them.
+    """
 
     lease: Lease
     reason: str
     delay: Duration | None = None
+    traceback: str = ""
+    keep_turn: bool = False
 
 
 class Bury(msgspec.Struct, frozen=True):
@@ -334,6 +359,7 @@ class Bury(msgspec.Struct, frozen=True):
 
     lease: Lease
     reason: str
+    traceback: str = ""
 
 
 class Release(msgspec.Struct, frozen=True):
@@ -384,9 +410,3 @@ class Call(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         channel_name(self.channel)
         whole("call.number", self.number, 1, 2**53 - 1)
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Job": "JobInfo"})

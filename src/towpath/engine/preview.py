@@ -9,11 +9,10 @@ from itertools import islice
 from zoneinfo import ZoneInfo
 
 import msgspec
-from cronsim import CronSim
 
 from towpath.clock import ZERO, Duration, days, seconds
 from towpath.engine.check import whole
-from towpath.engine.schedule import Cron, Schedule
+from towpath.engine.schedule import Cron, Schedule, firings_of
 
 MOST_FIRINGS = 100
 _AHEAD = days(366)
@@ -69,7 +68,7 @@ def _changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChang
         before, since = _offset(at - _SECOND, zone), _offset(at, zone)
         local = at.astimezone(UTC).replace(tzinfo=None)
         first, last = local + min(before, since), local + max(before, since)
-        hit = next(iter(CronSim(when.expression, first - _SECOND)), None)
+        hit = next(iter(firings_of(when.expression, first - _SECOND)), None)
         if hit is None or hit >= last:
             continue
         forward = since > before

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
+from towpath.clock import DurationLike, duration
 from towpath.engine.check import whole
 from towpath.engine.keys import REGISTRY
 from towpath.engine.model import Call
 from towpath.engine.options import Declared, QueueOptions
 from towpath.engine.store import Change, Store
-from towpath.errors import InvalidName, InvalidOption
+from towpath.errors import InvalidName, InvalidOption, QueueNotFound
 from towpath.ids import QueueName, queue_name
 
 
@@ -40,11 +41,6 @@ class Queues:
             with suppress(InvalidName, UnicodeDecodeError):
                 found.append(queue_name(name.decode()))
         return found
-
-    if not TYPE_CHECKING:
-
-        def __call__(self) -> None:
-            raise AttributeError("Engine.queues() is now Engine.queues.list()", name="queues")
 
     async def configure(self, queue: str, options: QueueOptions) -> None:
         """Require that *queue* has these options. The first caller sets them.
@@ -125,14 +121,34 @@ class Queues:
         """
         return await self._store.largest_payload(queue_name(queue), size)
 
-    async def delete(self, queue: str) -> bool:
+    async def require(self, queue: str, covers: Callable[[str], bool] | None = None) -> QueueName:
+        """The name of a queue that exists. Raises QueueNotFound, with the closest name of those
+        that *covers* allows to be shown. Creates nothing. One round trip if the queue exists.
+        """
+        name = queue_name(queue)
+        if not await self._store.exists(name):
+            names = await self.names()
+            raise QueueNotFound(name, filter(covers, names) if covers else names)
+        return name
+
+    async def delete(self, queue: str, *, forced: bool = False) -> bool:
         """Delete an empty queue: without jobs in any state, remembered ids and schedules, and not
         paused. Returns False, and changes nothing, if it is not empty.
 
-        Deletes its options and its events. The next use creates the queue again. Two round trips;
-        safe to repeat.
+        With *forced*, neither remembered ids nor a pause keep it: a repeated submit under such an
+        id then makes a new job. Deletes its options and its events. The next use creates the queue
+        again. Three round trips; safe to repeat.
         """
-        return await self._store.delete(queue_name(queue))
+        return await self._store.delete(queue_name(queue), forced=forced)
+
+    async def delete_unused(self, queue: str, unused_for: DurationLike) -> bool:
+        """Delete an empty queue to which nobody has submitted and from which nobody has claimed for
+        that time. Returns False, and changes nothing, for every other queue, and for one whose
+        options somebody changed: those would be lost with it. Two round trips; safe to repeat.
+        """
+        return await self._store.delete_unused(
+            queue_name(queue), duration("unused_for", unused_for)
+        )
 
     async def pause(self, queue: str, *, call: Call | None = None) -> None:
         """Hand out no jobs of *queue* until `resume`. Everything else goes on."""

@@ -20,8 +20,10 @@ STATES = (
     State.DONE, State.CANCELLED, State.DEAD,
 )  # fmt: skip
 """By code, from 1."""
+_WAIT = (State.READY, State.DELAYED, State.WAITING)
 STORED = {
-    "due_at": "due", "claimed_at": "claimed", "ended_at": "ended", "cancel_requested": "cancel",
+    "due_at": "asked_due", "next_try_at": "due", "claimed_at": "claimed", "ended_at": "ended",
+    "cancel_requested": "cancel",
 }  # fmt: skip
 """What scripts call a field whose name is another in `JobInfo`: as it is stored. All else that
 both know has one name."""
@@ -37,6 +39,20 @@ class StoredJob(msgspec.Struct, frozen=True):
     more: dict[str, Any]
     """What is not plain: the fields that were said, `named`, and what scripts add (lib/record).
     Those that are set; texts as bytes."""
+
+    @property
+    def due_ms(self) -> int:
+        """The due time that was asked for; 0 = none was. The record has it by itself only where
+        the time of another try has taken its place.
+        """
+        due = self.more.get(STORED["next_try_at"], 0)
+        return int(self.more.get(STORED["due_at"], due))
+
+    @property
+    def next_try_ms(self) -> int:
+        """When another try may begin, if it waits for one; else 0."""
+        again = self.state in _WAIT and STORED["due_at"] in self.more
+        return int(self.more.get(STORED["next_try_at"], 0)) if again else 0
 
     @property
     def claimed_ms(self) -> int:

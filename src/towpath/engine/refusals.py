@@ -29,6 +29,7 @@ from towpath.errors import (
     ScriptDefect,
     ServerError,
     ServerRefused,
+    WrongKeyType,
 )
 
 
@@ -36,12 +37,14 @@ class QueueUnknown(ServerError):
     """The server has no options of the queue yet. The engine stores them and repeats the call."""
 
     code = "queue_unknown"
+    external = False
 
 
 class QueueChanged(ServerError):
     """The queue's options have changed. The engine reads them and repeats the call."""
 
     code = "queue_changed"
+    external = False
 
 
 _PASSING = (
@@ -77,8 +80,13 @@ CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
 """The words by which a script refuses a whole call; a test compares them with the Lua."""
 
 
-def translated(error: Exception) -> ServerError | None:
-    """Towpath's error for the server's; None for what passes by itself."""
+_KEY = re.compile(r"\{[^}]+\}")
+
+
+def translated(error: Exception, key: str = "") -> ServerError | None:
+    """Towpath's error for the server's; None for what passes by itself. The call was about *key*
+    and others of its hash tag.
+    """
     text = str(error)
     if cause := is_refused(error):
         return ServerRefused(str(cause))
@@ -90,6 +98,9 @@ def translated(error: Exception) -> ServerError | None:
         return CALL_WORDS[word](text)
     if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
         return MemoryFull("the server's memory is full")
+    if "WRONGTYPE" in text:
+        tag = _KEY.match(key)
+        return WrongKeyType(tag[0] if tag else key)
     # What a user may not do in a script, the server tells as an error of the script.
     defect = "user_script" in text and not _NOT_ALLOWED.search(text)
     return ScriptDefect(text) if defect else ServerRefused(text)

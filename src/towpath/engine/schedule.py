@@ -49,8 +49,10 @@ class Missed(StrEnum):
 class Cron(msgspec.Struct, frozen=True):
     """A cron expression in a time zone: `Cron("0 3 * * *", tz="Europe/Berlin")`.
 
-    Five fields as in Debian's cron (minute, hour, day, month, weekday), or six with the seconds
-    first; also `L`, `LW`, `5L` and `MON#1`.
+    Five fields as in Vixie cron (minute, hour, day, month, weekday), or six with the seconds
+    first; also `L`, `LW`, `5L` and `MON#1`. If both day and weekday are given, one of them must
+    match: `0 0 13 * FRI` fires on every 13th and on every Friday. If one of them begins with `*`,
+    both must match.
 
     Clock changes: a schedule with fixed hours (neither minute nor hour begins with `*`) fires once.
     A time that the clock skips in spring fires right after the gap; a time that comes twice in
@@ -83,7 +85,7 @@ class Cron(msgspec.Struct, frozen=True):
         """Whether nothing but its months is wrong: 30 February."""
         fields = self.expression.split()
         try:
-            CronSim(" ".join([*fields[:-2], "*", *fields[-1:]]), instant(0))
+            firings_of(" ".join([*fields[:-2], "*", *fields[-1:]]), instant(0))
         except CronSimError:
             return False
         return True
@@ -93,7 +95,7 @@ class Cron(msgspec.Struct, frozen=True):
 
     def after(self, last: datetime) -> Iterator[datetime]:
         """The times of the firings after *last*, in order."""
-        for local in CronSim(self.expression, last.astimezone(_zone(self.tz))):
+        for local in firings_of(self.expression, last.astimezone(_zone(self.tz))):
             # cronsim forgets which of the repeated hours it began in, and may look back.
             if (at := local.astimezone(UTC)) > last:
                 yield at
@@ -238,6 +240,15 @@ def due(when: Schedule, last: datetime, now: datetime, missed: Missed) -> Due:
             firings = () if late else final
     on_time = len(final) if not late else 0
     return Due(firings, instants[-1], len(instants) - on_time)
+
+
+_SPAN_OF_ONE = re.compile(r"\b(\w+)-\1/\d+", re.IGNORECASE)
+
+
+def firings_of(expression: str, after: datetime) -> CronSim:
+    """The local times at which a cron expression fires. Raises CronSimError."""
+    # cronsim takes `5-5/3` for `5/3`, which goes on to the end of the month.
+    return CronSim(_SPAN_OF_ONE.sub(r"\1", expression), after)
 
 
 @lru_cache(maxsize=256)

@@ -15,7 +15,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Collection
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple, Unpack, cast
+from typing import Any, NamedTuple, Unpack, cast
 
 import msgspec
 
@@ -48,7 +48,6 @@ from towpath.errors import (
     TowpathError,
 )
 from towpath.ids import QueueName, new_job_id, queue_name, schedule_name
-from towpath.renamed import methods
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
 """Schedules that are kept."""
@@ -109,11 +108,6 @@ class Schedules(ScheduleFirings):
     ) -> None:
         super().__init__(store)
         self._index, self._queues = index, queues
-
-    if not TYPE_CHECKING:
-        __getattr__ = methods(
-            "Schedules", {"remove": "delete", "forget": "delete_declared", "recurring": "of"}
-        )
 
     async def set(
         self,

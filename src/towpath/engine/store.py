@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 import msgspec
 from redis.exceptions import NoScriptError
 
-from towpath.clock import Clock
+from towpath.clock import Clock, Duration, duration_ms
 from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.codec import pack
 from towpath.engine.connect import Link
@@ -23,9 +24,11 @@ from towpath.engine.model import Call
 from towpath.engine.options import Declared, InForce, QueueOptions, differences, version_of
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Script, Scripts
+from towpath.engine.time_limit import Deadline
 from towpath.errors import (
     InvalidName,
     InvalidOption,
+    OptionsUnstable,
     PayloadTooLarge,
     QueueDiffers,
     ScriptDefect,
@@ -34,7 +37,7 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ids import QueueName, queue_name
-from towpath.supervise import detached
+from towpath.supervise import detached, look_at_error
 from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
@@ -78,6 +81,8 @@ class Store:
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
+        self._declarations: dict[QueueName, dict[str, Any]] = {}
+        """The options that this engine has declared, to be declared again for a new queue."""
         self.introduced: dict[str, QueueOptions] = {}
         """What `introduce` found, for the next time."""
 
@@ -97,6 +102,10 @@ class Store:
         ServerRefused, ServerUnreachable.
         """
         return await self.channels.check()
+
+    async def current_facts(self) -> ServerFacts:
+        """The same, at most a second old."""
+        return await self.channels.current_facts()
 
     async def connect(self, *, tolerant: bool) -> None:
         """The same once, at the beginning; servers that are away are probed until they are back,
@@ -126,26 +135,37 @@ class Store:
         body: Body,
         call: Call | None = None,
         calling: Calling | None = None,
+        *,
+        deadline: Deadline | None = None,
+        creates: bool = True,
     ) -> Any:
-        """The answer of a writing script, called as *calling* says.
+        """The answer of a writing script, called as *calling* says, and given up at *deadline*.
 
         A queue that is new to the server is introduced; one that got other options meanwhile is
-        asked again by those. In both cases nothing had been done.
+        asked again by those. In both cases nothing had been done. Without *creates*, a queue that
+        the server does not know raises QueueUnknown: a mistyped name must not become a queue.
         """
         script, keys, channels = self._scripts[verb], keys_of(queue), self.channels
         calling = calling or channels.plain
         for _ in range(_CHANGES_MOST):
-            known = self._in_force.get(queue) or await self._first_use(queue)
+            learning = queue in self._introducing
+            known = None if learning else self._in_force.get(queue)
+            if not (creates or learning or known or await self.exists(queue)):
+                raise QueueUnknown(f"no queue {queue}")
+            known = known or await self._introduced(queue, _NEW)
             try:
                 args = (pack(body(known.options)), known.version)
-                return await channels.ask(keys.first, calling(script, keys, args, call))
-            except (QueueUnknown, QueueChanged):
-                await self._write_options(queue, _unnamed(known), _NONE)
+                prepare = calling(script, keys, args, call)
+                return await channels.ask(keys.first, prepare, deadline=deadline)
+            except (QueueUnknown, QueueChanged) as refused:
+                if not creates and isinstance(refused, QueueUnknown):
+                    raise
+                await self._introduced(queue, known)
             except PayloadTooLarge:
                 # By the limit of another day, perhaps. Nothing was sent.
                 if await self._options_now(queue) == known:
                     raise
-        raise ScriptDefect(f"the options of queue {queue} change with every call")
+        raise OptionsUnstable(queue)
 
     async def write_confirmed(
         self,
@@ -156,6 +176,7 @@ class Store:
         *,
         durability: Durability,
         written: Callable[[], None],
+        deadline: Deadline | None = None,
     ) -> Any:
         """The same at *durability*; *written* is called before it is confirmed.
 
@@ -163,14 +184,16 @@ class Store:
         """
         await self.channels.require_replicas(durability)
         calling = partial(self.channels.confirmed, durability=durability, written=written)
-        return await self.write(verb, queue, body, call, calling)
+        return await self.write(verb, queue, body, call, calling, deadline=deadline)
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
         return await self.channels.clocked(self._scripts[verb], keys_of(queue), *args)
 
     async def read_each(self, verb: str, queues: Sequence[QueueName], *args: Any) -> list[Any]:
-        """The same of several queues: those of one server in one message, up to fifty."""
+        """The same of several queues: those of one server in one message, up to fifty. For a queue
+        whose data the server refuses to read, the refusal is the answer.
+        """
         parts: dict[Place | None, list[QueueName]] = {}
         for queue in queues:
             parts.setdefault(self._place_of(keys_of(queue).first), []).append(queue)
@@ -190,11 +213,17 @@ class Store:
         keys, script = [keys_of(queue) for queue in queues], self._scripts[verb]
         answers = await self.channels.clocked_each(script, keys, *args)
         if isinstance(answers[0], NoScriptError):
-            await self.read(verb, queues[0], *args)  # a new or restarted server: it learns it so
+            with suppress(ServerRefused, ScriptDefect):
+                await self.read(
+                    verb, queues[0], *args
+                )  # a new or restarted server: it learns it so
             answers = await self.channels.clocked_each(script, keys, *args)
         for at, answer in enumerate(answers):
             if isinstance(answer, Exception):  # asked alone, it is redirected or refused
-                answers[at] = await self.read(verb, queues[at], *args)
+                try:
+                    answers[at] = await self.read(verb, queues[at], *args)
+                except (ServerRefused, ScriptDefect) as refusal:  # a key of a wrong type
+                    answers[at] = refusal
         return answers
 
     async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
@@ -226,13 +255,25 @@ class Store:
 
         Nothing is written: whoever may only look makes no queue.
         """
-        fields = ("whole", "version", "declared")
-        stored, version, declared = await self.command("HMGET", keys_of(queue).meta, *fields)
-        if stored is not None and version is not None:
-            self._in_force[queue] = _in_force(queue, stored, version, declared)
+        if (found := await self._options_of(queue)) is not None:
+            if not found.declared and queue in self._declarations:
+                return found.options  # the queue is new: the next call declares before it writes
+            self._in_force[queue] = found
         # Where the server has lost them, the next call restores them.
         known = self._in_force.get(queue)
         return known.options if known else QueueOptions()
+
+    async def exists(self, queue: QueueName) -> bool:
+        """Whether the server has options of *queue*: every use of it writes some."""
+        return await self._options_of(queue) is not None
+
+    async def _options_of(self, queue: QueueName) -> InForce | None:
+        """The options of *queue* as the server has them. Raises ServerRefused."""
+        fields = ("whole", "version", "declared")
+        stored, version, declared = await self.command("HMGET", keys_of(queue).meta, *fields)
+        if stored is None or version is None:
+            return None
+        return _in_force(queue, stored, version, declared)
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
@@ -249,9 +290,11 @@ class Store:
 
     async def declare(self, queue: QueueName, wanted: Mapping[str, Any]) -> Declared:
         """Give *queue* these options, as far as nobody has changed them since they were declared
-        last.
+        last. They are declared again whenever this engine finds the queue new.
         """
-        return await self._change(queue, lambda stored: stored.declaring(wanted))
+        declared = await self._change(queue, lambda stored: stored.declaring(wanted))
+        self._declarations.setdefault(queue, {}).update(wanted)
+        return declared
 
     async def reset(self, queue: QueueName, names: Collection[str]) -> Declared:
         """Give *queue* these options as they were declared last."""
@@ -273,9 +316,22 @@ class Store:
         """Give *queue* other options, for everybody and at once."""
         await self._write_options(queue, InForce(options, ""), _ANY)
 
-    async def delete(self, queue: QueueName) -> bool:
+    async def delete(self, queue: QueueName, *, forced: bool = False) -> bool:
         """Delete a queue that holds nothing; False if it does."""
-        if await self.plain("delete_queue", queue) != b"deleted":
+        return await self._delete(queue, int(forced), 0, "")
+
+    async def delete_unused(self, queue: QueueName, unused_for: Duration) -> bool:
+        """Delete a queue that holds nothing and that nobody used for that time. Options that
+        somebody changed after they were declared keep it.
+        """
+        stored = await self._options_of(queue)
+        if stored is not None and stored.options != stored.base:
+            return False
+        version = stored.version if stored else ""
+        return await self._delete(queue, 0, duration_ms("unused_for", unused_for), version)
+
+    async def _delete(self, queue: QueueName, *args: Any) -> bool:
+        if await self.read("delete_queue", queue, *args) != b"deleted":
             return False
         self._in_force.pop(queue, None)
         self.introduced.pop(queue, None)
@@ -284,6 +340,20 @@ class Store:
         if queue in self._in_force:  # somebody used it meanwhile
             await self._list(queue)
         return True
+
+    async def _learn_options(self, queue: QueueName, known: InForce) -> InForce:
+        """Learn the options of a queue that has others than those *known*, or restore those where
+        Redis has lost them.
+
+        A queue of which nothing was declared is new: it was deleted or lost, and its next user, who
+        may know no handler, created it with the defaults. Then what this engine declared is
+        declared again, before any other call of this engine goes by the defaults.
+        """
+        now = await self._store_options(queue, _unnamed(known), _NONE)
+        wanted = self._declarations.get(queue)
+        if wanted and not now.declared:
+            _, now = await self._replace(queue, now, lambda stored: stored.declaring(wanted))
+        return await self._keep_options(queue, now)
 
     async def _options_now(self, queue: QueueName) -> InForce:
         known = self._in_force.get(queue)
@@ -301,18 +371,27 @@ class Store:
         return (await self._change(queue, changed)).now
 
     async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
-        stored = await self._options_now(queue)
+        before, now = await self._replace(queue, await self._options_now(queue), change)
+        await self._keep_options(queue, now)
+        return Declared(before.options, now.options)
+
+    async def _replace(
+        self, queue: QueueName, stored: InForce, change: Callable[[InForce], InForce]
+    ) -> tuple[InForce, InForce]:
+        """Store what *change* makes of the options, called again if others changed them meanwhile.
+        Returns the options before and now.
+        """
         for _ in range(_CHANGES_MOST):
             wanted = change(stored)
             if wanted == stored:
-                return Declared(stored.options, stored.options)
+                return stored, stored
             # A name of its own: somebody else may be making the same of them just now.
             wanted = msgspec.structs.replace(wanted, version=secrets.token_hex(8))
-            now = await self._write_options(queue, wanted, stored.version)
+            now = await self._store_options(queue, wanted, stored.version)
             if now.version == wanted.version:
-                return Declared(stored.options, now.options)
+                return stored, now
             stored = now
-        raise ScriptDefect(f"the options of queue {queue} change with every call")
+        raise OptionsUnstable(queue)
 
     def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
         """The queues of the directory that this release can read."""
@@ -327,21 +406,29 @@ class Store:
                     self._log.emit(QUEUE_UNREADABLE, queue=name[:100], reason=str(error))
         return found
 
-    async def _first_use(self, queue: QueueName) -> InForce:
-        """All who come at the same time share one introduction, and go on together."""
+    async def _introduced(self, queue: QueueName, known: InForce) -> InForce:
+        """All calls that come at the same time share one introduction, and go on together."""
         task = self._introducing.get(queue)
         if task is None:
-            task = asyncio.create_task(self._write_options(queue, _NEW, _NONE))
+            task = asyncio.create_task(self._learn_options(queue, known))
             self._introducing[queue] = task
             task.add_done_callback(lambda _: self._introducing.pop(queue))
+            task.add_done_callback(look_at_error)
         return await asyncio.shield(task)
 
     async def _write_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
+        return await self._keep_options(queue, await self._store_options(queue, wanted, over))
+
+    async def _store_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
+        """Store *wanted* in place of the version *over*. Returns what is stored now."""
         whole = msgspec.json.encode(wanted.options)
         version = wanted.version or version_of(whole)
         args = (whole, wanted.options.packed(), version, over, wanted.declared)
         found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
-        in_force = _in_force(queue, *found)
+        return _in_force(queue, *found)
+
+    async def _keep_options(self, queue: QueueName, in_force: InForce) -> InForce:
+        """Go by these options from now on."""
         self._in_force[queue] = in_force
         await self._list(queue)
         return in_force

@@ -14,6 +14,7 @@ from functools import partial
 
 from towpath.clock import steady
 from towpath.engine.connect import Line
+from towpath.engine.time_limit import Deadline
 from towpath.errors import ServerError, ServerUnreachable
 from towpath.supervise import Background
 from towpath.telemetry import events
@@ -51,7 +52,7 @@ class Target:
         self.refusal: ServerError | None = None
         """What every caller is told, until a probe is answered."""
 
-    async def take(self, give_up_at: float) -> Channel:
+    async def take(self, deadline: Deadline) -> Channel:
         """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
         if self.refusal is not None:
             # Whoever tries again without a pause must not keep the probe from its turn.
@@ -60,17 +61,20 @@ class Target:
             raise self.refusal.with_traceback(None)
         if self.idle:
             return self.idle.pop()
-        turn: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
-        self._queued.append(turn)
-        try:
-            async with asyncio.timeout(give_up_at - steady()):
-                return await turn
-        except BaseException as error:
-            if turn.done() and not turn.cancelled():
-                self.give_back(turn.result())
-            if isinstance(error, TimeoutError):
-                raise ServerUnreachable("all connections were waiting for answers") from error
-            raise
+        while True:
+            turn: asyncio.Future[Channel] = asyncio.get_running_loop().create_future()
+            self._queued.append(turn)
+            try:
+                async with asyncio.timeout(deadline.left(steady())):
+                    return await turn
+            except BaseException as error:
+                if turn.done() and not turn.cancelled():
+                    self.give_back(turn.result())
+                if not isinstance(error, TimeoutError):
+                    raise
+                # There is time left if the loop stood still meanwhile.
+                if deadline.left(steady()) <= 0:
+                    raise ServerUnreachable("all connections were waiting for answers") from error
 
     def give_back(self, channel: Channel) -> None:
         while self._queued:

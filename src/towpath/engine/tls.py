@@ -12,6 +12,7 @@ from typing import Any
 
 from towpath.errors import InvalidOption, TlsFailed
 from towpath.options import Options
+from towpath.supervise import expect_loss
 
 _LISTEN_SECONDS = 1.0
 """To a server that took the handshake and ended the connection without a word."""
@@ -153,6 +154,7 @@ async def refusal_at(place: Mapping[str, Any]) -> ssl.SSLError | None:
     try:
         async with asyncio.timeout(_LISTEN_SECONDS):
             reader, writer = await asyncio.open_connection(**place)
+            expect_loss(writer)
             await reader.read(1)
     except ssl.SSLError as error:
         return error

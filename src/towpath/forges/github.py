@@ -226,14 +226,24 @@ class _Issue(msgspec.Struct):
     number: int
     title: str
     html_url: str
-    state: str
     updated_at: str
+    state: str | None = None
+    """GitHub promises it for few actions of a webhook, and `closed_at` for all."""
+    closed_at: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[_Label] = []
     body: str | None = None
     user: _User | None = None
     assignees: list[_User] = []
     state_reason: str | None = None
     pull_request: dict[str, Any] | None = None
+
+    def is_open(self) -> bool:
+        """Raises WebhookInvalid if the issue says nothing of its state."""
+        if self.state is not None:
+            return self.state == "open"
+        if self.closed_at is msgspec.UNSET:
+            raise WebhookInvalid("issue.state", "must be there, or closed_at")
+        return self.closed_at is None
 
 
 class _IssueEvent(msgspec.Struct):
@@ -266,7 +276,7 @@ def _issue_of(issue: _Issue, repository: _Repository) -> IssueFact:
         author=issue.user.login if issue.user else "",
         url=issue.html_url,
         at=issue.updated_at,
-        is_open=issue.state == "open",
+        is_open=issue.is_open(),
         assignees=tuple(user.login for user in issue.assignees if user.login),
         reopened=issue.state_reason == "reopened",
         is_pull=issue.pull_request is not None,

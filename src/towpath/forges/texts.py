@@ -23,6 +23,15 @@ _CONTROL = "\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _TURNING = "\u200e\u200f\u202a-\u202e\u2066-\u2069"
 """Marks of direction, which let a text look like another."""
 
+_INVISIBLE = re.compile(
+    "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200d\u2060-\u2065\u206a-\u206f"
+    "\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufff8\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff]"
+)
+"""What Unicode calls default ignorable, apart from marks of direction: zero-width spaces and
+joiners, soft hyphens, fillers, tags, variation selectors. Models read them, people don't see them.
+"""
+
 _SHA = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 _SEGMENT = r"(?!\.{1,2}(?:/|\Z))(?!(?i:[^/]*\.git)(?:/|\Z))[A-Za-z0-9_.][A-Za-z0-9_.-]*"
 _REPOSITORY = re.compile(rf"{_SEGMENT}(?:/{_SEGMENT})+")
@@ -68,6 +77,11 @@ def is_url(text: str) -> bool:
 def is_plain(text: str) -> bool:
     """Whether all of *text* can be seen."""
     return _HIDDEN.search(text) is None
+
+
+def without_invisible(text: str) -> str:
+    """*text* without characters that are not shown. Emoji that are joined of several come apart."""
+    return _INVISIBLE.sub("", text)
 
 
 def one_line(text: str, *, most: int) -> str:

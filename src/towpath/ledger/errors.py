@@ -22,6 +22,7 @@ TowpathError
 │   ├── RecordUncommitted     the transaction that it was submitted in is still open
 │   ├── RecordEnded           it ended otherwise before it could be cancelled
 │   ├── RecordNotDead         only what is dead, cancelled or failed can be retried
+│   ├── RecordOpen            only what has ended can be deleted
 │   └── RecordNotWaiting      only what waits can be moved, and nothing set that runs
 └── SinkError
     ├── SinkUnreachable       the sink takes no events now
@@ -37,6 +38,7 @@ class LedgerError(TowpathError):
     """The database can't do what was asked."""
 
     code = "ledger_error"
+    external = True
 
 
 class LedgerUnreachable(LedgerError):
@@ -129,6 +131,7 @@ class LedgerClosed(LedgerError):
     """The ledger is not open; it has no connections."""
 
     code = "ledger_closed"
+    external = False
     remedy = "Use the ledger inside `async with Ledger(…)`."
 
     def __init__(self) -> None:
@@ -139,7 +142,10 @@ class LedgerMissing(LedgerError):
     """A handler with `record=True` needs an app with a ledger."""
 
     code = "ledger_missing"
-    remedy = 'Pass Towpath(url, ledger="sqlite:///towpath.db"); without a URL, set `database`.'
+    remedy = (
+        'Give the app a ledger: Towpath(url, ledger="sqlite:///towpath.db"). An app without a URL'
+        " can use the setting `database` instead."
+    )
 
     def __init__(self) -> None:
         super().__init__("the app has no ledger to keep records in")
@@ -241,6 +247,17 @@ class RecordNotDead(RecordError):
         self.state = state
 
 
+class RecordOpen(RecordError):
+    """Only a record that has ended can be deleted."""
+
+    code = "record_open"
+    remedy = "Cancel the record first, or wait until it ends."
+
+    def __init__(self, queue: str, id: str, state: str) -> None:
+        super().__init__(queue, id, f"is {state}; only an ended record can be deleted")
+        self.state = state
+
+
 class RecordNotWaiting(RecordError):
     """Only a pending or failed record can be moved; a running one can't be set either."""
 
@@ -256,6 +273,7 @@ class SinkError(TowpathError):
     """The sink failed; its events stay in the outbox."""
 
     code = "sink_error"
+    external = True
 
     def __init__(self, sink: str, reason: str) -> None:
         super().__init__(f"sink {sink}: {reason}")

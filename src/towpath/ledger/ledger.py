@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
-from sqlalchemy import update
+from sqlalchemy import select, update
 from sqlalchemy.engine import Connection
 
 from towpath.clock import Duration, seconds, steady, wall_ms
 from towpath.ledger.audit import Audit
-from towpath.ledger.database.schema import LEDGER, schema_version
+from towpath.ledger.database.schema import LEDGER, identity, schema_version
 from towpath.ledger.database.store import open_store, translated
 from towpath.ledger.database.tables import Tables, lines
 from towpath.ledger.database.writing import Decide, Write
@@ -61,6 +61,7 @@ class Ledger:
         self._lines = lines(LEDGER, tables)
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
+        self._identity: str | None = None
         self._busy, self._idle = 0, asyncio.Event()
         self._idle.set()
         self.keys = ApiKeys(self, wall=wall, ticks=ticks, noted_every=noted_every)
@@ -167,6 +168,16 @@ class Ledger:
         self._fits = False
         same = update(schema_version).values(version_num=schema_version.c.version_num)
         await self.write(lambda connection: connection.execute(same))
+
+    async def identity(self) -> str | None:
+        """The id of the database: the same for every process that uses it, however they reach it.
+        None if somebody deleted it. Read once. Raises LedgerError.
+        """
+        if self._identity is None:
+            self._identity = await self.read(
+                lambda connection: connection.scalar(select(identity.c.id))
+            )
+        return self._identity
 
     # ── for those who keep something here ────────────────────────────────────────────────
 

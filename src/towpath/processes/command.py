@@ -19,6 +19,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -50,6 +51,7 @@ except ModuleNotFoundError:
     found = None
 sys.exit(0 if found else {_NO_MODULE})
 """
+_READ_BYTES = 1 << 18
 _COMPLAINT_BYTES = 4096
 _COMPLAINT_SHOWN = 600
 
@@ -126,33 +128,97 @@ async def run(command: Command, given: bytes) -> Ended:
     output in memory, however much comes. Whoever is cancelled here waits until the group is dead:
     a second at most, if the program does not heed SIGTERM.
     """
-    transport, said = await _begun(asyncio.ensure_future(_started(command, given)))
+    running = _Running(_start(command, given), command)
     try:
         async with asyncio.timeout(command.within.total_seconds()):
-            await said.settled.wait()
+            await running.settled.wait()
     except TimeoutError:
-        raise CommandTimedOut(command.within, said.complaint) from None
+        raise CommandTimedOut(command.within, running.complaint) from None
     finally:
-        await _through(asyncio.ensure_future(_clear_away(transport, said)))
-    if said.overflowed:
+        await _through(asyncio.ensure_future(_clear_away(running)))
+    if running.overflowed:
         raise OutputTooLarge(command.largest)
-    return Ended(transport.get_returncode() or 0, bytes(said.output), said.complaint)
+    return Ended(running.process.returncode or 0, bytes(running.output), running.complaint)
 
 
-class _Said(asyncio.SubprocessProtocol):
-    """Listens to a program: its output up to a limit, of its complaints the end."""
+def _start(command: Command, given: bytes) -> subprocess.Popen[bytes]:
+    """Start the program in one step: nothing can be cancelled half-way.
 
-    def __init__(self, largest: int, *, only_last: bool) -> None:
+    asyncio's own `subprocess_exec` takes several: cancelled between them, as by a loop that closes,
+    it waits for ever for pipes that it never opened, and leaves the program's children behind.
+    """
+    name, *arguments = command.argv
+    path = find(name, path=command.environment.get("PATH"), directory=command.directory)
+    with _unnamed(given) as file:
+        try:
+            return subprocess.Popen(
+                [*follow_parent(), path, *arguments],
+                bufsize=0,
+                stdin=file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                env=dict(command.environment),
+                cwd=command.directory,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise CommandUnavailable(name, f"can't be started: {error.strerror}") from error
+
+
+class _Running:
+    """A program that was started: its output up to a limit, of its complaints the end."""
+
+    def __init__(self, process: subprocess.Popen[bytes], command: Command) -> None:
+        self.process = process
         self.output, self.overflowed = bytearray(), False
-        self._only_last = only_last
+        self._largest, self._only_last = command.largest, command.only_last
+        self._complaint = b""
         self.settled = asyncio.Event()
         """It has ended, or must: it said too much."""
         self.exited, self.silent = asyncio.Event(), asyncio.Event()
-        self._largest, self._complaint = largest, b""
-        self._open = {1, 2}
+        self._loop = asyncio.get_running_loop()
+        streams = {1: process.stdout, 2: process.stderr}
+        self._open = {number: stream for number, stream in streams.items() if stream is not None}
+        for number, stream in self._open.items():
+            os.set_blocking(stream.fileno(), False)
+            self._loop.add_reader(stream.fileno(), self._read, number, stream)
+        # A child is waited for in a thread of its own: event loops differ in how they do it.
+        threading.Thread(target=self._wait, name="towpath-command", daemon=True).start()
 
-    def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == 2:
+    def _read(self, number: int, stream: IO[bytes]) -> None:
+        try:
+            data = os.read(stream.fileno(), _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._keep(number, data)
+        else:
+            self._stop_reading(number)
+
+    def _stop_reading(self, number: int) -> None:
+        stream = self._open.pop(number, None)
+        if stream is not None:
+            self._loop.remove_reader(stream.fileno())
+            stream.close()
+        if not self._open:
+            self.silent.set()
+
+    def close(self) -> None:
+        """Stop reading; what was not read yet is dropped."""
+        for number in list(self._open):
+            self._stop_reading(number)
+
+    def _wait(self) -> None:
+        self.process.wait()
+        with suppress(RuntimeError):  # the loop is closed, and with it whoever would be told
+            self._loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self.exited.set()
+        self.settled.set()
+
+    def _keep(self, number: int, data: bytes) -> None:
+        if number == 2:
             self._complaint = (self._complaint + data)[-_COMPLAINT_BYTES:]
         elif len(self.output) + len(data) <= self._largest:
             self.output += data
@@ -163,15 +229,6 @@ class _Said(asyncio.SubprocessProtocol):
             self.overflowed = True
             self.settled.set()
 
-    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        self._open.discard(fd)
-        if not self._open:
-            self.silent.set()
-
-    def process_exited(self) -> None:
-        self.exited.set()
-        self.settled.set()
-
     @property
     def complaint(self) -> str:
         words = " ".join(self._complaint.decode(errors="replace").split())
@@ -180,42 +237,6 @@ class _Said(asyncio.SubprocessProtocol):
 
 
 # ── its beginning ────────────────────────────────────────────────────────────────────────
-
-
-async def _begun(
-    starting: asyncio.Task[tuple[asyncio.SubprocessTransport, _Said]],
-) -> tuple[asyncio.SubprocessTransport, _Said]:
-    """What was started. A start that is cancelled half-way leaves asyncio waiting for ever, for
-    pipes that it never opened: so it goes on to its end, and what it started is cleared away.
-    """
-    try:
-        await _through(starting)
-    except asyncio.CancelledError:
-        if not starting.cancelled() and starting.exception() is None:
-            await _through(asyncio.ensure_future(_clear_away(*starting.result())))
-        raise
-    return starting.result()
-
-
-async def _started(command: Command, given: bytes) -> tuple[asyncio.SubprocessTransport, _Said]:
-    name, *arguments = command.argv
-    path = find(name, path=command.environment.get("PATH"), directory=command.directory)
-    with _unnamed(given) as file:
-        try:
-            return await asyncio.get_running_loop().subprocess_exec(
-                lambda: _Said(command.largest, only_last=command.only_last),
-                *follow_parent(),
-                path,
-                *arguments,
-                stdin=file,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                env=dict(command.environment),
-                cwd=command.directory,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise CommandUnavailable(name, f"can't be started: {error.strerror}") from error
 
 
 def find(name: str, *, path: str | None, directory: Path) -> str:
@@ -288,23 +309,23 @@ def _unnamed(content: bytes) -> Generator[IO[bytes]]:
 # ── its end ──────────────────────────────────────────────────────────────────────────────
 
 
-async def _clear_away(transport: asyncio.SubprocessTransport, said: _Said) -> None:
-    group = transport.get_pid()
+async def _clear_away(running: _Running) -> None:
+    group = running.process.pid
     try:
-        if said.exited.is_set():
+        if running.exited.is_set():
             # What it left in the background ends with it; a number that was given out just now is
             # not given out again so soon.
             _send(group, signal.SIGKILL)
-            await _happens(said.silent, within=_LAST_WORDS)
+            await _happens(running.silent, within=_LAST_WORDS)
         else:
             _send(group, signal.SIGTERM)
-            await _happens(said.exited, within=_GRACE)
+            await _happens(running.exited, within=_GRACE)
             _send(group, signal.SIGKILL)
-            await _happens(said.exited, within=_UNKILLABLE)
+            await _happens(running.exited, within=_UNKILLABLE)
     finally:
-        if not said.exited.is_set():  # this loop is closing, and cancels everybody
+        if not running.exited.is_set():  # this loop is closing, and cancels everybody
             _send(group, signal.SIGKILL)
-        transport.close()
+        running.close()
 
 
 def _send(group: int, number: signal.Signals) -> None:

@@ -14,6 +14,7 @@ from starlette.routing import Route
 
 from towpath.app.app import Towpath
 from towpath.app.connection import Connection
+from towpath.app.jobs import AllJobs
 from towpath.apps.application import Application, applications
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused
@@ -32,6 +33,7 @@ from towpath.ledger.outbox.sinks.kafka import KafkaSink
 from towpath.ledger.outbox.sinks.redis_stream import RedisStreamSink
 from towpath.ledger.outbox.sinks.webhook import WebhookSink
 from towpath.server.applications import Applications, working
+from towpath.server.records_elsewhere import RecordsElsewhere
 from towpath.server.routes import health, jobs, operating, queues, schedules, work
 from towpath.server.routes.health import PLACE, QueueReadings
 from towpath.supervise import Background
@@ -121,6 +123,7 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.sessions = Sessions(parts.limits)
     app.state.followed = Followed()
     app.state.stopping = asyncio.Event()
+    app.state.elsewhere = RecordsElsewhere(lambda: app.state.engine, parts.ledger, parts.log)
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 
@@ -146,6 +149,7 @@ def _life(
     async def life(app: FastAPI) -> AsyncGenerator[None]:
         async with Connection(connect, ledger=parts.ledger, log=parts.log) as connection:
             app.state.engine = connection.engine
+            app.state.jobs = AllJobs(connection.engine, connection.open_ledger)
             parts.metrics.watch(QueueReadings(connection.engine).read, place=PLACE)
 
             def engine() -> Engine:

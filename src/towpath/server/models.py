@@ -143,6 +143,10 @@ class FailureOut(Answer):
     at: datetime
     worker: str
     reason: str
+    """The first 200 bytes of the reason."""
+    traceback: str = ""
+    """Frames and message of the error, at most 4 KiB. Kept for the three newest attempts; empty for
+    others, and in lists of jobs."""
 
 
 class JobOut(telling(_JobHead)):
@@ -152,7 +156,9 @@ class JobOut(telling(_JobHead)):
     """Number of attempts that have begun; released ones do not count."""
     submitted_at: datetime
     due_at: datetime | None = None
-    """When the job may run, if it was delayed."""
+    """The due time that was asked for, if any; a retry does not change it."""
+    next_try_at: datetime | None = None
+    """If the job waits for another try: when that may begin."""
     claimed_at: datetime | None = None
     """When a worker last claimed it."""
     expires_at: datetime | None = None
@@ -166,7 +172,7 @@ class JobOut(telling(_JobHead)):
     reason: str | None = None
     """Why the last attempt failed, or why the job is dead."""
     failures: list[FailureOut] = Field(default_factory=list[FailureOut])
-    """The last five failed attempts, newest last; the first 200 bytes of each reason."""
+    """The last five failed attempts, newest last."""
     payload: Json = None
     """The payload, if it is JSON; else `payload_base64` has it."""
     payload_base64: str | None = None
@@ -176,6 +182,10 @@ class JobOut(telling(_JobHead)):
     progress: Json = None
     """The last progress note, if it is JSON; else `progress_base64` has it."""
     progress_base64: str | None = None
+    record: str | None = None
+    """The id of the job's record in the database; null for a job without a record."""
+    redis_id: str | None = None
+    """The id of the job in Redis, if that is another: its record was retried, moved or replaced."""
 
     @classmethod
     def of(cls, job: JobInfo) -> JobOut:
@@ -207,7 +217,7 @@ class ExplanationOut(Answer):
 
     why: str
     """The reason as one word: leased, behind_lane, lane_parked, not_due, paused, no_worker,
-    all_busy, behind_others, next or ended."""
+    all_busy, behind_others, next, not_queued or ended."""
     text: str
     """The reason as a sentence."""
     ahead: int | None = None
@@ -317,6 +327,8 @@ class FailIn(Body):
     token: Token
     reason: Annotated[str, Field(min_length=1, max_length=4096)]
     """Why the attempt failed."""
+    traceback: Annotated[str, Field(max_length=65536)] = ""
+    """Frames and message of the error; its last 4 KiB are kept."""
     delay: Seconds | None = None
     """Seconds until the next attempt. Default: the retry policy decides."""
     dead: Annotated[bool, Field(strict=True)] = False
@@ -331,6 +343,19 @@ class ReleaseIn(Body):
     token: Token
     delay: Seconds = 0
     """Seconds until the job may run again."""
+
+
+class CancelOut(Answer):
+    """A job that was cancelled, or whose worker is asked to stop."""
+
+    model_config = example(
+        id="01M7GVED010SD2EKCZFPMACZNZ", state="cancelled", cancel_requested=False
+    )
+
+    id: str
+    state: str
+    cancel_requested: bool
+    """Whether a worker has the job and is asked to stop. The job is `leased` until it does."""
 
 
 class StateOut(Answer):
@@ -390,3 +415,5 @@ class QueuesOut(Answer):
     """The queues, sorted by name."""
 
     queues: list[CountsOut]
+    unreadable: list[str] = Field(default_factory=list[str])
+    """Queues that are not in the list because their data in Redis cannot be read."""

@@ -25,6 +25,7 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from towpath.clock import Duration, seconds
+from towpath.engine.submit_timeout import GIVE_UP_AFTER, check_submit_timeout
 from towpath.engine.tls import Tls
 from towpath.engine.url import ServerUrl, parse_url
 from towpath.errors import InvalidInput, InvalidOption
@@ -75,6 +76,9 @@ class Core(Options, frozen=True, kw_only=True):
     """The server's durability class, if it does not report one: memory, second, disk."""
     timeout: Duration = seconds(5)
     """How long a command waits for the server; workers wait without a limit."""
+    submit_timeout: Duration = GIVE_UP_AFTER
+    """How long a submit, or another call of an app `Towpath()`, waits for the server. After one
+    such wait, calls fail at once until the server answers. `towpath worker` ignores it."""
     host: str = "127.0.0.1"
     """Address the HTTP server listens on; 0.0.0.0 = all interfaces."""
     port: Annotated[int, Meta(ge=0, le=65_535)] = 8080
@@ -93,6 +97,10 @@ class Core(Options, frozen=True, kw_only=True):
     calls: CallsOptions = CallsOptions()
     worker: WorkerOptions = WorkerOptions()
     log: LogOptions = LogOptions()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_submit_timeout(self.submit_timeout)
 
 
 Groups = Mapping[str, Callable[[], type[Options]]]

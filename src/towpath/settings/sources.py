@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, cast
 
 from towpath.errors import InvalidOption
 from towpath.options import OptionField, Options, fields_of, sentences_of
-from towpath.renamed import SETTINGS
 
 PREFIX = "TOWPATH_"
 _LINKED = re.compile(r"TOWPATH_(\w+_)?(SERVICE_(HOST|PORT)(_\w+)?|PORT(_\d+_(TCP|UDP)(_\w+)?)?)")
@@ -205,11 +204,6 @@ def _names(values: Mapping[str, Any], known: set[str], above: str = "") -> Itera
 
 
 def _unknown(name: str, known: list[str]) -> str:
-    for old, new in SETTINGS.items():
-        for group, mark in ((old, "."), (variable_of(old), "__")):
-            if name == group or name.startswith(f"{group}{mark}"):
-                rest = name.removeprefix(group)
-                return f"is now {new if mark == '.' else variable_of(new)}{rest}"
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(known)}"
     return f"is not a setting; {hint}"

@@ -68,9 +68,11 @@ FIELDS: Mapping[str, str] = MappingProxyType(
         "lease": "Seconds that a worker may be silent before its jobs are given to others.",
         "leases": "The number of leases.",
         "limit": "Seconds that the handler may take.",
+        "max_attempts": "How many attempts the job may have.",
         "middleware": "The class of the middleware.",
         "missed": "How many firings were missed.",
         "name": "The new name of the repository.",
+        "next_try": "When the next attempt may begin, by the clock of Redis.",
         "pause": "Seconds until the process or the task is started again.",
         "pid": "The id of a process.",
         "place": "File and line of the code.",
@@ -187,9 +189,12 @@ JOB_SKIPPED = LogEvent(
 JOB_FAILED = LogEvent(
     "job.failed",
     "The handler failed; another attempt was planned.",
-    ("job", "queue", "handler", "attempt", "ran", "error", "reason", "delay"),
+    (
+        "job", "queue", "handler", "attempt", "max_attempts", "ran", "error", "reason", "delay",
+        "next_try",
+    ),
     WARNING,
-)
+)  # fmt: skip
 JOB_DEAD = LogEvent(
     "job.dead",
     "The last attempt failed. The job is kept with its reason until it is retried or deleted.",
@@ -296,8 +301,9 @@ PROCESS_DIED = LogEvent(
 )
 LOOP_BLOCKED = LogEvent(
     "loop.blocked",
-    "The event loop was blocked: async handlers stood still, heartbeats went on.",
-    ("blocked", "running"),
+    "A handler blocks the event loop: async handlers stand still and no job is claimed; leases are "
+    "renewed. The job is empty if something other than a handler blocks it.",
+    ("blocked", "running", "job", "queue", "handler"),
     WARNING,
 )
 WORKER_FROZEN = LogEvent(
@@ -377,13 +383,20 @@ STORE_DOWN = LogEvent(
 )
 TASK_FAILED = LogEvent(
     "task.failed",
-    "A background task failed; it is restarted after a pause. Report it.",
+    "A background task failed because of a defect; it is restarted after a pause. Report it.",
     ("task", "error", "place", "pause"),
     ERROR,
 )
+TASK_INTERRUPTED = LogEvent(
+    "task.interrupted",
+    "Redis, the database or another system does not answer, or refuses; the background task is "
+    "tried again every second.",
+    ("task", "error", "code", "place"),
+    WARNING,
+)
 TASK_RECOVERED = LogEvent(
     "task.recovered",
-    "A background task that had failed runs again.",
+    "A background task that had failed or was interrupted runs again.",
     ("task",),
 )
 
@@ -421,6 +434,17 @@ QUEUE_CONFIGURED = LogEvent(
     "queue.configured",
     "The queue was given the options that its handlers declare.",
     ("queue", "reason"),
+)
+LEDGER_DIFFERS = LogEvent(
+    "ledger.differs",
+    "A worker was found that keeps the records of the queue in another database.",
+    ("queue", "reason"),
+    WARNING,
+)
+QUEUE_DELETED = LogEvent(
+    "queue.deleted",
+    "The queue was empty and unused for a month; it left the list until its next use.",
+    ("queue",),
 )
 QUEUE_ADDED = LogEvent(
     "queue.added",

@@ -7,11 +7,8 @@ several: never a job, a lane or a user, whose number has no bound.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
-
-from towpath.renamed import refuse
 
 
 class MetricKind(StrEnum):
@@ -203,9 +200,3 @@ CATALOGUE: tuple[MetricSpec, ...] = tuple(
     spec for spec in list(globals().values()) if isinstance(spec, MetricSpec)
 )
 """Every metric, in the order of this file."""
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Kind": "MetricKind"})

@@ -199,8 +199,7 @@ class Bench:
 
     def worker_process(self, app: str, *, lease: DurationLike = DEFAULTS.lease) -> WorkerProcess:
         """A worker of the app at `module:name` in its own process, with the clock of this bench."""
-        ledger, clock = self.database, self.clock
-        return WorkerProcess(app, url=self.url, clock=clock, lease=lease, ledger=ledger)
+        return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=self.database)
 
     async def _queue_records(self) -> bool:
         """Queue now what was committed in transactions; whether there was any."""

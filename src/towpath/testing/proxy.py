@@ -17,7 +17,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import Self, cast
+from typing import Self
 
 from towpath.embedded import Address
 from towpath.engine.check import whole
@@ -65,8 +65,8 @@ class Proxy:
         self.swallowed = 0
         self._replies = self._next = self._every = 0
         self.url = ""
-        self._open: dict[asyncio.Task[None], socket.socket | None] = {}
-        """Who serves a connection, and its socket until that has begun: then it is the loop's."""
+        self._open: dict[asyncio.Task[None], socket.socket] = {}
+        """The tasks that serve connections, each with the socket of its client."""
         self._stack = AsyncExitStack()
 
     def cut_next(self, count: int = 1) -> None:
@@ -125,36 +125,26 @@ class Proxy:
         except OSError:  # it has hung up already
             return
         client.setblocking(False)
+        _send_at_once(client)
         self.connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(client))
         self._open[task] = client
         task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        if (client := self._open.pop(task)) is not None:
-            client.close()
+        client = self._open.pop(task)
+        if self.faults.reset and self._tcp:
+            with suppress(OSError):  # the client has ended the connection already
+                client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
 
     async def _serve(self, client: socket.socket) -> None:
-        self._open[cast("asyncio.Task[None]", asyncio.current_task())] = None
-        opened = asyncio.open_connection if self._tcp else asyncio.open_unix_connection
-        reader, writer = await opened(sock=client)
-        try:
-            async with _connected(self._upstream) as (answers, server):
+        with suppress(OSError):  # the server is away: the client's connection ends
+            async with _connected(self._upstream) as server:
                 rules = _Rules(self)
-                requests = asyncio.create_task(_pump(reader, server, rules.on_request))
-                replies = asyncio.create_task(_pump(answers, writer, rules.on_reply))
+                requests = asyncio.create_task(_pump(client, server, rules.on_request))
+                replies = asyncio.create_task(_pump(server, client, rules.on_reply))
                 await _first_of(requests, replies)
-        except OSError:
-            pass  # the server is away: its client hears nothing else either
-        finally:
-            self._hang_up(writer)
-
-    def _hang_up(self, writer: asyncio.StreamWriter) -> None:
-        if self.faults.reset and self._tcp:
-            linger: socket.socket = writer.get_extra_info("socket")
-            with suppress(OSError):  # its client has ended it already
-                linger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
 
 
 class _Rules:
@@ -165,7 +155,7 @@ class _Rules:
         self._calling = self._awaited = False
         self._free_at = 0.0
 
-    async def on_request(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+    async def on_request(self, piece: bytes, to: socket.socket) -> bool:
         self._calling = self._awaited = b"EVAL" in piece[:64]
         faults = self._proxy.faults
         if faults.hole is Hole.REQUESTS:
@@ -175,10 +165,10 @@ class _Rules:
             return await self._cut(piece, to)
         return await _deliver(piece, to, _PIECE)
 
-    async def on_reply(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+    async def on_reply(self, piece: bytes, to: socket.socket) -> bool:
         faults = self._proxy.faults
         if faults.delay:
-            await _pause(faults.delay)
+            await asyncio.sleep(faults.delay)
         if faults.hole is Hole.REPLIES:
             self._proxy.swallowed += 1
             return True
@@ -192,7 +182,7 @@ class _Rules:
         """As long as the line is busy with it: what a busy process oversleeps is made up for."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(now, self._free_at) + seconds
-        await _pause(self._free_at - now)
+        await asyncio.sleep(self._free_at - now)
 
     def _loses(self, piece: bytes) -> bool:
         """Whether it is this one's turn: a reply counts once, an unknown script is none yet."""
@@ -203,26 +193,31 @@ class _Rules:
     def _happens(self, probability: float) -> bool:
         return self._calling and self._proxy.faults.chance.random() < probability
 
-    async def _cut(self, piece: bytes, to: asyncio.StreamWriter) -> bool:
+    async def _cut(self, piece: bytes, to: socket.socket) -> bool:
         self._proxy.cuts += 1
         await _deliver(piece[: self._proxy.faults.chance.randrange(len(piece))], to, _PIECE)
         return False
 
 
-_Rule = Callable[[bytes, asyncio.StreamWriter], Awaitable[bool]]
+_Rule = Callable[[bytes, socket.socket], Awaitable[bool]]
 """Passes a piece on, or not; False = that was the end of the connection."""
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, rule: _Rule) -> None:
-    while piece := await reader.read(_PIECE):
-        if not await rule(piece, writer):
+# Sockets and not streams: a stream whose connection is reset keeps the error in a future that
+# nobody asks, and asyncio reports it when the collector deletes that future.
+
+
+async def _pump(source: socket.socket, to: socket.socket, rule: _Rule) -> None:
+    loop = asyncio.get_running_loop()
+    while piece := await loop.sock_recv(source, _PIECE):
+        if not await rule(piece, to):
             return
 
 
-async def _deliver(data: bytes, to: asyncio.StreamWriter, size: int) -> bool:
+async def _deliver(data: bytes, to: socket.socket, size: int) -> bool:
+    loop = asyncio.get_running_loop()
     for start in range(0, len(data), size):
-        to.write(data[start : start + size])
-        await to.drain()
+        await loop.sock_sendall(to, data[start : start + size])
         await asyncio.sleep(0)  # a piece of its own
     return True
 
@@ -241,24 +236,22 @@ async def _end(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _pause(seconds: float) -> None:
-    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    timer = asyncio.get_running_loop().call_later(seconds, over.set_result, None)
-    try:
-        await over
-    finally:
-        timer.cancel()
-
-
 @asynccontextmanager
-async def _connected(
-    address: Address,
-) -> AsyncGenerator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+async def _connected(address: Address) -> AsyncGenerator[socket.socket]:
+    loop = asyncio.get_running_loop()
     if isinstance(address, Path):
-        reader, writer = await asyncio.open_unix_connection(address)
+        family, place = socket.AF_UNIX, str(address)
     else:
-        reader, writer = await asyncio.open_connection(*address)
-    try:
-        yield reader, writer
-    finally:
-        writer.transport.abort()
+        found = await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)
+        family, place = found[0][0], found[0][4]
+    with socket.socket(family) as server:
+        server.setblocking(False)
+        _send_at_once(server)
+        await loop.sock_connect(server, place)
+        yield server
+
+
+def _send_at_once(connection: socket.socket) -> None:
+    """Let no small piece wait for the next one, as asyncio's own connections do."""
+    if connection.family != socket.AF_UNIX:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

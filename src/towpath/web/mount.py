@@ -7,7 +7,7 @@ signature gets the delivery once. It is saved, and the work comes later.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import msgspec
 from fastapi import APIRouter, Request, Response
@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
-from towpath.renamed import refuse
 from towpath.web.bodies import Deliveries
 from towpath.web.fields import WEBHOOKS, Answer
 from towpath.web.problems import Refused, documented
@@ -242,9 +241,3 @@ def _described(listeners: Sequence[WebhookListener]) -> dict[str, Any]:
             for name, about in headers.items()
         ],
     }
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Listener": "WebhookListener"})

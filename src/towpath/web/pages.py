@@ -22,7 +22,7 @@ from fastapi.routing import APIRoute
 from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, StrictUndefined
 
 from towpath.clock import instant, spelled, timely, wall_ms
-from towpath.errors import TowpathError
+from towpath.errors import QueueNotFound, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.auth import is_known, key_of
 from towpath.web.fields import PAGES
@@ -42,7 +42,7 @@ HEADERS = {
     "Cache-Control": "no-store",
 }
 _OPENED_FIRST = ("login.html", "frame.html", "macros.html", "mark.html", "overview.html")
-"""Compiled when the server starts, some 40 ms: nobody waits for that in front of the first page."""
+"""Templates that `compile_first` compiles when the server starts: it takes some 40 ms."""
 _TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 SHOWN_MOST = 64 * 1024
 """Bytes of a payload that a page shows; the rest can be downloaded."""
@@ -93,6 +93,9 @@ class Frame:
                 f"{name}/{at}": file for at, file in _read(added.folder / "static").items()
             }
         self._env.globals.update(static=self._static, version=version)  # pyright: ignore[reportCallIssue, reportArgumentType] -- typed as what it has at first
+
+    def compile_first(self) -> None:
+        """Compile the templates of the first page, so that its reader does not wait for that."""
         for name in _OPENED_FIRST:
             self._env.get_template(name)
 
@@ -189,12 +192,9 @@ def pages_router() -> APIRouter:
 def refuse_unknown(key: KeyInfo, queue: str, known: Mapping[str, Any]) -> None:
     """404 for a queue that nobody used, or that somebody deleted."""
     if queue not in known or not key.covers(queue):
-        raise Refused(
-            404,
-            "queue_not_found",
-            f"there is no queue {queue}",
-            remedy="It was deleted, or no job was ever submitted to it. Go back to the overview.",
-        )
+        missing = QueueNotFound(queue, filter(key.covers, known))
+        remedy = "It was deleted, or no job was ever submitted to it. Go back to the overview."
+        raise Refused(404, missing.code, str(missing), remedy=remedy)
 
 
 # ── how values are shown ─────────────────────────────────────────────────────────────────

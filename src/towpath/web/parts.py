@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from fastapi import Depends, Header, Request
 
+from towpath.app.jobs import AllJobs
 from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
@@ -187,6 +188,12 @@ def _part(name: str) -> Callable[[Request], Awaitable[Any]]:
     return part
 
 
+async def _jobs(request: Request, key: Key) -> AllJobs:
+    """The jobs, for somebody who may know the queues of that key."""
+    jobs: AllJobs = request.app.state.jobs
+    return jobs.seen_by(key.covers)
+
+
 def service(name: str) -> Callable[[Request], Awaitable[Any]]:
     """A dependency: the service of the application *name*, while the server runs."""
 
@@ -247,6 +254,9 @@ class PartOut(Answer):
     """The error's code; for a background task, the error's class."""
     remedy: str | None = None
     """What to do."""
+    warning: str | None = None
+    """The code of something that is wrong while the part works. `ledger_differs`: the workers of a
+    queue keep their records in another database."""
 
 
 async def checked(probe: Awaitable[None]) -> PartOut:
@@ -266,6 +276,7 @@ async def checked(probe: Awaitable[None]) -> PartOut:
 
 
 TheEngine = Annotated[Engine, Depends(_part("engine"))]
+TheJobs = Annotated[AllJobs, Depends(_jobs)]
 TheSessions = Annotated[Sessions, Depends(_part("sessions"))]
 TheFollowed = Annotated[Followed, Depends(_part("followed"))]
 ThePoll = Annotated[Poll, Depends(_poll)]

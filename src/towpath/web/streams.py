@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
+from towpath.supervise import look_at_error
 from towpath.web.auth import OpenKind, OpenRequest, Sessions
 from towpath.web.problems import Refused
 
@@ -187,6 +188,7 @@ class _Reader:
         self.engine, self._queue = engine, queue
         self.clients: list[_Unsent] = []
         self.reading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.reading.add_done_callback(look_at_error)
         self._pending: list[_Told] = []
         self._task = asyncio.create_task(self._read())
         self._task.add_done_callback(self._is_over)

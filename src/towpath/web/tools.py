@@ -188,5 +188,6 @@ def _loaded() -> Any:
             404,
             "mcp_not_installed",
             f"tools need {error.name}, which is not installed here",
-            remedy="Run `pip install 'towpath[mcp]'` where the server runs.",
+            remedy="Install Towpath with the extra `mcp` where the server runs:"
+            " `pip install '/path/to/towpath[mcp]'`, with the path of your clone.",
         ) from error

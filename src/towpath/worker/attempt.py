@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from enum import StrEnum
 from typing import Any
 
@@ -41,7 +43,7 @@ class Attempt:
     """What this process knows of a job that it runs."""
 
     __slots__ = (
-        "ctx", "deadline", "ended", "entered", "error", "handler", "lease", "note",
+        "ctx", "deadline", "ended", "entered", "error", "handler", "lease", "most", "note",
         "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken",
         "taken_ms", "task", "told", "ttl",
     )  # fmt: skip
@@ -74,6 +76,8 @@ class Attempt:
         self.noting: asyncio.Task[None] | None = None
         self.stop: StopReason | None = None
         self.stopped_at = 0.0
+        self.most: int | None = None
+        """How many attempts the job may have, once one has failed."""
         self.ended = 0.0
         self.over = False
         """Its settlement is decided; nothing renews it any more."""
@@ -117,12 +121,30 @@ class Attempt:
     def waited(self) -> float:
         """Seconds from the moment the job could run to its claim, by the server's clock."""
         lease = self.lease
-        return (lease.claimed_ms - max(lease.submitted_ms, lease.due_ms)) / 1000
+        could_run = lease.next_try_ms or lease.due_ms
+        return (lease.claimed_ms - max(lease.submitted_ms, could_run)) / 1000
 
     @property
     def idled(self) -> float:
         """Seconds from its claim to its start, by the server's clock."""
         return (self.taken_ms - self.lease.claimed_ms) / 1000 + self.started - self.taken
+
+
+ATTEMPT_TASK: ContextVar[asyncio.Task[None] | None] = ContextVar("towpath_attempt_task")
+"""The task of the attempt that a task belongs to: tasks that a handler starts inherit it."""
+
+
+def attempt_of(task: asyncio.Task[Any] | None, held: Sequence[Attempt]) -> Attempt | None:
+    """The attempt of *held* that *task* belongs to, or None. From any thread.
+
+    Before Python 3.12 a task does not show its context, so that tasks which a handler started are
+    not recognised.
+    """
+    if task is None:
+        return None
+    context = getattr(task, "get_context", None)
+    own = context().get(ATTEMPT_TASK) if context is not None else None
+    return next((attempt for attempt in held if attempt.task in (task, own or task)), None)
 
 
 class ProgressNotes:

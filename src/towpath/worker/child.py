@@ -15,7 +15,6 @@ import socket
 import struct
 import sys
 import threading
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime
@@ -26,11 +25,18 @@ import msgspec
 
 from towpath.clock import duration_ms, instant_ms
 from towpath.engine.model import Lease
-from towpath.errors import LifespanFailed, PayloadInvalid, PayloadTooLarge
+from towpath.errors import LifespanFailed, PayloadInvalid
 from towpath.worker.context import NO_STATE, Context, Discard, HandOver, Retry, Snooze
 from towpath.worker.handler import Handler
 from towpath.worker.lifespan import LifespanThread
-from towpath.worker.settlements import first_leaf, only_leaf, reason_of, words_of, writable
+from towpath.worker.settlements import (
+    first_leaf,
+    only_leaf,
+    reason_of,
+    traceback_of,
+    words_of,
+    writable,
+)
 
 LENGTH = struct.Struct(">I")
 _LONGEST_TRACE = 20_000
@@ -78,6 +84,8 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
     """The handler returned; the result as JSON, empty for None."""
 
     result: bytes
+    noticed: bool = False
+    """Whether the handler saw before that its attempt has to end."""
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
@@ -163,8 +171,9 @@ class Child:
                 return _raised(error)
             except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
                 return _raised(defect)
+        noticed = self._ctx.noticed
         try:
-            return Returned(b"" if value is None else handler.result.encode(value))
+            return Returned(b"" if value is None else handler.result.encode(value), noticed)
         except PayloadInvalid as error:
             return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
         except Exception as error:  # noqa: BLE001 -- user code: a model may have its own way
@@ -219,14 +228,9 @@ def _raised(error: BaseException) -> Raised:
             return Raised("hand_over", name, str(hand_over), duration_ms("lease", hand_over.lease))
         case failure:
             name = type(first_leaf(failure)[0]).__qualname__
-            return Raised("", name, reason_of(failure), trace=_trace(failure))
-
-
-def _trace(error: BaseException) -> str:
-    """Its end: there is the handler, and a message may be of any length."""
-    if isinstance(error, PayloadInvalid | PayloadTooLarge):
-        return ""
-    return writable("".join(traceback.format_exception(error))[-_LONGEST_TRACE:])
+            # The end of the traceback has the handler; a message may be of any length.
+            trace = traceback_of(failure)[-_LONGEST_TRACE:]
+            return Raised("", name, reason_of(failure), trace=trace)
 
 
 def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:

@@ -50,8 +50,8 @@ class Context(Generic[S]):
     """
 
     __slots__ = (
-        "_lease", "_state", "_tell", "_time_limit", "_waited", "cancelled", "handler", "noted",
-        "stopped",
+        "__weakref__", "_cancelled", "_lease", "_state", "_tell", "_time_limit", "_waited",
+        "handler", "noted", "noticed", "stopped",
     )  # fmt: skip
 
     def __init__(
@@ -69,8 +69,9 @@ class Context(Generic[S]):
         self.stopped: StopReason | None = None
         """Why it has to end before its handler does, once it has to."""
         self.handler = handler
-        self.cancelled = False
-        """Whether somebody wants this attempt to end: cancelled, lease lost, or out of time."""
+        self._cancelled = False
+        self.noticed = False
+        """Whether `cancelled` was read since the attempt has to end."""
         self.noted = False
         """Whether there was any progress."""
 
@@ -85,6 +86,20 @@ class Context(Generic[S]):
         return cls(lease, handler=handler, time_limit=days(36_500), tell=lambda _: None)
 
     @property
+    def cancelled(self) -> bool:
+        """Whether the attempt has to end: the job was cancelled, the lease is lost, the time is
+        over, or the worker stops. If the job was cancelled, a handler that sees this and returns
+        has not completed it, whatever it returns: the job is cancelled.
+        """
+        if self._cancelled:
+            self.noticed = True
+        return self._cancelled
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        self._cancelled = value
+
+    @property
     def state(self) -> S:
         """What the app's `lifespan` yielded: one object for all attempts in this process. Raises
         HandlerInvalid if the app has no lifespan.
@@ -95,13 +110,15 @@ class Context(Generic[S]):
 
     @property
     def job(self) -> JobRef:
-        """The queue and the id of the job."""
+        """The job as the methods of `engine` take it. A job with a record may have another id there
+        than `ctx.id` after it was retried, moved or replaced.
+        """
         return self._lease.job
 
     @property
     def id(self) -> JobId:
-        """The job's id."""
-        return self._lease.job.id
+        """The id that the job was submitted under. It stays the same for all attempts."""
+        return self._lease.id
 
     @property
     def queue(self) -> QueueName:
@@ -189,6 +206,9 @@ class Retry(AttemptEnd):
     `raise Retry("the printer is out of paper", after=minutes(5))`. The attempt counts: after the
     last one, the job is dead.
     """
+
+    keep_turn = False
+    """Whether the job comes back at the place that it had among the ready jobs, not behind them."""
 
     def __init__(
         self,

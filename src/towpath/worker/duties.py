@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Sequence
 from random import uniform
 from typing import Any
 
-from towpath.clock import hours, seconds
+from towpath.clock import days, hours, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.options import QueueOptions
 from towpath.engine.spelling import written
@@ -21,6 +21,10 @@ from towpath.worker.recorded import Registry
 KEEP = hours(1)
 """How long the runtime keeps finished jobs where nobody said anything."""
 _SWEEP_EVERY = seconds(60)
+UNUSED_FOR = days(30)
+"""How long an empty queue stays in the list though nobody uses it. The history of a queue covers
+the same time, so no chart loses anything."""
+_UNUSED_DELETED_EVERY = hours(1)
 _CONFIGURED_S = 2.0
 """Seconds for the queues to get their options before the others are served without waiting."""
 _PATIENCE = 1.0
@@ -104,7 +108,8 @@ async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
 
 
 async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log) -> None:
-    """Promote, reap and trim in queues that this worker does not claim from, until cancelled.
+    """Promote, reap and trim in queues that this worker does not claim from, until cancelled. Empty
+    queues that nobody has used for a month are deleted.
 
     A claim does it for its own queue; the rest is for queues whose workers are all gone. *served*
     is asked again each time.
@@ -125,6 +130,7 @@ class _Others:
         self._engine, self._own, self._log = engine, own, log
         self._known: Sequence[QueueName] = ()
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
+        self._delete_unused_at = 0.0
 
     async def sweep(self) -> None:
         """One after the other; one that takes long is left behind, and costs the others nothing."""
@@ -132,19 +138,25 @@ class _Others:
             self._known = await self._engine.queues.names()
         except ServerError as error:  # those that are known may be on servers that answer
             tell_failure(self._log, "sweep", "", error)
+        deletes = steady() >= self._delete_unused_at
+        if deletes:
+            self._delete_unused_at = steady() + _UNUSED_DELETED_EVERY.total_seconds()
         for queue in self._known:
             if queue in self._own or queue in self._under_way:
                 continue
-            task = self._under_way[queue] = asyncio.create_task(self._sweep(queue))
+            task = asyncio.create_task(self._sweep(queue, delete_unused=deletes))
+            self._under_way[queue] = task
             await asyncio.wait((task,), timeout=_PATIENCE)
 
     def close(self) -> None:
         for task in self._under_way.values():
             task.cancel()
 
-    async def _sweep(self, queue: QueueName) -> None:
+    async def _sweep(self, queue: QueueName, *, delete_unused: bool) -> None:
         try:
             await sweep(self._engine, queue)
+            if delete_unused and await self._engine.queues.delete_unused(queue, UNUSED_FOR):
+                self._log.emit(events.QUEUE_DELETED, queue=queue)
         except ServerError as error:
             tell_failure(self._log, "sweep", queue, error)
         finally:

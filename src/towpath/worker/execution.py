@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Self
@@ -11,24 +13,26 @@ import msgspec
 
 from towpath.clock import Duration, steady
 from towpath.engine.channel import Limits
-from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
-from towpath.errors import ServerError
+from towpath.engine.living import BlockedLoop, Doing, RunningJob
+from towpath.engine.model import Fail, Lease, Outcome, Release, Renew, Settlement
+from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
-from towpath.worker.attempt import Attempt, ProgressNotes, StopReason
+from towpath.worker.attempt import ATTEMPT_TASK, Attempt, ProgressNotes, StopReason
 from towpath.worker.context import NO_STATE
 from towpath.worker.feeding import Feeding
-from towpath.worker.fetch import Feeder, Readings
+from towpath.worker.fetch import Feeder, Readings, Settled
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.places import Processes, Threads
 from towpath.worker.recorded import RecordedRuns, Registry
+from towpath.worker.registration import WorkerRegistration
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
 from towpath.worker.runner import Runner
-from towpath.worker.settlements import handler_missing, sendable, stopped
+from towpath.worker.settlements import handler_missing, plan_next_try, sendable, stopped
 from towpath.worker.slots import Slots
 
 _TO_NOTICE = 5.0
@@ -43,6 +47,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     concurrency: int
     lease: Duration
+    served: Callable[[], Sequence[QueueName]]
+    """The queues that it serves now. From any thread."""
     middleware: tuple[AttemptMiddleware, ...]
     state: Any = NO_STATE
     """What its handlers share."""
@@ -66,6 +72,8 @@ class Execution:
         self._overdue, self._leave = overdue, leave
         self._log, self._metrics = log, metrics
         self._handlers: dict[QueueName, dict[str | None, Handler[Any, Any, Any]]] = {}
+        self.ledger_id: str | None = None
+        """The id of the database with the records, once it is known."""
         self._gone: set[Handler[Any, Any, Any]] = set()
         """Those that were removed, while something of them is left."""
         self._held: dict[Attempt, Feeder] = {}
@@ -96,6 +104,7 @@ class Execution:
             give_up=terms.lease / 2,
             channels=_CHANNELS,
         )
+        self._registration = WorkerRegistration(terms.name, self._describe)
         self._heartbeat = Heartbeat(
             lambda: self._app.new_engine(limits),
             held=lambda: list(self._held),
@@ -103,6 +112,7 @@ class Execution:
             stop=self.stop,
             give_up=self._abandon,
             report=self.report,
+            registration=self._registration,
             overdue=self._overdue,
             leave=self._leave,
         )
@@ -114,6 +124,7 @@ class Execution:
     async def __aexit__(self, *_: object) -> None:
         self._readings.close()
         await self._heartbeat.close()
+        await self._registration.end(self._app.engine)
         for attempt in list(self._held):
             if attempt.task is not None:
                 attempt.task.cancel()
@@ -128,10 +139,28 @@ class Execution:
     def running(self) -> int:
         return len(self._held)
 
-    @property
-    def held(self) -> list[Attempt]:
-        """The attempts that it runs, or has still to settle."""
-        return list(self._held)
+    def _describe(self, blocked: BlockedLoop | None) -> Doing:
+        """What the list of workers shows of this one. Called in the heartbeat's thread."""
+        queues, held = self._terms.served(), list(self._held)
+        return Doing(
+            host=socket.gethostname(), pid=os.getpid(), queues=queues, serving=len(queues),
+            slots=self._terms.concurrency, running=len(held),
+            jobs=[RunningJob(attempt.lease.job, attempt.taken_ms) for attempt in held],
+            recorded=self.recorded_queues(), ledger=self.ledger_id, blocked=blocked,
+        )  # fmt: skip
+
+    def identify_ledger(self, id: str) -> None:
+        """Set the id of the database with the records, and report it."""
+        self.ledger_id = id
+        self._registration.report_soon()
+
+    def recorded_queues(self) -> list[str]:
+        """The queues that this worker serves whose jobs have records."""
+        return [
+            queue
+            for queue, handlers in list(self._handlers.items())
+            if any(handler.options.record for handler in handlers.values())
+        ]
 
     # ── the queues ───────────────────────────────────────────────────────────────────────
 
@@ -226,6 +255,7 @@ class Execution:
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.entered = True
+        ATTEMPT_TASK.set(attempt.task)
         limit = self._limits.get(attempt.handler)
         settlement = await (self._attend(attempt) if limit is None else self._queue(attempt, limit))
         if attempt.ctx is not None and attempt.ctx.noted:
@@ -248,7 +278,12 @@ class Execution:
         self.report.started(attempt)
         if self._runs is not None and attempt.handler and attempt.handler.options.record:
             return await self._runs.run(attempt)
-        return await self._runner.run(attempt)
+        settlement = await self._runner.run(attempt)
+        if isinstance(settlement, Fail):
+            with suppress(TowpathError):  # Redis does not answer: then it plans the next try itself
+                options = await self._app.engine.queues.known_options(attempt.lease.queue)
+                return plan_next_try(attempt, settlement, options)
+        return settlement
 
     async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
         """The same behind those of its handler that run already; its time begins with its turn."""
@@ -309,12 +344,24 @@ class Execution:
 
     def _settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
-        handler = batch[0][0].handler if batch else None
-        if handler is not None and handler.heard is not None:
-            handler.heard(batch, outcomes)
+        self._pass_on(batch, outcomes)
         self._runner.look()
         if self._gone:
             self._forget()
+
+    def _pass_on(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Tell handlers that want to hear it what became of their attempts. A batch has attempts of
+        several handlers, and some that no handler ran.
+        """
+        heard: dict[Settled, tuple[list[Ended], list[Outcome]]] = {}
+        for ended, outcome in zip(batch, outcomes, strict=True):
+            handler = ended[0].handler
+            if handler is not None and handler.heard is not None:
+                own, theirs = heard.setdefault(handler.heard, ([], []))
+                own.append(ended)
+                theirs.append(outcome)
+        for hear, (own, theirs) in heard.items():
+            hear(own, theirs)
 
     # ── slots and the server ─────────────────────────────────────────────────────────────
 

@@ -1,7 +1,8 @@
 """The heartbeat: renews every lease of the process, and ends what takes too long.
 
 It has a thread, an event loop and a connection of its own, so that a handler that blocks the
-worker's loop loses no lease: neither its own nor those of the handlers beside it.
+worker's loop loses no lease: neither its own nor those of the handlers beside it. For the same
+reason it keeps the worker in the list of live workers, and names the job that blocks the loop.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from typing import TypeVar, cast
 
 from towpath.clock import milliseconds, steady
 from towpath.engine.engine import Engine
+from towpath.engine.living import BlockedLoop
 from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN
-from towpath.worker.attempt import Attempt, StopReason
+from towpath.worker.attempt import Attempt, StopReason, attempt_of
+from towpath.worker.registration import WorkerRegistration
 from towpath.worker.report import Ended, Report
 from towpath.worker.settlements import failed, time_limit_reason
 
@@ -44,11 +47,13 @@ class Heartbeat:
         stop: Tell,
         give_up: Callable[[Attempt], None],
         report: Report,
+        registration: WorkerRegistration,
         overdue: Callable[[float], bool],
         leave: Callable[[], None],
     ) -> None:
         self._connect, self._held, self._stop, self._give_up = connect, held, stop, give_up
         self._unsettled, self._report, self._log = unsettled, report, report.log
+        self._registration = registration
         self._overdue, self._leave = overdue, leave
         self._begun, self._over = threading.Event(), threading.Event()
         self._answered = 0.0
@@ -129,8 +134,10 @@ class Heartbeat:
     async def _watch(self, engine: Engine) -> None:
         self._engine, self._renewing = engine, {}
         async with asyncio.TaskGroup() as self._calls:
+            registering = self._calls.create_task(self._registration.keep(engine))
             while not await self._pause():
                 await self._look()
+            registering.cancel()
 
     async def _pause(self) -> bool:
         """Wait for the next beat; whether there is none."""
@@ -211,6 +218,7 @@ class Heartbeat:
         batch = [*self._unsettled(), *((attempt, Release(attempt.lease)) for attempt in held)]
         queues = _by_queue(batch, lambda ended: ended[0].lease).values()
         await asyncio.gather(*map(self._settle, queues))
+        await self._registration.end(self._engine)
         self._leave()
 
     async def _settle(self, batch: Sequence[Ended]) -> None:
@@ -226,10 +234,10 @@ class Heartbeat:
         self._in_loop(lambda: self._stop(attempt, why))
 
     async def _watch_loop(self) -> None:
-        """A loop that answers late is one that somebody blocks: said once per time. Unless this
-        loop was late too: then the process stood still.
+        """Log once per block which job blocks the worker's loop, and keep the list of workers
+        informed. If this loop was late too, the whole process stood still.
 
-        Beside the renewals: while those wait for a server, nobody would ask the loop.
+        A task of its own, because renewals may wait for a server that does not answer.
         """
         before = steady()
         while not await self._pause():
@@ -238,10 +246,29 @@ class Heartbeat:
             if late >= _BLOCKED_AFTER:
                 self._answered = now
                 self._log.emit(WORKER_FROZEN, frozen=late, running=self._running())
-            elif silent >= _BLOCKED_AFTER and not self._warned:
-                self._warned = True
-                self._log.emit(LOOP_BLOCKED, blocked=silent, running=self._running())
+                self._registration.mark(None)
+            elif silent >= _BLOCKED_AFTER:
+                self._name_blocker(silent)
+            else:
+                self._registration.mark(None)
             self._in_loop(self._pong)
+
+    def _name_blocker(self, silent: float) -> None:
+        """Find the attempt whose step the loop runs now: that is the one which blocks it."""
+        attempt = attempt_of(asyncio.current_task(self._loop), self._held())
+        name = attempt.handler_name if attempt else None
+        lease = attempt.lease if attempt else None
+        self._registration.mark(BlockedLoop(silent, name, lease.job if lease else None))
+        if not self._warned:
+            self._warned = True
+            self._log.emit(
+                LOOP_BLOCKED,
+                blocked=silent,
+                running=self._running(),
+                job=lease.id if lease else None,
+                queue=lease.queue if lease else None,
+                handler=name,
+            )
 
     def _running(self) -> int:
         return sum(not attempt.over for attempt in self._held())

@@ -62,17 +62,27 @@ def named(middleware: object) -> str:
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
 
-def require_callable(middleware: Sequence[Any]) -> None:
-    """Refuse what every attempt or submit would fail with. Raises MiddlewareInvalid."""
+def require_callable(middleware: Sequence[object]) -> None:
+    """Refuse middleware that every attempt or submit would fail with. Raises MiddlewareInvalid."""
     for each in middleware:
-        try:
-            inspect.signature(each).bind(None, None)
-        except TypeError:
-            function = "must be a function with two arguments, the second of which is call_next"
-            rule = "is a class; pass an object of it" if isinstance(each, type) else function
-            raise MiddlewareInvalid(named(each), rule=rule) from None
-        except ValueError:
-            continue  # written in C: it does not tell
+        rule = _broken_rule(each)
+        if rule is not None:
+            raise MiddlewareInvalid(named(each), rule=rule)
+
+
+def _broken_rule(middleware: object) -> str | None:
+    """Why *middleware* can't be called as middleware, or None if it can."""
+    if isinstance(middleware, type):
+        return "is a class; pass an object of it"
+    if not callable(middleware):
+        return "can't be called"
+    try:
+        inspect.signature(middleware).bind(None, None)
+    except TypeError:
+        return "must take two arguments, the second of which is call_next"
+    except ValueError:
+        return None  # a function written in C may have no signature
+    return None
 
 
 class InnerCall:

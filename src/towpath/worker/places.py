@@ -26,7 +26,7 @@ from typing import Any, ParamSpec, TypeVar
 import msgspec
 
 from towpath.clock import instant, milliseconds
-from towpath.supervise import detached
+from towpath.supervise import detached, expect_loss
 from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
 from towpath.worker.attempt import Attempt
@@ -275,7 +275,9 @@ class _Process:
                     note(attempt, text)
                 case Logged(name, level, text):
                     _write_line(name, level, text)
-                case Returned(result):
+                case Returned(result, noticed):
+                    if attempt.ctx is not None:
+                        attempt.ctx.noticed = noticed
                     return result
                 case Raised() as raised:
                     raise _verdict(raised)
@@ -322,6 +324,7 @@ class _Process:
     async def _start(self) -> None:
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        expect_loss(self._writer)
         with theirs:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "towpath.worker.child", str(theirs.fileno()),

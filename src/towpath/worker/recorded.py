@@ -11,7 +11,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from random import random, uniform
+from random import uniform
 from typing import Any, Protocol, Self
 
 import msgspec
@@ -19,7 +19,7 @@ import msgspec
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
-from towpath.engine.model import Bury, Fail, Lease, Release, Renew, Settlement
+from towpath.engine.model import Fail, Lease, Release, Renew, Settlement
 from towpath.errors import RetryAdvice, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry.events import RECORD_UNWRITTEN
@@ -28,7 +28,7 @@ from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import AttemptMiddleware
-from towpath.worker.settlements import reason_of, stopped
+from towpath.worker.settlements import plan_next_try, reason_of, stopped
 
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""
@@ -98,13 +98,8 @@ class RecordedRuns:
         """The same with the wait before the next attempt, which the server would choose by its
         own count.
         """
-        if not isinstance(settlement, Fail) or settlement.delay is not None:
-            return settlement
-        policy = (await self._engine.queues.known_options(attempt.lease.queue)).retry
-        delay = policy.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter
-        if delay is None:
-            return Bury(settlement.lease, settlement.reason)
-        return Fail(settlement.lease, settlement.reason, delay)
+        options = await self._engine.queues.known_options(attempt.lease.queue)
+        return plan_next_try(attempt, settlement, options)
 
     async def _written(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
         """Tell the record, until it answers or somebody ends the attempt."""
@@ -177,6 +172,10 @@ class Registry(Protocol):
     @property
     def recorder(self) -> Recorder:
         """Where records are kept, for handlers that have them."""
+        ...
+
+    async def ledger_id(self) -> str | None:
+        """The id of the database with the records; None if it has none. Raises TowpathError."""
         ...
 
     async def keep_firing(self, queues: Container[str], log: Log) -> None:

@@ -167,7 +167,9 @@ class Report:
             ran=attempt.ran,
             error=attempt.error,
             reason=fail.reason,
+            max_attempts=attempt.most,
             delay="by the queue's policy" if fail.delay is None else fail.delay,
+            next_try=None if fail.delay is None else server_now(attempt) + fail.delay,
         )
 
     def _of(self, attempt: Attempt) -> HandlerMetrics:

@@ -98,6 +98,8 @@ class Runner:
             value = await handler.invoke(payload, ctx)
         else:
             value = await self._threads.run(lambda: handler.invoke(payload, ctx))
+        if not self._middleware:
+            _require_uncancelled(attempt, ctx)
         if value is None:
             return Complete(attempt.lease)
         return await self._encoded(attempt, handler, value)
@@ -105,7 +107,9 @@ class Runner:
     async def _in_process(self, attempt: Attempt, handler: Handler[Any, Any, Any]) -> Settlement:
         ctx = self._context(attempt, handler)
         if not self._middleware:
-            return await self._completed(attempt, await self._processes.run(handler, attempt))
+            result = await self._processes.run(handler, attempt)
+            _require_uncancelled(attempt, ctx)
+            return await self._completed(attempt, result)
         value = await self._surrounded(attempt, None, ctx)
         return (
             Complete(attempt.lease)
@@ -119,6 +123,7 @@ class Runner:
 
         async def call() -> Any:
             value = await self._called(attempt, handler, payload, ctx)
+            _require_uncancelled(attempt, ctx)
             if handler.place is not Place.PROCESS:
                 return value
             return handler.result.decode(value) if value else None  # as it will be kept
@@ -182,6 +187,15 @@ class Runner:
             f"ResultTooLarge: the handler returned {len(result)} bytes, at most {limit} are kept; "
             "store the data elsewhere and return a reference, or raise the queue's max_payload",
         )
+
+
+def _require_uncancelled(attempt: Attempt, ctx: Context) -> None:
+    """Raise CancelledError if the handler saw that its job was cancelled, and returned.
+
+    It ends like one that was cancelled at an await: what it returned may be half of the work.
+    """
+    if ctx.noticed and attempt.stop is StopReason.CANCELLED:
+        raise asyncio.CancelledError
 
 
 def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:

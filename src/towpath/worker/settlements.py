@@ -8,13 +8,17 @@ from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from random import random
+from types import TracebackType
 from typing import Any, cast
+
+import msgspec
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds, spelled
 from towpath.engine.codec import settlement_item
 from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
+from towpath.telemetry.logs import scrub
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.context import AttemptEnd, Discard, HandOver, Retry, Snooze
 from towpath.worker.handler import Handler
@@ -22,6 +26,9 @@ from towpath.worker.handler import Handler
 LONGEST_MESSAGE = 1000
 _ANY = QueueOptions(max_payload=LARGEST_PAYLOAD)
 _STANDARD = (sysconfig.get_path("stdlib"), "<frozen ")
+_INSTALLED = ("site-packages", "dist-packages")
+_WORKER = str(Path(__file__).parent)
+_OURS = str(Path(__file__).parents[1])
 
 
 class ChildFailed(Exception):
@@ -57,10 +64,13 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return Bury(lease, str(raised))
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
-            return failed(attempt, reason, _checked(raised.after))
+            settlement = failed(attempt, reason, _checked(raised.after))
+            if raised.keep_turn and isinstance(settlement, Fail):
+                return msgspec.structs.replace(settlement, keep_turn=True)
+            return settlement
         case _:
-            told = raised.reason if isinstance(raised, ChildFailed) else reason_of(raised)
-            return failed(attempt, told)
+            reason = raised.reason if isinstance(raised, ChildFailed) else reason_of(raised)
+            return failed(attempt, reason, traceback=traceback_of(raised))
 
 
 def _error(raised: BaseException) -> str:
@@ -104,21 +114,38 @@ def stopped(attempt: Attempt) -> Settlement | None:
             return failed(attempt, "CancelledError: the handler cancelled itself")
 
 
-def failed(attempt: Attempt, reason: str, delay: Duration | None = None) -> Settlement:
+def failed(
+    attempt: Attempt, reason: str, delay: Duration | None = None, traceback: str = ""
+) -> Settlement:
     """The attempt did not work: another one by the policy of the job, its handler or its queue."""
     lease, handler = attempt.lease, attempt.handler
     if handler is None:
-        return Fail(lease, reason, delay)
+        return Fail(lease, reason, delay, traceback)
     if (most := own_limit(attempt)) is not None and lease.attempt >= most:
-        return Bury(lease, reason)
+        return Bury(lease, reason, traceback)
     policy = lease.retry or handler.options.retry
     if delay is not None or policy is None:
-        return Fail(lease, reason, delay)
+        return Fail(lease, reason, delay, traceback)
     try:
         delay = policy.delay(lease.attempt, random())  # noqa: S311 -- jitter
     except Exception:  # noqa: BLE001 -- a policy of the user's own; the queue has one, too
-        return Fail(lease, reason)
-    return Bury(lease, reason) if delay is None else Fail(lease, reason, delay)
+        return Fail(lease, reason, traceback=traceback)
+    if delay is None:
+        return Bury(lease, reason, traceback)
+    return Fail(lease, reason, delay, traceback)
+
+
+def plan_next_try(attempt: Attempt, settlement: Settlement, options: QueueOptions) -> Settlement:
+    """*settlement* with the wait before the next attempt by the policy of the queue, where job and
+    handler have none. So the log can name the time, and a record counts its own attempts.
+    """
+    attempt.most = own_limit(attempt) or options.max_attempts
+    if not isinstance(settlement, Fail) or settlement.delay is not None:
+        return settlement
+    delay = options.retry.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter
+    if delay is None:
+        return Bury(settlement.lease, settlement.reason, settlement.traceback)
+    return msgspec.structs.replace(settlement, delay=delay)
 
 
 def own_limit(attempt: Attempt) -> int | None:
@@ -147,7 +174,31 @@ def words_of(value: object) -> str:
         text = str.__str__(value if isinstance(value, str) else str(value))
     except BaseException:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
         return "(its message can't be read)"
-    return writable(text[:LONGEST_MESSAGE])
+    return scrub(writable(text[:LONGEST_MESSAGE]))
+
+
+def traceback_of(error: BaseException) -> str:
+    """The frames and the message of *error* as text, without credentials and local variables.
+
+    The worker's own frames before the handler are left out. Verdicts of a handler have no
+    traceback, nor have errors about a payload, whose messages quote it.
+    """
+    match error:
+        case AttemptEnd() | PayloadInvalid() | PayloadTooLarge():
+            return ""
+        case ChildFailed():
+            return scrub(error.trace)
+        case _:
+            lines = traceback.format_exception(type(error), error, _handler_frames(error))
+            return scrub(writable("".join(lines)))
+
+
+def _handler_frames(error: BaseException) -> TracebackType | None:
+    """The traceback of *error* from the first frame outside of the worker on."""
+    first = error.__traceback__
+    while first is not None and first.tb_frame.f_code.co_filename.startswith(_WORKER):
+        first = first.tb_next
+    return first or error.__traceback__
 
 
 def sendable(settlement: Settlement) -> Settlement:
@@ -170,14 +221,27 @@ def _checked(delay: Duration | None) -> Duration | None:
 
 
 def _where(error: BaseException) -> str:
-    """Its last line outside of the standard library, which is not where the mistake is."""
-    last = None
-    for frame, line in traceback.walk_tb(error.__traceback__):
+    """The last line of the user's own code: the mistake is rarely in a library that it calls.
+
+    That is the package of the handler, which may be installed like a library, and every file that
+    is not installed. An error that never passed such code is located by its last line.
+    """
+    last, own, package = "", "", None
+    for frame, line in traceback.walk_tb(_handler_frames(error)):
         file = frame.f_code.co_filename
-        is_standard = file.startswith(_STANDARD) and "site-packages" not in file
-        if last is None or not is_standard:
-            last = f" ({Path(file).name}:{line} in {frame.f_code.co_name})"
-    return writable(last or "")
+        last = f" ({Path(file).name}:{line} in {frame.f_code.co_name})"
+        top = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        package = package or top
+        if top == package or not is_installed(file):
+            own = last
+    return writable(own or last)
+
+
+def is_installed(file: str) -> bool:
+    """Whether *file* belongs to Python, to Towpath or to an installed package."""
+    if file.startswith((*_STANDARD, _OURS)):
+        return True
+    return any(f"/{folder}/" in file for folder in _INSTALLED)
 
 
 def first_leaf(error: BaseException) -> tuple[BaseException, int]:

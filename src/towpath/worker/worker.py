@@ -12,14 +12,13 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
-from towpath.engine.living import TELL_EVERY, Doing, RunningJob
-from towpath.errors import ServerError
+from towpath.engine.living import TELL_EVERY
+from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName, worker_name
-from towpath.renamed import methods
 from towpath.supervise import new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -37,8 +36,8 @@ from towpath.worker.report import Report
 STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
-_GONE = 0.5
-"""Seconds to say that it has ended; who does not hear of it knows by its silence."""
+_IDENTIFIED_S = 2.0
+"""Seconds for the database to return its id; then it is asked again later."""
 
 
 class ExitCode(IntEnum):
@@ -106,9 +105,6 @@ class Worker:
     def weights(self) -> dict[QueueName, int]:
         """The queues that it serves, with their weights."""
         return self._queues.weights
-
-    if not TYPE_CHECKING:
-        __getattr__ = methods("Worker", {"run_until_empty": "run_until_drained"})
 
     def run_forever(self) -> int:
         """Run in a new event loop until a signal stops it. Returns the exit code."""
@@ -184,7 +180,6 @@ class Worker:
         beside = asyncio.create_task(self._beside(execution, following))
         feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
-        telling = asyncio.create_task(self._keep_telling(execution))
         try:
             # What runs beside it never ends by itself: if it does, it says why below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
@@ -194,7 +189,7 @@ class Worker:
             if self._code is not ExitCode.UNSETTLED:
                 await feeding
         finally:
-            await _ended([beside, stopping, feeding, telling])
+            await _ended([beside, stopping, feeding])
 
     async def _beside(self, execution: Execution, following: Following) -> None:
         """What a worker does beside running jobs, until cancelled."""
@@ -203,25 +198,17 @@ class Worker:
             group.create_task(self._app.keep_firing(following.served, self.log))
             group.create_task(execution.heart_fails())
             group.create_task(keep_sweeping_others(self._app.engine, following.served, self.log))
+            group.create_task(self._identify_ledger(execution))
 
-    async def _keep_telling(self, execution: Execution) -> None:
-        """Tell who looks that this worker lives, until cancelled: while it winds down, too."""
-        living, host, pid = self._app.engine.workers, socket.gethostname(), os.getpid()
-        try:
-            while True:
-                queues = list(self._queues.weights)
-                doing = Doing(
-                    host=host, pid=pid, queues=queues, serving=len(queues), slots=self.concurrency,
-                    running=execution.running,
-                    jobs=[RunningJob(held.lease.job, held.taken_ms) for held in execution.held],
-                )  # fmt: skip
-                with suppress(ServerError):  # what claims says what is wrong
-                    await living.tell(self.name, doing)
-                await asyncio.sleep(TELL_EVERY.total_seconds())
-        finally:
-            with suppress(ServerError, TimeoutError):
-                async with asyncio.timeout(_GONE):
-                    await living.gone(self.name)
+    async def _identify_ledger(self, execution: Execution) -> None:
+        """Find the id of the database with the records, which the list of workers shows."""
+        while True:
+            if execution.ledger_id is None and execution.recorded_queues():
+                with suppress(TowpathError, TimeoutError):
+                    async with asyncio.timeout(_IDENTIFIED_S):
+                        if (id := await self._app.ledger_id()) is not None:
+                            execution.identify_ledger(id)
+            await asyncio.sleep(TELL_EVERY.total_seconds())
 
     async def _wind_down(self, execution: Execution, feeding: asyncio.Task[None]) -> None:
         self.log.emit(
@@ -254,6 +241,7 @@ class Worker:
             name=self.name,
             concurrency=self.concurrency,
             lease=self.lease,
+            served=lambda: list(self.weights),
             middleware=self.middleware,
             state=state,
         )

@@ -85,6 +85,8 @@ class Board:
         self.options, self.policy = options, policy
         self.metrics, self.log = metrics, log
         self.mirrors = Mirrors(engine)
+        self._locks_seen = 0
+        """The end of the last lease whose key for outsiders was looked at, in ms."""
 
     @property
     def ledger(self) -> Ledger:
@@ -257,8 +259,9 @@ class Board:
             await asyncio.sleep(self.options.look.total_seconds())
 
     async def tend_once(self) -> None:
-        """Leases that have ended, rows that the queue does not know, delays that are over, and rows
-        that were judged by another policy. Raises ServerError, LedgerError.
+        """Leases that have ended, rows that the queue does not know, delays that are over, rows
+        that were judged by another policy, and keys for outsiders that were deleted. Raises
+        ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
         await engine.queues.reap(ISSUES)
@@ -277,6 +280,20 @@ class Board:
             revised = await self.revise(issue.id, lambda current: _ready(current, now))
             if revised.after is not None:
                 await self.mirrors.delayed(revised.after)
+        held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _SOME))
+        for issue in held:
+            await self.restore_lock(issue)
+        # The next look goes on behind these, and then begins again.
+        self._locks_seen = held[-1].expires if len(held) == _SOME else 0
+
+    async def restore_lock(self, issue: Issue) -> None:
+        """Write the key for outsiders again if somebody deleted it. Raises ServerError,
+        LedgerError.
+        """
+        if await self.mirrors.restored(issue):
+            now = await self.ledger.read(tables.of_task(issue.task_id))
+            if not (_same_hold(now, issue) and now is not None and now.held):
+                await self.mirrors.freed(issue)  # the hold ended after its row was read
 
     async def look_at(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
         """See whether the hold that *issue* tells of has ended, and note it; None = it has not.
@@ -370,7 +387,9 @@ def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> 
     if now is None or not _same_hold(now, issue):
         return now
     state = State.GONE if job is None else job.state
-    due = job.due_at if job is not None and job.state is State.DELAYED else None
+    due = None
+    if job is not None and job.state is State.DELAYED:
+        due = job.next_try_at or job.due_at
     outcome = _outcome(job)
     free = life.let_go(
         now,

@@ -50,7 +50,8 @@ StateOption = Annotated[
 Assignable = Annotated[
     bool | None,
     typer.Option(
-        "--assignable/--not-assignable", help="Only issues that agents can get, or can't."
+        "--assignable/--not-assignable",
+        help="Only issues that agents can get now, or only the others.",
     ),
 ]
 Agent = Annotated[
@@ -213,7 +214,7 @@ async def sync(session: Session, *, repository: Wanted = None, wait: Wait = "60s
     within = parse_duration("wait", wait)
     async with session.engine() as engine:
         await engine.queues.introduce(SYNCS, QUEUES[SYNCS])
-        ref = job_ref(SYNCS, await submit_sync(engine, repository, anew=True))
+        ref = job_ref(SYNCS, await submit_sync(engine, repository))
         job = await engine.events.ended(ref, within=within)
     if not job.result:
         if job.reason:
@@ -345,7 +346,23 @@ def described(issue: Issue) -> dict[str, Any]:
 def _standing(issue: Issue) -> str:
     if issue.held:
         return f"held by {issue.agent}"
-    return f"withheld: {issue.why}" if issue.withheld else "handed out"
+    if issue.withheld:
+        return f"withheld: {issue.why}"
+    from towpath.clock import instant, wall_ms  # noqa: PLC0415 -- slow to import
+
+    if issue.assignable_at(wall_ms()):
+        return "handed out"
+    return f"offered at {instant(issue.due).isoformat(timespec='seconds')}"
+
+
+def _offer(issue: Issue) -> str:
+    from towpath.clock import wall_ms  # noqa: PLC0415 -- slow to import
+
+    if issue.held:
+        return "held"
+    if issue.assignable_at(wall_ms()):
+        return "offered"
+    return "refused" if issue.was_refused else "not_due"
 
 
 def _row(issue: Issue) -> list[object]:
@@ -356,7 +373,7 @@ def _row(issue: Issue) -> list[object]:
         issue.priority,
         issue.role,
         issue.task_type,
-        issue.withheld or ("held" if issue.held else "offered"),
+        issue.withheld or _offer(issue),
         issue.agent or None,
         instant(issue.expires) if issue.held else None,
         issue.title[:_TITLE_MOST],

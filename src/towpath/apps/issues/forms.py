@@ -18,7 +18,7 @@ from towpath.apps.issues.model import (
     TaskType,
 )
 from towpath.apps.issues.service import LARGEST_PAGE, RESULT_MOST
-from towpath.clock import instant
+from towpath.clock import instant, wall_ms
 from towpath.web.fields import Answer, Body, Instant, Token, example
 
 WAIT_MOST = 60.0
@@ -81,7 +81,10 @@ class IssueOut(Answer):
     source: IssueSource
     """Where the issue comes from."""
     assignable: bool
-    """Whether agents can get it, now or after its review delay."""
+    """Whether an agent can get it now."""
+    offered_at: datetime | None
+    """When agents can get it, if that is later: after its review delay, or after the pause that
+    follows a task which failed, was released, or was refused by GitHub."""
     withheld: str | None
     """Why it is not handed out, in one word; null if it is."""
     why: str | None
@@ -112,6 +115,8 @@ class IssueOut(Answer):
 
     @classmethod
     def of(cls, issue: Issue) -> IssueOut:
+        now = wall_ms()
+        rests = issue.due > now and not (issue.withheld or issue.held)
         return cls(
             id=issue.id,
             repository=issue.repository,
@@ -121,7 +126,8 @@ class IssueOut(Answer):
             labels=list(issue.labels),
             state=issue.state,
             source=issue.source,
-            assignable=not (issue.withheld or issue.held),
+            assignable=issue.assignable_at(now),
+            offered_at=instant(issue.due) if rests else None,
             withheld=issue.withheld or None,
             why=issue.why or None,
             task_type=issue.task_type,
@@ -155,7 +161,7 @@ class IssueQuery(Body):
     state: IssueState | None = None
     """Only issues in this state."""
     assignable: bool | None = None
-    """true: only issues that agents can get; false: only the others."""
+    """true: only issues that agents can get now; false: only the others."""
     agent: AgentId | None = None
     """Only issues that this agent holds."""
     after: Annotated[str, Field(max_length=300)] | None = None

@@ -12,8 +12,8 @@ from towpath.apps.issues.model import PROJECTIONS, SYNCS
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy, policy_at
 from towpath.apps.issues.projection import ATTEMPTS, RETRY, TIME_LIMIT, Projector
-from towpath.apps.issues.sync import Reconciler, SyncWish, submit_sync
-from towpath.clock import ZERO, hours, minutes
+from towpath.apps.issues.sync import Reconciler, SyncWish, submit_sync, sync_period
+from towpath.clock import ZERO, hours, instant, minutes, wall_ms
 from towpath.engine.retry import Exponential
 from towpath.engine.schedule import Every
 from towpath.errors import ServerError
@@ -73,7 +73,9 @@ def add_issues(app: Towpath, github: GitHub, options: IssuesOptions, policy: Iss
     @asynccontextmanager
     async def at_start(_: AtWork) -> AsyncGenerator[None]:
         with suppress(ServerError):  # it is away: the schedule comes later
-            await submit_sync(app.engine, None)
+            await submit_sync(
+                app.engine, None, period=sync_period(options.sync, instant(wall_ms()))
+            )
         yield
 
     app.around_workers(at_start)

@@ -43,6 +43,13 @@ class Mirrors:
                 self._locks().published(f"issue_lock_{issue.id}").run("hold", expires=issue.expires)
             )
 
+    async def restored(self, issue: Issue) -> bool:
+        """Whether the key of an issue that is held was missing; now it is there. Raises
+        ServerError.
+        """
+        lock = self._locks().published(f"issue_lock_{issue.id}")
+        return bool(await lock.run("restore", expires=issue.expires))
+
     async def freed(self, issue: Issue) -> None:
         """The hold that *issue* tells of has ended."""
         with suppress(ServerError):

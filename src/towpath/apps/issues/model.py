@@ -14,7 +14,14 @@ from towpath.clock import ZERO, hours, instant, minutes
 from towpath.engine.options import QueueOptions
 from towpath.engine.retry import Exponential
 from towpath.errors import InvalidName
-from towpath.forges.texts import REPOSITORY_MOST, is_repository, is_url, one_line, prose
+from towpath.forges.texts import (
+    REPOSITORY_MOST,
+    is_repository,
+    is_url,
+    one_line,
+    prose,
+    without_invisible,
+)
 
 ISSUES = "issues"
 """All issues are one queue: choosing among several could not be one atomic step."""
@@ -31,6 +38,8 @@ QUEUES = {
 }
 """A task that has ended can be looked at for a day; so long its end may go unnoticed."""
 
+REFUSED = "GitHub refused: "
+"""How the outcome of a task begins that ended because GitHub refused to show its holder."""
 NUMBER_MOST = 2**31 - 1
 TITLE_MOST = 500
 BODY_MOST = 65_536
@@ -99,8 +108,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         if self.url and not is_url(self.url):
             rule = "must be an http or https URL without a user or password"
             raise IssueInvalid("url", rule)
-        set_field(self, "title", one_line(self.title, most=TITLE_MOST))
-        set_field(self, "body", prose(self.body[:BODY_MOST]))
+        set_field(self, "title", one_line(without_invisible(self.title), most=TITLE_MOST))
+        set_field(self, "body", prose(without_invisible(self.body)[:BODY_MOST]))
         set_field(self, "labels", _texts(self.labels))
         set_field(self, "assignees", _texts(self.assignees))
 
@@ -202,6 +211,15 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
     def due(self) -> int:
         """Not before then, in ms."""
         return max(self.delayed_until, self.not_before)
+
+    def assignable_at(self, now: int) -> bool:
+        """Whether an agent could get it at that time, in ms."""
+        return not (self.withheld or self.held) and self.due <= now
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether its last task ended because GitHub refused to show its holder."""
+        return self.outcome.startswith(REFUSED)
 
     @property
     def selector(self) -> str:

@@ -17,7 +17,7 @@ from towpath.apps.issues import life, tables
 from towpath.apps.issues.board import Board
 from towpath.apps.issues.github import FoundIssue, GitHub
 from towpath.apps.issues.measures import PROJECTED
-from towpath.apps.issues.model import ISSUES, Issue, IssueSource, IssueState, Payload
+from towpath.apps.issues.model import ISSUES, REFUSED, Issue, IssueSource, IssueState, Payload
 from towpath.apps.outcomes import calling
 from towpath.calls.answer import Next
 from towpath.calls.errors import AnswerRefused
@@ -135,7 +135,7 @@ class Projector:
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseError, JobError):  # it has ended by itself
             await (await board.engine()).release(lease, delay=board.options.pause)
-        await board.look_at(issue, how="refused", why=f"GitHub refused: {reason}")
+        await board.look_at(issue, how="refused", why=f"{REFUSED}{reason}")
 
     def _count(self, state: str) -> None:
         self._board.metrics.own(PROJECTED).labels(state).inc()

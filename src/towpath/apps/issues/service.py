@@ -81,7 +81,7 @@ class IssueExplanation(msgspec.Struct, frozen=True):
     """Why an issue is not handed out."""
 
     why: str
-    """In a word: held, ready, not_due, closed, never, assigned, in_progress, completed, …"""
+    """In a word: held, ready, not_due, refused, closed, never, assigned, in_progress, …"""
     text: str
 
 
@@ -229,6 +229,7 @@ class Issues:
             assignable=assignable,
             agent=agent,
             after=_mark(after) if after is not None else None,
+            now=wall_ms(),
             size=size + 1,
         )
         some = await self.board.ledger.read(query)
@@ -255,6 +256,8 @@ class Issues:
         if found.why in (Why.NEXT, Why.NO_WORKER, Why.ALL_BUSY):
             text = f"the next agent with the role {issue.role} for {issue.repository} gets it"
             return IssueExplanation("ready", text)
+        if found.why is Why.NOT_DUE:
+            return _resting_explanation(issue, found.text)
         return IssueExplanation(found.why, found.text)
 
     async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:
@@ -366,3 +369,14 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
 def tasks(service: Issues) -> Mapping[str, Callable[[], Awaitable[None]]]:
     """What runs beside the requests."""
     return {"leases": service.board.tend}
+
+
+def _resting_explanation(issue: Issue, due: str) -> IssueExplanation:
+    """Why an issue is offered later. *due* is what the queue says of the time."""
+    if issue.was_refused:
+        text = f"{issue.outcome}; nobody holds it, and it is offered again: {due}"
+        return IssueExplanation("refused", text)
+    if issue.delayed_until >= issue.not_before:
+        return IssueExplanation(Why.NOT_DUE, f"its review delay is not over: {due}")
+    last = f" after its last task ({issue.outcome})" if issue.outcome else ""
+    return IssueExplanation(Why.NOT_DUE, f"it rests{last}: {due}")

@@ -5,6 +5,7 @@ for, and labels that don't say who holds what are mended.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 
 import msgspec
 
@@ -17,7 +18,7 @@ from towpath.apps.issues.model import SYNCS, Issue, IssueSource, IssueState, Tas
 from towpath.apps.issues.moving import Moving
 from towpath.apps.issues.tables import changes
 from towpath.apps.outcomes import calling
-from towpath.clock import seconds, steady, wall_ms
+from towpath.clock import Duration, duration_ms, instant_ms, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
 from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.worker.context import Context, Discard, Retry
@@ -60,8 +61,9 @@ class Reconciler:
         """Compare one repository; without a name, have all that are known compared."""
         if wish.repository is None:
             await self._board.offer_all()
+            period = sync_period(self._board.options.sync, ctx.submitted_at)
             for name in await self.repositories():
-                await submit_sync(self._engine(), name)
+                await submit_sync(self._engine(), name, period=period)
             return None
         if not self._board.options.takes(wish.repository):
             raise Discard(f"issues of {wish.repository} are not handed out (issues.repositories)")
@@ -256,11 +258,21 @@ def _only_read(before: Issue, after: Issue) -> bool:
     return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
-async def submit_sync(engine: Engine, repository: str | None, *, anew: bool = False) -> str:
-    """Have a repository compared, or all: once a minute at most, or *anew* in any case. One
-    comparison at a time. The job's id.
+async def submit_sync(engine: Engine, repository: str | None, *, period: int | None = None) -> str:
+    """Have a repository compared, or all, one comparison at a time. Returns the job's id.
+
+    All who ask in the same *period* share one comparison; without a period, there is a new one.
     """
     lane = f"repository {repository.lower()}" if repository else "all"
-    id = None if anew else f"{lane} {wall_ms() // _MINUTE}"
+    id = None if period is None else f"{lane} {period}"
     wish = msgspec.json.encode(SyncWish(repository))
     return (await engine.submit(SYNCS, wish, id=id, lane=lane)).id
+
+
+def sync_period(every: Duration, at: datetime) -> int:
+    """The number of the period that *at* is in, if all issues are compared *every* so often.
+
+    A period is half of *every*, so that two comparisons that follow each other never share one; and
+    at most a minute.
+    """
+    return instant_ms("at", at) // max(1, min(_MINUTE, duration_ms("sync", every) // 2))

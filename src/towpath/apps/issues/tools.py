@@ -93,7 +93,7 @@ class ListIssues(Arguments):
         default=None, description="Only issues in this state; gone means deleted or transferred."
     )
     assignable: bool | None = Field(
-        default=None, description="true: only issues that agents can get; false: only the others."
+        default=None, description="true: only issues that agents can get now; false: the others."
     )
     agent: str | None = Field(
         default=None, max_length=64, description="Only issues that this agent holds."

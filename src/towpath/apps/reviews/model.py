@@ -25,6 +25,7 @@ from towpath.forges.texts import (
     is_url,
     one_line,
     prose,
+    without_invisible,
 )
 
 REVIEWS = "reviews"
@@ -119,7 +120,7 @@ class ReviewTask(msgspec.Struct, frozen=True, kw_only=True):
     can choose it: a token is sent only where the operator says."""
 
     def __post_init__(self) -> None:
-        set_field(self, "title", one_line(self.title, most=TITLE_MOST))
+        set_field(self, "title", one_line(without_invisible(self.title), most=TITLE_MOST))
         set_field(self, "author", one_line(self.author, most=AUTHOR_MOST))
         for field, (fits, rule) in _TASK_RULES.items():
             value: str | None = getattr(self, field)

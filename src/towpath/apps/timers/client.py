@@ -26,7 +26,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, Protocol, Self, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
 
 from towpath.apps.timers.registration import Registration, Server, ServerAnswered
@@ -34,7 +34,6 @@ from towpath.calls.errors import SignatureRefused
 from towpath.calls.signature import verify
 from towpath.clock import Duration, duration_ms, seconds
 from towpath.errors import HandlerInvalid
-from towpath.renamed import refuse
 
 __all__ = ["GiveUp", "Later", "ServerAnswered", "TimerAnswer", "TimerCall", "TimerClient"]
 
@@ -389,9 +388,3 @@ def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
             """Says nothing: a request's line is no news."""
 
     return Calls
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"Answer": "TimerAnswer"})

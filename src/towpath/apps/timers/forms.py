@@ -155,7 +155,9 @@ class TimerOut(Answer):
     delay_time: int
     """The due time, in ms since 1970."""
     due: datetime
-    """The due time, in ISO 8601."""
+    """The due time, in ISO 8601; a retry does not change it."""
+    next_try_at: datetime | None = None
+    """If it waits for another try: when that may begin."""
     state: State
     existed: bool = False
     """Whether the timer existed before; after a PUT, whether it replaced a waiting one."""

@@ -33,9 +33,9 @@ class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
     task_type: str | None = None
     state: State | None = None
     since: datetime | None = None
-    """Due from then on."""
+    """Due from then on; one that waits for another try counts by the time of that."""
     until: datetime | None = None
-    """Due before then."""
+    """Due before then; the same."""
 
     def __post_init__(self) -> None:
         if self.state is not None and self.state not in LISTED:
@@ -54,12 +54,17 @@ class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def fits(self, timer: Timer) -> bool:
-        """Whether its due time is in the range."""
-        return not self.is_past(timer) and (self.since is None or timer.due >= self.since)
+        """Whether its time is in the range."""
+        return not self.is_past(timer) and (self.since is None or _runs_at(timer) >= self.since)
 
     def is_past(self, timer: Timer) -> bool:
         """Whether it is due when the range is over."""
-        return self.until is not None and timer.due >= self.until
+        return self.until is not None and _runs_at(timer) >= self.until
+
+
+def _runs_at(timer: Timer) -> datetime:
+    """The time by which the delayed ones are in order."""
+    return timer.next_try_at or timer.due
 
 
 class TimerPage(msgspec.Struct, frozen=True):

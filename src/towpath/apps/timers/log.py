@@ -25,7 +25,7 @@ from towpath.engine.check import whole
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
 from towpath.errors import InvalidOption, ServerError
-from towpath.supervise import Background
+from towpath.supervise import Background, LoopLock
 
 if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
@@ -94,7 +94,7 @@ class FiringLog:
         self._age = duration_ms("log_age", options.log_age)
         self._waiting: dict[TypeKey, list[bytes]] = {}
         self._count = 0
-        self._flushing = asyncio.Lock()
+        self._flushing = LoopLock()
         self._writing = Background("log of timers", self._write)
 
     def add(self, key: TypeKey, firings: Sequence[Firing]) -> None:

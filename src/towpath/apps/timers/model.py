@@ -243,7 +243,9 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     app: str | None = None
     state: State
     due: datetime
-    """When it runs, or should have run; after a failed attempt, when the next one may begin."""
+    """When it runs, or should have run; a retry does not change it."""
+    next_try_at: datetime | None = None
+    """If it waits for another try: when that may begin."""
     params: Any = None
     attempts: int = 0
     submitted_at: datetime | None = None
@@ -272,6 +274,7 @@ def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
         app=key.app,
         state=job.state,
         due=job.due_at or due_of(packed, job.submitted_at),
+        next_try_at=job.next_try_at,
         params=decoded(packed.params),
         attempts=job.attempts,
         submitted_at=job.submitted_at,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from towpath.app.job import STATES
+from towpath.app.jobs import state_of
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded
 from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
-from towpath.clock import instant, wall_ms
 from towpath.engine.model import JobRef
 from towpath.engine.states import State
 from towpath.ledger.errors import LedgerMissing, RecordNotFound
@@ -90,16 +89,16 @@ class TimerRecords:
 def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
     """The timer that *record* is."""
     packed = Packed.read(record.payload)
-    state = STATES[record.state]
+    state = state_of(record, None)
     due = record.due_at or due_of(packed, record.created_at)
-    if state is State.READY and due > instant(wall_ms()):
-        state = State.DELAYED
+    next_try_at = record.next_try_at if record.open and state is not State.LEASED else None
     return Timer(
         task_id=record.id,
         task_type=key.task_type,
         app=key.app,
         state=state,
         due=due,
+        next_try_at=next_try_at,
         params=decoded(packed.params),
         attempts=record.attempts,
         submitted_at=record.created_at,

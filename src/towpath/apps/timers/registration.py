@@ -103,7 +103,7 @@ class Registration:
         self._register, self._server, self._app = register, server, app
         self._pid = os.getpid()
         self._wake, self._over = threading.Event(), False
-        self._registered_at = 0.0
+        self._register_at = 0.0
         self.instance_id: str | None = None
         self._heartbeat = 10.0
         self._thread = threading.Thread(target=self._run, name="towpath-timers", daemon=True)
@@ -116,8 +116,8 @@ class Registration:
         return self._pid == os.getpid()
 
     def register_anew(self) -> None:
-        """At once: what the instance is called for has changed."""
-        self._registered_at = 0.0
+        """Register again at once, because the task types of the instance have changed."""
+        self._register_at = 0.0
         self._wake.set()
 
     def stop(self) -> None:
@@ -146,8 +146,8 @@ class Registration:
     def _step(self) -> float:
         """Register or send a heartbeat; seconds until the next."""
         try:
-            if self.instance_id is None or steady() - self._registered_at > _ANEW:
-                self._registered_at = steady()
+            if self.instance_id is None or steady() >= self._register_at:
+                self._register_at = steady() + _ANEW
                 self.instance_id, self._heartbeat = self._register()
             else:
                 self._server.post(f"{self._path()}/heartbeat")

@@ -13,12 +13,14 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Annotated, Any
+from weakref import WeakKeyDictionary
 
 import msgspec
 
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.apps.timers.balancer import Balancer
+from towpath.apps.timers.handed_over import HandedOverTimers
 from towpath.apps.timers.instances import Instance, Instances, Roster, serving
 from towpath.apps.timers.log import Firing, FiringLog
 from towpath.apps.timers.measures import BREAKERS_OPEN, CALLS, INSTANCES
@@ -33,7 +35,7 @@ from towpath.calls.errors import AnswerTooLarge, CallFailed, CallRefused
 from towpath.calls.guard import parse_target
 from towpath.calls.signature import message_id
 from towpath.clock import ZERO, Duration, instant_ms, seconds
-from towpath.engine.model import Outcome
+from towpath.engine.model import Lease, Outcome
 from towpath.errors import ServerError
 from towpath.supervise import Background, detached
 from towpath.telemetry import events
@@ -48,7 +50,6 @@ HANDED_OVER = seconds(60)
 _LONGEST_HANDED_OVER = 86_400
 _MOST_TRIED = 4
 """Instances that one attempt calls at most, one after the other."""
-_MOST_CALLED = 10_000
 _SLACK = seconds(10)
 _LARGEST_ANSWER = 64 * 1024
 _JSON = {"content-type": "application/json"}
@@ -98,8 +99,11 @@ class _Served:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """What it is called where its breakers are shown."""
         self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
-        self._called: dict[int, str] = {}
-        """Of attempts by token: where the instance is that was called last."""
+        self._called: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
+        """Of each attempt: where the instance is that was called last. Nobody hears of an attempt
+        whose lease was lost; its entry goes with it.
+        """
+        self._handed_over = HandedOverTimers(self._firings)
 
     # ── following ────────────────────────────────────────────────────────────────────────
 
@@ -117,6 +121,8 @@ class _Served:
                         self._alive = roster.alive()
                         self._balancer.keep({instance.id for instance in roster.all()})
                     self._serve()
+                    with suppress(ServerError):
+                        await self._handed_over.log_ended(self._app.engine)
                     await asyncio.sleep(LOOK_EVERY)
             finally:
                 await self._firings.close()
@@ -170,9 +176,13 @@ class _Served:
         """Log what the server said of attempts that called somebody."""
         firings: list[Firing] = []
         for ended, outcome in zip(batch, outcomes, strict=True):
-            where = self._called.pop(ended[0].lease.token, "")
-            if where and (firing := firing_from(ended, outcome, worker=where)):
-                firings.append(firing)
+            attempt = ended[0]
+            where = self._called.pop(attempt.ctx, "") if attempt.ctx is not None else ""
+            if not where or (firing := firing_from(ended, outcome, worker=where)) is None:
+                continue
+            firings.append(firing)
+            if isinstance(outcome, Lease):
+                self._handed_over.add(key, firing, outcome)
         if firings:
             self._firings.add(key, firings)
 
@@ -193,12 +203,14 @@ class _Served:
             refusals[instance.id] = refusal
         if any(refused.sent for refused in refusals.values()):
             after = max(refused.after for refused in refusals.values())
-            raise Retry(
+            raise _RetryInTurn(
                 "; ".join(refused.reason for refused in refusals.values()), after=after or None
             )
-        # What reached nobody is no attempt.
-        wait = self._balancer.wait(self._able(call), call.task_type)
-        raise Snooze(seconds(max(wait, LOOK_EVERY)))
+        # What reached nobody is no attempt. The timer goes back to its place among those that are
+        # due, so that the order of due times is kept. A call that fails counts against its
+        # instance: before long no instance may be called, and the type is claimed for no more.
+        self._serve()
+        raise Snooze(ZERO)
 
     def _able(self, call: _Call) -> list[Instance]:
         return serving(self._alive, call.app, call.task_type)
@@ -208,9 +220,7 @@ class _Served:
 
         Raises how the attempt ends where that is decided.
         """
-        self._called[call.ctx.token] = str(parse_target(instance.address))
-        while len(self._called) > _MOST_CALLED:  # of attempts whose lease was lost nobody hears
-            del self._called[next(iter(self._called))]
+        self._called[call.ctx] = str(parse_target(instance.address))
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
                 self._serve()  # this is a try: no others are claimed meanwhile
@@ -220,7 +230,7 @@ class _Served:
                 self._balancer.failed(instance)
                 if error.sent:
                     self._count("later")
-                    raise Retry(f"instance {error}") from error
+                    raise _RetryInTurn(f"instance {error}") from error
                 self._count("unreached")
                 return _Refusal(f"instance {error}", sent=False)
             except CallRefused as error:
@@ -252,7 +262,7 @@ class _Served:
         if told.next is Next.LATER:
             self._balancer.failed(instance, timer=call.ctx.id)
             self._count("later")
-            raise Retry(reason, after=told.after or None)
+            raise _RetryInTurn(reason, after=told.after or None)
         self._balancer.succeeded(instance, call.task_type)
         if told.next is Next.NEVER:
             self._count("dead")
@@ -289,6 +299,12 @@ class _Served:
             return  # for another type it is avoided still
         with suppress(ServerError):  # for showing only
             await instances.tell_breaker(instance.id, self._name, pause)
+
+
+class _RetryInTurn(Retry):
+    """A timer that is tried again comes before those that were due later."""
+
+    keep_turn = True
 
 
 class _Call(msgspec.Struct, frozen=True):

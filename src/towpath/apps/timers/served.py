@@ -120,7 +120,7 @@ def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing |
     return firing_of(
         task_id_of(lease.id, recorded=lease.headers.get("handler") == RECORDED),
         _outcome(ended, outcome),
-        due_ms=max(lease.due_ms, lease.submitted_ms),
+        due_ms=lease.due_ms or lease.submitted_ms,
         started_ms=lease.claimed_ms + round(attempt.idled * 1000),
         ran=attempt.ran,
         attempt=lease.attempt,

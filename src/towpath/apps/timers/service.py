@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
-from towpath.app.job import STATES
+from towpath.app.jobs import STATES
 from towpath.apps.application import Host
 from towpath.apps.timers.errors import (
     TimerDiffers,
@@ -62,6 +62,8 @@ if TYPE_CHECKING:
 _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
 _WAITS = (Why.NO_WORKER, Why.NEXT, Why.BEHIND_OTHERS)
 _SWEEP_EVERY = 60.0
+_REDIS_WITHIN = 2.0
+"""Seconds that a recorded timer waits for Redis. Its row is enough: a relay queues it later."""
 _ENDED_BY = {JobDone: State.DONE, JobDead: State.DEAD, JobCancelled: State.CANCELLED}
 
 
@@ -185,13 +187,20 @@ class TimerService:
             if await self._is_recorded(ref):
                 ref = await self._records.queued_as(ref)
             found = await self._connect().inspect.explain(ref)
+            if found.why is Why.NOT_DUE:
+                retried = (await self._connect().inspect.job(ref)).next_try_at is not None
+            else:
+                retried = False
         infos = {info.key: info for info in await self.types.all()}
         info = infos.get(key)
         app = info.owner.app if info is not None and info.owner is not None else None
-        if app and found.why in _WAITS and await self.instances.avoided(app, key.task_type):
+        waits = retried or found.why in _WAITS
+        if app and waits and await self.instances.avoided(app, key.task_type):
             text = f"calls to all instances of app {app} fail; they are tried again"
-            return TimerExplanation("instances_avoided", text)
-        return _explained(found, info)
+            return TimerExplanation(
+                "instances_avoided", f"{text}; {found.text}" if retried else text
+            )
+        return _explained(found, info, retried=retried)
 
     async def list(
         self,
@@ -283,20 +292,20 @@ class TimerService:
         return [_or_error(answer) for answer in answers]
 
     async def _record_one(self, timer: NewTimer) -> Timer:
-        try:
-            queue = await self.types.note(timer.key)
-        except ServerError:
-            queue = queue_of(timer.key)  # the row waits for the store to be back
-        job = _job(timer)
-        if timer.task_id is not None:
-            await self._refuse_plain(timer.key, JobRef(queue, job.id))
+        queue, job = queue_of(timer.key), _job(timer)
+        # Without an answer of Redis, the row waits until it is back.
+        with suppress(ServerError, TimeoutError):
+            async with asyncio.timeout(_REDIS_WITHIN):
+                await self.types.note(timer.key)
+                if timer.task_id is not None:
+                    await self._refuse_plain(timer.key, JobRef(queue, job.id))
         return await self._records.submit(queue, timer, job.id)
 
     async def _refuse_plain(self, key: TypeKey, ref: JobRef) -> None:
         """A timer without a row may have the id: then that is the timer of this id."""
         try:
             there = timer_of(key, await self._connect().inspect.job(ref))
-        except (JobNotFound, ServerError):
+        except JobNotFound:
             return
         if not there.record:
             ended = there.state in ENDED
@@ -307,9 +316,14 @@ class TimerService:
         if not self._records.kept:
             return False
         try:
-            return timer_of(_ANY, await self._connect().inspect.job(ref)).record
-        except (JobNotFound, ServerError):
+            async with asyncio.timeout(_REDIS_WITHIN):
+                return timer_of(_ANY, await self._connect().inspect.job(ref)).record
+        except (JobNotFound, TimeoutError):
             return await self._records.has(ref)
+        except ServerError:
+            if await self._records.has(ref):
+                return True
+            raise  # the same call would only wait for as long again
 
 
 _ANY = TypeKey("any")
@@ -364,22 +378,28 @@ class TimerExplanation(NamedTuple):
 
     why: str
     """As of a job; `no_instance` where the app that is to be called has none alive,
-    `instances_avoided` where calls to all of them fail."""
+    `instances_avoided` where calls to all of them fail, `next_try` where it was due and waits to be
+    tried again."""
     text: str
 
 
-def _explained(found: Explanation, info: TypeInfo | None) -> TimerExplanation:
-    """The engine's word, unless nobody is there to run it."""
+def _explained(
+    found: Explanation, info: TypeInfo | None, *, retried: bool = False
+) -> TimerExplanation:
+    """The engine's word, unless nobody is there to run it. *retried*: it was due before."""
+    why = "next_try" if retried else found.why
     if info is None or info.alive or found.why in (Why.LEASED, Why.ENDED, Why.PAUSED):
-        return TimerExplanation(found.why, found.text)
+        return TimerExplanation(why, found.text)
     last = f"; the last one was seen at {info.last_alive}" if info.last_alive else ""
     if status_of(info) == NO_INSTANCE and info.owner is not None:
         nobody = f"no instance of app {info.owner.app} is alive{last}"
+        if retried:
+            return TimerExplanation(NO_INSTANCE, f"{nobody}; {found.text}")
         if found.why is not Why.NOT_DUE:
             return TimerExplanation(NO_INSTANCE, nobody)
         return TimerExplanation(found.why, f"{found.text}; {nobody}")
     nobody = "" if found.why is not Why.NOT_DUE else f"; no worker serves the type now{last}"
-    return TimerExplanation(found.why, found.text + nobody)
+    return TimerExplanation(why, found.text + nobody)
 
 
 def _is_empty(counts: Counts) -> bool:

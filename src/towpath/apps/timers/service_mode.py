@@ -204,7 +204,7 @@ class ServiceMode:
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
         if held.attempt >= (held.max_attempts or options.max_attempts) or delay is None:
             return await self._settled(held, Bury(held.lease, reason))
-        return await self._settled(held, Fail(held.lease, reason, delay))
+        return await self._settled(held, Fail(held.lease, reason, delay, keep_turn=True))
 
     async def renew(self, key: TypeKey, task_id: str, token: int, lease: Duration) -> Lease:
         """Hold it for longer, from now on. Raises as `complete`."""
@@ -279,7 +279,10 @@ class _Held(NamedTuple):
         """What the log says of it."""
         now_ms = wall_ms()
         began = self.job.claimed_at if self.job else None
-        due = (self.job.due_at or self.job.submitted_at) if self.job else None
+        told = self.record or self.job
+        due = told.due_at if told else None
+        if due is None and self.job is not None:
+            due = self.job.submitted_at
         started_ms = now_ms if began is None else instant_ms("started_at", began)
         return firing_of(
             self.task_id,

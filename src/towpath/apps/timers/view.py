@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from towpath.apps.timers.log import Firing
     from towpath.apps.timers.model import Timer
 
-COLUMNS = ("TIMER", "TYPE", "APP", "STATE", "DUE", ">ATTEMPTS", "REASON")
+COLUMNS = ("TIMER", "TYPE", "APP", "STATE", "DUE", "NEXT TRY", ">ATTEMPTS", "REASON")
 TYPE_COLUMNS = ("TYPE", "APP", "OWNER", "SERVED BY", ">WAITING", ">RUNNING", ">DEAD", "QUEUE")
 LOG_COLUMNS = ("STARTED", "TIMER", "OUTCOME", ">LATE", ">RAN", ">ATTEMPT", "WORKER", "REASON")
 _NOBODY = {"no_worker": "no worker", "no_instance": "no instance"}
@@ -50,6 +50,7 @@ def row(timer: Timer) -> list[object]:
         timer.app,
         timer.state,
         timer.due,
+        timer.next_try_at,
         timer.attempts,
         reason,
     ]

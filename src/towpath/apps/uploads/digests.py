@@ -11,7 +11,7 @@ from typing import Self
 
 import msgspec
 
-from towpath.apps.uploads.stores.checksums import Algorithm, Piece, RunningSum
+from towpath.apps.uploads.stores.checksums import Algorithm, Piece, RunningChecksum
 from towpath.errors import InvalidOption
 
 _ENTRY = re.compile(r"\s*([a-z0-9*_.-]+)=:([A-Za-z0-9+/=]*):\s*(?:;[^,]*)?")
@@ -61,7 +61,7 @@ class Digesting:
 
     def __init__(self, wanted: ContentDigest | None) -> None:
         self._wanted = wanted
-        self._own = RunningSum(Algorithm.CRC64NVME)
+        self._own = RunningChecksum(Algorithm.CRC64NVME)
         self._hash = hashlib.new(_HASHES[wanted.algorithm]) if wanted else None
 
     async def update(self, piece: Piece) -> None:

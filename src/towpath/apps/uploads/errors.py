@@ -327,6 +327,7 @@ class StoreAway(UploadError):
     """The object store does not answer, or can't do this now."""
 
     code = "store_away"
+    external = True
     remedy = "Try again later. If this goes on, check the store and the settings of `uploads`."
     retry = RetryAdvice.SAFE
 

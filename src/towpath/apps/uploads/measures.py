@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
 
 PROCESSED = MetricSpec(
-    "repository_chunks_processed",
+    "repository_chunks_processed_total",
     MetricKind.COUNTER,
     (),
     "Chunks that this process has stored, as parts of objects.",

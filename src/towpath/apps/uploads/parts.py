@@ -23,7 +23,7 @@ from towpath.apps.uploads.measures import COMPLETION_LATENCY, PROCESSED, STORE_L
 from towpath.apps.uploads.model import ATTEMPTS, RETRY, UPLOADS, Status, Upload
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.states import PartStale, TakenPart, UploadUnknown
-from towpath.apps.uploads.stores.checksums import Checksum, RunningSum, combined
+from towpath.apps.uploads.stores.checksums import Checksum, RunningChecksum, combined
 from towpath.apps.uploads.stores.errors import (
     ChecksumDiffers,
     MultipartNotFound,
@@ -337,7 +337,7 @@ class Storing:
         wanted = upload.checksum
         if wanted is None or _known(parts, wanted):
             return
-        running = RunningSum(wanted.algorithm)
+        running = RunningChecksum(wanted.algorithm)
         async with store.get(upload.s3_key) as pieces:
             async for piece in pieces:
                 await asyncio.to_thread(running.update, piece)

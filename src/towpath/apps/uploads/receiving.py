@@ -145,8 +145,15 @@ class Receiving:
             return Safety.STORED
         if incoming.safety is Safety.REPLICA:
             return Safety.REPLICA
-        disks = [engine.facts.durability.disk for engine in self._own.engines]
-        return Safety.DISK if min(disks) is Disk.DISK else Safety.MEMORY
+        return Safety.DISK if await self._are_on_disk() else Safety.MEMORY
+
+    async def _are_on_disk(self) -> bool:
+        """Whether every Redis that has a part of it keeps all that it acknowledges on its disk."""
+        try:
+            facts = [await engine.current_facts() for engine in self._own.engines]
+        except ServerError:
+            return False
+        return all(fact.durability.disk is Disk.DISK for fact in facts)
 
     async def _became_stored(self, upload_id: str, put: Put) -> bool:
         """Whether the part of a chunk gets into the store while its client waits."""

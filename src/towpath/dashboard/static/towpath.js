@@ -6,10 +6,11 @@ const frame = document.body.dataset;
 const dialog = document.getElementById("confirm");
 const told = document.getElementById("told");
 
-function tell(text, kind) {
+function tell(text, kind, state) {
   const note = document.createElement("div");
   note.className = `note ${kind || ""}`;
   note.setAttribute("role", kind === "bad" ? "alert" : "status");
+  if (state) note.dataset.state = state;
   note.textContent = text;
   told.append(note);
   setTimeout(() => note.remove(), kind === "bad" ? 12000 : 5000);
@@ -51,6 +52,35 @@ function curlWith(button, body) {
   return curl.replace(/-d '(?:\{"ids": \[\]\}|\{"delay": 0\})'/, () => `-d '${body.replaceAll("'", "'\\''")}'`);
 }
 
+// Many jobs: each request looks at some of them, and its answer says where the next one continues.
+async function eachStep(action, more) {
+  let jobs = 0;
+  let after = null;
+  do {
+    const body = { ...JSON.parse(action.body), ...more, ...(after ? { after } : {}) };
+    const answer = await request(action.method, action.path, JSON.stringify(body));
+    jobs += answer.jobs;
+    after = answer.after;
+  } while (after);
+  return jobs;
+}
+
+async function countFirst(action, question) {
+  const place = dialog.querySelector(".question");
+  const yes = dialog.querySelector(".yes");
+  yes.disabled = true;
+  place.textContent = "Counting the jobs…";
+  try {
+    const jobs = await eachStep(action, { count_only: true });
+    if (pending !== action) return;
+    place.textContent = `${jobs} ${jobs === 1 ? "job" : "jobs"}. ${question}`;
+    yes.disabled = false;
+    yes.focus();
+  } catch (error) {
+    if (pending === action) place.textContent = error.message;
+  }
+}
+
 function ask(button) {
   const data = button.dataset;
   const field = dialog.querySelector(".field");
@@ -59,7 +89,7 @@ function ask(button) {
   input.value = data.value || "";
   const body = bodyOf(data);
   if (body === undefined) return;
-  pending = { button, method: data.method, path: data.path, body, then: data.then, done: data.done };
+  pending = { button, method: data.method, path: data.path, body, then: data.then, done: data.done, leased: data.leased, many: data.many !== undefined, last: data.last };
   dialog.querySelector("h2").textContent = button.textContent.trim();
   dialog.querySelector(".question").textContent = data.confirm;
   dialog.querySelector("pre").textContent = curlWith(button, body);
@@ -67,8 +97,10 @@ function ask(button) {
   const yes = dialog.querySelector(".yes");
   yes.textContent = button.textContent.trim();
   yes.className = `yes ${button.classList.contains("danger") ? "danger" : "main"}`;
+  yes.disabled = false;
   dialog.showModal();
   (data.field ? input : yes).focus();
+  if (pending.many) countFirst(pending, data.confirm);
 }
 
 async function confirmed(event) {
@@ -78,17 +110,27 @@ async function confirmed(event) {
   dialog.close();
   pending = null;
   try {
+    if (action.many) return await changeMany(action);
     const answer = await request(action.method, action.path, action.body);
     if (answer && answer.secret) return showSecret(answer);
     let text = action.done || "Done.";
     if (answer && answer.retried !== undefined) text = `${answer.retried} retried, ${answer.left} dead jobs left.`;
     if (answer && answer.deleted !== undefined) text = `${answer.deleted} deleted, ${answer.left} dead jobs left.`;
-    tell(text);
+    if (answer && answer.state === "leased" && action.leased) text = action.leased;
+    tell(text, "", answer && answer.state);
     if (action.then) location.assign(action.then);
     else refresh();
   } catch (error) {
     tell(error.message, "bad");
   }
+}
+
+async function changeMany(action) {
+  const jobs = await eachStep(action, {});
+  if (action.last) await request("DELETE", action.last);
+  tell(action.done || `Done: ${jobs} ${jobs === 1 ? "job" : "jobs"}.`);
+  if (action.then) location.assign(action.then);
+  else refresh();
 }
 
 function showSecret(answer) {
@@ -220,8 +262,40 @@ if (frame.live) {
   follow();
   setInterval(refresh, 60000); // charts go on where nothing else happens
   const again = () => { if (document.querySelector("[data-soon]")) refresh(); };
-  setInterval(again, 2000); // what the server is still reading
+  setInterval(again, 2000); // what the server is still reading, or what moves without an event
 }
+
+// ── relative times ─────────────────────────────────────────────────────────────────────
+
+// Like `span` of web/pages.py.
+const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
+function span(seconds) {
+  if (seconds < 1) return `${Math.round(seconds * 1000)} ms`;
+  if (seconds < 10) return `${seconds.toFixed(1)} s`;
+  const at = UNITS.findIndex(([size]) => seconds >= size);
+  const [size, unit] = UNITS[at];
+  const next = UNITS[at + 1];
+  const rest = next ? Math.floor((seconds % size) / next[0]) : 0;
+  return `${Math.floor(seconds / size)} ${unit}${rest ? ` ${rest} ${next[1]}` : ""}`;
+}
+
+// The server's clock decides: this machine's may be wrong.
+let shownAt = "";
+let ahead = 0;
+function moveTimes() {
+  const live = document.getElementById("live");
+  if (!live || document.hidden) return;
+  if (live.dataset.now !== shownAt) {
+    shownAt = live.dataset.now;
+    ahead = Date.parse(shownAt) - Date.now();
+  }
+  for (const shown of live.querySelectorAll("time[datetime]")) {
+    const seconds = (Date.now() + ahead - Date.parse(shown.dateTime)) / 1000;
+    shown.textContent = seconds >= 0 ? `${span(seconds)} ago` : `in ${span(-seconds)}`;
+  }
+}
+moveTimes();
+setInterval(moveTimes, 1000);
 
 document.body.addEventListener("htmx:responseError", (event) => {
   const status = event.detail.xhr.status;

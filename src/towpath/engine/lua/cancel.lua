@@ -10,20 +10,23 @@
 --        load     string   the payload
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
+--        by_record int     1 = asked by the record of the job; nobody else may change such a job
 -- reply  cancelled
 --        CANCEL_REQUESTED <worker>
 --        JOB_NOT_FOUND
 --        JOB_DONE
 --        JOB_DEAD
+--        JOB_HAS_RECORD <record>
 -- moves  ready -> cancelled, delayed -> cancelled, waiting -> cancelled
 -- cost   O(log n)
 -- full   works
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(cancel, first)
 
-local function cancel(id)
+local function cancel(id, by_record)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if job.record and by_record ~= 1 then return { 'JOB_HAS_RECORD', job.record } end
   if job.state == 'done' then return { 'JOB_DONE' } end
   if job.state == 'dead' then return { 'JOB_DEAD' } end
   if job.state == 'leased' then

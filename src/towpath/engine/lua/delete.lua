@@ -8,18 +8,21 @@
 --        lanes    hash     lane -> its holder; a lane parked by this job goes on
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
+--        by_record int     1 = asked by the record of the job; nobody else may change such a job
 -- reply  gone
 --        JOB_NOT_FOUND
 --        JOB_OPEN <state>
+--        JOB_HAS_RECORD <record>
 -- moves  done -> gone, cancelled -> gone, dead -> gone
 -- cost   O(log n)
 -- full   works
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(delete, first)
 
-local function delete(id)
+local function delete(id, by_record)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if job.record and by_record ~= 1 then return { 'JOB_HAS_RECORD', job.record } end
   if not (ZSET[job.state] == DONE or job.state == 'dead') then
     return { 'JOB_OPEN', job.state }
   end

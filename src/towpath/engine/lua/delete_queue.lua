@@ -6,31 +6,54 @@
 --        waiting  zset     the same
 --        dead     zset     the same
 --        done     zset     the same
---        seen     zset     ids that are remembered: the same
+--        seen     zset     ids that are remembered: the same, unless forced
 --        lanes    hash     the same
 --        recurring hash    the same
 --        schedules hash    the same
 --        loads    hash     the same
---        meta     hash     deleted, unless the queue is paused
+--        meta     hash     deleted, unless the queue is paused and this is not forced
 --        events   stream   deleted
 --        wake     list     deleted
---        asked    zset     deleted
+--        asked    zset     deleted; when selectors were last asked for
 --        groups   hash     deleted, and with it each group
 --        group    zset     deleted
 --        history  hash     deleted
--- args   none
+-- args   clock    ms       '' = the server's
+--        forced   int      1 = neither remembered ids nor a pause keep the queue
+--        unused_for ms     a queue that was used within this time stays; 0 = it goes all the same
+--        version  text     a queue whose options have another version stays; '' = any will do
 -- reply  deleted
 --        used
 -- moves  none
 -- cost   O(events)
 -- full   works
--- uses   more_keys
+-- uses   keys clock more_keys
 
+local forced, unused_for, version = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
 local held = redis.call(
-  'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, SEEN, LANES, RECURRING, SCHEDULES, LOADS)
-local paused = tonumber(redis.call('HGET', META, 'paused') or 0)
-if held > 0 or paused > 0 then return 'used' end
-local left = { META, EVENTS, WAKE, ASKED, GROUPS, HISTORY }
+  'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, LANES, RECURRING, SCHEDULES, LOADS)
+if held > 0 then return 'used' end
+
+local meta = redis.call('HMGET', META, 'paused', 'version', 'tick', 'token', 'asked_at')
+local paused = tonumber(meta[1] or 0) > 0
+if not forced and (paused or redis.call('EXISTS', SEEN) > 0) then return 'used' end
+if version ~= '' and meta[2] ~= version then return 'used' end
+
+-- The tick is the time of the last submit, the token that of the last claim in microseconds. Both
+-- may be ahead of the clock: then the queue stays longer.
+local asked_for = redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2]
+local used_at = math.max(
+  tonumber(meta[3] or 0), tonumber(meta[4] or 0) / 1000, tonumber(meta[5] or 0),
+  tonumber(asked_for or 0))
+if unused_for > 0 and used_at == 0 and meta[2] then
+  -- A queue that was only declared has no time of a use: its time begins when this is first seen.
+  local since = redis.call('HGET', META, 'unused_since')
+  if not since then redis.pcall('HSET', META, 'unused_since', now) end
+  used_at = tonumber(since or now)
+end
+if unused_for > 0 and used_at > now - unused_for then return 'used' end
+
+local left = { META, SEEN, EVENTS, WAKE, ASKED, GROUPS, HISTORY }
 for _, group in ipairs(redis.call('HKEYS', GROUPS)) do left[#left + 1] = GROUP .. group end
 redis.call('UNLINK', unpack(left))
 return 'deleted'

@@ -20,5 +20,5 @@ local function drop(lane)
   if not holder or holder.state ~= 'dead' then return { 'LANE_NOT_PARKED' } end
   note('drop', holder.id)
   advance_lane(parked)
-  return { 'dropped', holder.id }
+  return { 'dropped', holder.record or holder.id }
 end

@@ -10,6 +10,8 @@
 --        token    text     the fencing token the caller was given
 --        delay    ms       until the next attempt; -1 = no other attempt
 --        reason   text
+--        traceback text    frames and message of the error; '' = none
+--        keep_turn int     1 = back at the place it had when it is tried again; left out = behind others
 -- reply  delayed
 --        dead
 --        cancelled
@@ -24,7 +26,7 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(fail, first)
 
-local function fail(id, token, delay, reason)
+local function fail(id, token, delay, reason, traceback, keep_turn)
   local job, refusal = held(id, token)
   if not job then return refusal end
   count('failed')
@@ -33,12 +35,13 @@ local function fail(id, token, delay, reason)
     cancel_now(job)
     return 'cancelled'
   end
-  note_failure(job, reason)
+  note_failure(job, reason, traceback)
   if delay < 0 or used_up(job) then
     bury(job, reason)
   else
     set(job, 'reason', reason)
-    enter_delayed(job, now + delay)
+    enter_again(job, now + delay)
+    job.keep_turn = keep_turn
     if options.lanes == 'skip' then leave_lane(job) end
   end
   return job.state

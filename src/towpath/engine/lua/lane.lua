@@ -16,11 +16,12 @@
 local lane, id = ARGV[2], ARGV[3]
 local holder = redis.call('HGET', LANES, lane)
 local text = holder and redis.call('GET', JOB .. holder)
-local state = text and decode(holder, text).state or ''
+local job = text and decode(holder, text)
+local state = job and job.state or ''
 
 -- A lease that has ended holds nothing, whether or not somebody has swept by now.
 if state == 'leased' and tonumber(redis.call('ZSCORE', LEASES, holder) or 0) <= now then
   state = 'ready'
 end
 local rank = redis.call('ZRANK', LANE .. lane, id)
-return { holder or '', state, redis.call('ZCARD', LANE .. lane), rank or -1 }
+return { job and job.record or holder or '', state, redis.call('ZCARD', LANE .. lane), rank or -1 }

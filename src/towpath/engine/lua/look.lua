@@ -43,10 +43,11 @@ if job.state == 'ready' then fact('rank', redis.call('ZRANK', ready_set, id)) en
 if job.state == 'leased' then fact('expires', redis.call('ZSCORE', LEASES, id)) end
 if job.lane then
   local holder = redis.call('HGET', LANES, job.lane)
-  local record = holder and redis.call('GET', JOB .. holder)
+  local stored = holder and redis.call('GET', JOB .. holder)
+  local head = stored and decode(holder, stored)
   fact('lane_rank', redis.call('ZRANK', LANE .. job.lane, id))
-  fact('holder', holder)
-  fact('holder_state', record and decode(holder, record).state)
+  fact('holder', head and head.record or holder)
+  fact('holder_state', head and head.state)
   fact('holder_expires', holder and redis.call('ZSCORE', LEASES, holder))
 end
 return { text, redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or '', facts }

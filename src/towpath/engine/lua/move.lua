@@ -14,6 +14,7 @@
 --        waiting
 --        JOB_NOT_FOUND
 --        JOB_NOT_WAITING <state>
+--        JOB_HAS_RECORD <record>
 -- moves  ready -> delayed, delayed -> ready, delayed -> waiting
 -- cost   O(log n)
 -- full   works
@@ -23,12 +24,14 @@
 local function move(id, due, delay)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if job.record then return { 'JOB_HAS_RECORD', job.record } end
   if not WAITS[job.state] then return { 'JOB_NOT_WAITING', job.state } end
   due = math.max(now, due < 0 and now + delay or due)
   if job.state == 'ready' and due == now then return 'ready' end  -- it is: at the place it has
   count('moved')
   note('move', id)
   set(job, 'due', due)
+  job.asked_due, job.keep_turn = nil, nil  -- this is what is asked for now
   if job.state == 'waiting' then
     change(job)  -- it goes by its time when it comes forward
   elseif due > now then

@@ -14,8 +14,15 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(promote)
 
+-- The due time that was asked for, also of one that waited for another try; of one that had none,
+-- the time of its try.
+local function due_of(job)
+  return job.asked_due and job.asked_due > 0 and job.asked_due or job.due
+end
+
 local function by_due_then_tick(a, b)
-  if a.due ~= b.due then return a.due < b.due end
+  local first, second = due_of(a), due_of(b)
+  if first ~= second then return first < second end
   return a.tick < b.tick
 end
 
@@ -32,13 +39,20 @@ local function due_jobs(limit)
   return due, #ids
 end
 
+-- Behind those that are ready now, or at the place it had, if it keeps its turn.
+local function enter_when_due(job)
+  if not job.keep_turn then return enter_behind(job) end
+  job.keep_turn = nil
+  enter_ready(job)
+end
+
 local function promote(limit)
   local due, found = due_jobs(limit)
   table.sort(due, by_due_then_tick)
   for _, job in ipairs(due) do
     count('promoted')
     note('promote', job.id)
-    if take_lane(job) then enter_behind(job) end
+    if take_lane(job) then enter_when_due(job) end
   end
   return found
 end

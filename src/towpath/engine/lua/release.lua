@@ -1,4 +1,4 @@
--- release: give a job back; the attempt does not count.
+-- release: give a job back; the attempt does not count, unless the job was cancelled meanwhile.
 --
 -- keys   leases   zset     leased ids by expiry, ms
 --        queue    zset     ready ids: back at the place it had
@@ -27,12 +27,13 @@ local function release(id, token, delay)
   if not job then return refusal end
   count('released')
   note('release', id)
-  job.attempts = job.attempts - 1
   if job.cancel then
     cancel_now(job)
     return 'cancelled'
-  elseif delay > 0 then
-    enter_delayed(job, now + delay)
+  end
+  job.attempts = job.attempts - 1
+  if delay > 0 then
+    enter_again(job, now + delay)
   else
     enter_ready(job)
   end

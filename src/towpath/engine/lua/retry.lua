@@ -11,6 +11,7 @@
 --        waiting
 --        JOB_NOT_FOUND
 --        JOB_NOT_DEAD <state>
+--        JOB_HAS_RECORD <record>
 -- moves  dead -> ready, dead -> waiting
 -- cost   O(log n)
 -- full   works
@@ -20,7 +21,9 @@
 local function retry(id)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if job.record then return { 'JOB_HAS_RECORD', job.record } end
   if job.state ~= 'dead' then return { 'JOB_NOT_DEAD', job.state } end
+  job.asked_due = job.asked_due or job.due
   job.attempts, job.ended, job.due, job.cancel = 0, nil, nil, nil
   count('retried')
   note('retry', id)

@@ -16,6 +16,7 @@
 -- reply  new <state>
 --        replaced <state>
 --        JOB_NOT_WAITING <state>
+--        JOB_HAS_RECORD <record>
 --        QUEUE_FULL <length>
 --        PAYLOAD_TOO_LARGE <size> <limit>
 -- moves  new -> ready, new -> delayed, new -> waiting
@@ -55,6 +56,7 @@ local function set_job(id, payload, more)
   local replaces = WAITS[old.state]
   room = room or room_left()
   if #payload > options.max_payload then return { 'PAYLOAD_TOO_LARGE', #payload, options.max_payload } end
+  if old.record then return { 'JOB_HAS_RECORD', old.record } end
   if old.state == 'leased' then return { 'JOB_NOT_WAITING', old.state } end
   if not replaces and room <= 0 then return { 'QUEUE_FULL', options.max_length } end
   if old.stored or old.changed then take_away(old) end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool
 
 from towpath.clock import Duration, steady
-from towpath.ledger.database.store import meaning, wrong_url
+from towpath.ledger.database.store import meaning, was_not_sent, wrong_url
 from towpath.ledger.database.writing import Decide, Overtaken
 from towpath.ledger.errors import LedgerUnreachable
 
@@ -33,6 +33,8 @@ _SETTINGS = {
     # A process that stands still in a transaction would keep its rows from all others.
     "idle_in_transaction_session_timeout": "10000",
 }
+_PATIENCE = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
+"""A migration loads modules between its statements, which takes seconds on a busy machine."""
 _FRESH = 0.1
 """Seconds in which a connection that was used is not looked at again."""
 _RETURNED = "towpath.returned"
@@ -66,25 +68,22 @@ class PostgresStore:
         await self._engine.dispose()
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """What *query* answers."""
-        async with self._engine.connect() as connection:
-            return await connection.run_sync(query)
+        """Return the answer of *query*."""
+
+        async def run() -> T:
+            async with self._engine.connect() as connection:
+                return await connection.run_sync(query)
+
+        # A read can always be repeated, also where its connection was lost.
+        return await _repeat(run, lambda e: _is_undone(e) or e.connection_invalidated)
 
     async def write(self, decide: Decide[T]) -> T:
-        """What the write answers, once it is committed. The server joins commits by itself.
+        """Return the answer of the write once it is committed. The server joins commits by itself.
 
-        Where two wait for each other, the server undoes one of them: that one is done again. So is
-        one that was overtaken, because it did not lock what it read.
+        A transaction that the server undid is repeated. So is one that was overtaken, because it
+        did not lock what it read.
         """
-        for _ in range(_TRIES - 1):
-            try:
-                return await self._write(decide)
-            except Overtaken:
-                continue
-            except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) not in _UNDONE:
-                    raise
-        return await self._write(decide)
+        return await _repeat(lambda: self._write(decide), _is_undone)
 
     async def _write(self, decide: Decide[T]) -> T:
         async with self._engine.begin() as connection:
@@ -95,7 +94,28 @@ class PostgresStore:
         engine = _engine(self._url, {"timeout": self._limit}, poolclass=NullPool)
         async with engine.begin() as connection:
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({_ALONE})"))
+            await connection.execute(text(_PATIENCE))
             return await connection.run_sync(change)
+
+
+async def _repeat(
+    transaction: Callable[[], Awaitable[T]], may_repeat: Callable[[DBAPIError], bool]
+) -> T:
+    """Run *transaction*, again for errors after which it *may_repeat*, up to three times in all."""
+    for _ in range(_TRIES - 1):
+        try:
+            return await transaction()
+        except Overtaken:
+            continue
+        except DBAPIError as error:
+            if not may_repeat(error):
+                raise
+    return await transaction()
+
+
+def _is_undone(error: DBAPIError) -> bool:
+    """Whether nothing of the transaction is stored: also not where its commit failed."""
+    return getattr(error.orig, "sqlstate", None) in _UNDONE or was_not_sent(error)
 
 
 def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
@@ -115,6 +135,8 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
         except (asyncpg.PostgresError, OSError) as error:
             raise meaning(error) from error
         except asyncpg.InternalClientError as error:
+            if was_not_sent(error):
+                raise  # SQLAlchemy wraps it, as it does for every other statement
             # None of several hosts is what the URL asks for, as in the middle of a fail-over.
             raise LedgerUnreachable(str(error)) from error
         except (ValueError, asyncpg.InterfaceError):

@@ -30,7 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.database.tables import Tables
 
-SCHEMA = "0007"
+SCHEMA = "0010"
 """The newest step: its number, growing, with leading zeros."""
 
 LEDGER = Tables(
@@ -105,9 +105,11 @@ jobs = Table(
     Column("max_attempts", Integer, doc="Maximum attempts; null = as its handler or queue says."),
     Column("fence", BigInteger, nullable=False, doc="The token of the latest attempt."),
     Column("last_error", Text, doc="Why the last attempt failed, or why it ended without one."),
+    Column("failures", Text, doc="The last failed attempts, as JSON, newest last."),
     Column("result", LargeBinary, doc="What the handler returned."),
     Column("created_at", BigInteger, nullable=False, doc="When the record was made."),
-    Column("due_at", BigInteger, doc="The earliest time at which it may run."),
+    Column("due_at", BigInteger, doc="The due time that was asked for; null = none."),
+    Column("next_try_at", BigInteger, doc="When it may be tried again; null = no try waits."),
     Column("started_at", BigInteger, doc="When the latest attempt began."),
     Column("finished_at", BigInteger, doc="When the job ended."),
     Column("relay_at", BigInteger, doc="When the relay looks for it in Redis; null = never."),
@@ -177,6 +179,13 @@ couriers = Table(
     Column("holder", String(64), nullable=False, doc="The courier that sends to it."),
     Column("expires_at", BigInteger, nullable=False, doc="When another may take over; 0 = now."),
     info={"about": "Which courier sends to which sink: one at a time."},
+)
+
+identity = Table(
+    "towpath_identity",
+    metadata,
+    Column("id", String(32), primary_key=True, doc="A random id; the only row has it."),
+    info={"about": "The id of this database. Workers report it, and servers compare it."},
 )
 
 

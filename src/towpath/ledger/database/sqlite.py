@@ -62,7 +62,7 @@ class SqliteStore:
             self._threads = [ThreadPoolExecutor(_READERS, "towpath-ledger-reads"), writer]
             loop, engine = asyncio.get_running_loop(), self._writes
             # All of a transaction is one trip to the thread.
-            self._join = Joined(lambda some: loop.run_in_executor(writer, commit, engine, some))
+            self._join = Joined(lambda some: _in_thread(loop, writer, commit, engine, some))
 
     async def close(self) -> None:
         if self._join is None:
@@ -82,7 +82,7 @@ class SqliteStore:
             with self._reads.connect() as connection:
                 return query(connection)
 
-        return await asyncio.get_running_loop().run_in_executor(self._threads[0], run)
+        return await _in_thread(asyncio.get_running_loop(), self._threads[0], run)
 
     def write(self, decide: Decide[T]) -> Awaitable[T]:
         """What the write answers, once it is on disk; it shares its transaction with others."""
@@ -109,6 +109,17 @@ class SqliteStore:
                 return done
 
         return await asyncio.to_thread(run)
+
+
+def _in_thread(
+    loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, work: Callable[..., T], *args: Any
+) -> Awaitable[T]:
+    """What *work* returns in one of *threads*. Raises LedgerClosed once these have ended."""
+    try:
+        return loop.run_in_executor(threads, work, *args)
+    except RuntimeError as error:
+        # When the interpreter ends, it ends these threads before it calls what closes the ledger.
+        raise LedgerClosed from error
 
 
 def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: Any) -> Engine:

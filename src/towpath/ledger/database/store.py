@@ -51,9 +51,23 @@ def meaning(error: Exception) -> LedgerError:
     the database. All else is trouble of the database or of the way to it, which somebody ends; what
     has finished meanwhile is told then.
     """
+    if was_not_sent(error):
+        return LedgerUnreachable("the server ended the connection")
     cause = error.orig if isinstance(error, DBAPIError) else error
     text = str(cause) or type(cause).__name__
     return _kind(error, cause)(text.partition("\n")[0][:500])
+
+
+def was_not_sent(error: Exception) -> bool:
+    """Whether asyncpg did not send a statement because the server had ended the connection.
+
+    A process that stood still reads the answer to a statement together with the message by which
+    the server ended the connection. asyncpg then gives the answer, and fails at the next statement
+    by its own state, before it sends anything. So the transaction is undone, whatever the statement
+    was.
+    """
+    cause = error.orig if isinstance(error, DBAPIError) else error
+    return str(cause).startswith(_NOT_SENT)
 
 
 def _kind(error: Exception, cause: BaseException | None) -> type[LedgerError]:
@@ -69,6 +83,7 @@ def _kind(error: Exception, cause: BaseException | None) -> type[LedgerError]:
     return LedgerUnreachable if gone or isinstance(cause, NoConnectionFree) else LedgerRefused
 
 
+_NOT_SENT = "cannot switch to state"
 _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _SQLITE: dict[int, type[LedgerError]] = {
     sqlite3.SQLITE_BUSY: LedgerBusy,

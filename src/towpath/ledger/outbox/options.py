@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, NoReturn, cast
+from typing import Annotated, cast
 
 from msgspec import Meta
 
 from towpath.errors import InvalidOption
 from towpath.ids import stream_name
 from towpath.options import Allowed, Mark, Options, Secret, Signing, listed
-from towpath.renamed import refuse
 
 REDIS, KAFKA, WEBHOOK = SINKS = ("redis", "kafka", "webhook")
 """Who can get events: the same names as those of the ledger's sinks."""
@@ -77,9 +76,3 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
 
 
 DEFAULTS = OutboxOptions()
-
-
-if not TYPE_CHECKING:
-
-    def __getattr__(name: str) -> NoReturn:
-        raise refuse(__name__, name, {"EventsOptions": "OutboxOptions"})

@@ -31,7 +31,6 @@ from towpath.ids import sink_name
 from towpath.ledger.database.bulk import each_name
 from towpath.ledger.database.schema import outbox
 from towpath.ledger.outbox.event import NewEvent, OutboxEvent
-from towpath.renamed import methods
 
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
@@ -77,9 +76,6 @@ class Outbox:
         self._ledger, self._wall = ledger, wall
         self.sinks = _names(sinks)
         self._couriers: set[Callable[[], None]] = set()
-
-    if not TYPE_CHECKING:
-        __getattr__ = methods("Outbox", {"discard": "delete", "ready": "putting"})
 
     # ── going out ────────────────────────────────────────────────────────────────────────
 

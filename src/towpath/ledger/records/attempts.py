@@ -27,9 +27,19 @@ from sqlalchemy import (
 )
 from sqlalchemy.engine import Connection
 
-from towpath.clock import ZERO, Duration, duration_ms, milliseconds
-from towpath.engine.check import shortened
-from towpath.engine.model import Bury, Complete, Fail, JobRef, Lease, Release, Settlement
+from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds
+from towpath.engine.check import shortened, traceback_end
+from towpath.engine.model import (
+    FAILURE_BYTES,
+    Bury,
+    Complete,
+    Fail,
+    Failure,
+    JobRef,
+    Lease,
+    Release,
+    Settlement,
+)
 from towpath.errors import InvalidOption
 from towpath.ledger.database.bulk import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
@@ -46,6 +56,7 @@ from towpath.ledger.records.record import (
     nobody,
     nothing,
     spoilt,
+    with_failure,
 )
 from towpath.ledger.records.subjects import Key, by_queue, histories, left_out, outdated, supersede
 
@@ -81,6 +92,8 @@ class Beginning(NamedTuple):
     reason: str | None = None
     result: bytes | None = None
     due_in: Duration = ZERO
+    due_ms: int = 0
+    """The due time that was asked for; 0 = none."""
 
 
 class Ending(NamedTuple):
@@ -109,14 +122,14 @@ def begin(
     if over:
         again = partial(begin, leases=leases, tell=tell, holding=holding, timely=timely)
         return lambda writer: (supersede(writer, over, now, tell), again(writer)(writer))[1]
-    renamed = _renamed(connection, {(lease.queue, lease.id) for lease in leases} - rows.keys())
+    renamed = _renamed(connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys())
     changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
     answers: list[Beginning] = []
     for lease in leases:
-        if (lease.queue, lease.id) in renamed:
+        if (lease.queue, lease.job.id) in renamed:
             answers.append(Beginning(Standing.ENDED))
             continue
-        row = rows.get((lease.queue, lease.id))
+        row = rows.get((lease.queue, lease.job.id))
         answer, change = _begun(row, lease.token, timely=timely)
         answers.append(answer)
         if row is not None and change:
@@ -126,7 +139,7 @@ def begin(
             changed = {**row, **change}
             changes.append((row, changed))
             # The next one may be another lease of the same job.
-            rows[lease.queue, lease.id] = changed
+            rows[lease.queue, lease.job.id] = changed
     write = rewrite(connection, changes, tell)
 
     def begin_all(connection: Connection) -> list[Beginning]:
@@ -179,7 +192,12 @@ def _begun(row: Row | None, token: int, *, timely: bool) -> tuple[Beginning, dic
     again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
     attempt = row["attempts"] + (0 if again else 1)
     begun = Beginning(
-        Standing.BEGUN, RecordState.RUNNING, row["payload"], attempt, row["max_attempts"]
+        Standing.BEGUN,
+        RecordState.RUNNING,
+        row["payload"],
+        attempt,
+        row["max_attempts"],
+        due_ms=_due_ms(row),
     )
     change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
     return begun, change | {"started_at": row["now"]}
@@ -191,7 +209,7 @@ def _early(row: Row, *, timely: bool) -> tuple[Beginning, dict[str, Any]] | None
     if row["ahead"] is not None and not row["attempts"]:
         behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
         return Beginning(Standing.EARLY, state), behind
-    if timely and state in RESTING and (wait := (row["due_at"] or 0) - row["now"]) > 0:
+    if timely and state in RESTING and (wait := _may_run_at(row) - row["now"]) > 0:
         return Beginning(Standing.NOT_DUE, state, due_in=milliseconds(wait)), {}
     return None
 
@@ -220,7 +238,7 @@ def end(
     changes: list[tuple[Row, Row]] = []
     answers: list[RecordState | None] = []
     for ending in endings:
-        row = rows.get((ending.lease.queue, ending.lease.id))
+        row = rows.get((ending.lease.queue, ending.lease.job.id))
         if row is None or row["fence"] != ending.lease.token:
             answers.append(None)
             continue
@@ -230,7 +248,7 @@ def end(
         change = _ended(row, ending)
         answers.append(change["state"])
         changes.append((row, {**row, **change}))
-        rows[ending.lease.queue, ending.lease.id] = changes[-1][1]
+        rows[ending.lease.queue, ending.lease.job.id] = changes[-1][1]
     write = rewrite(connection, changes, tell)
 
     def end_all(connection: Connection) -> list[RecordState | None]:
@@ -247,13 +265,13 @@ def _ended(row: Row, ending: Ending) -> dict[str, Any]:
             return _end(row, RecordState.COMPLETED) | {"result": result or None}
         case _ if cancelled:
             return _end(row, RecordState.CANCELLED)
-        case Bury(reason=reason):
-            return _end(row, RecordState.DEAD) | {"last_error": _words(reason)}
-        case Fail(reason=reason, delay=delay):
-            rest = {"last_error": _words(reason), "due_at": _due(row, delay)}
+        case Bury() as bury:
+            return _end(row, RecordState.DEAD) | _error(row, ending.lease, bury)
+        case Fail(delay=delay) as fail:
+            rest = _error(row, ending.lease, fail) | {"next_try_at": _after(row, delay)}
             return {"state": RecordState.FAILED} | rest
         case Release(delay=delay):
-            rest = {"attempts": max(row["attempts"] - 1, 0), "due_at": _due(row, delay)}
+            rest = {"attempts": max(row["attempts"] - 1, 0), "next_try_at": _after(row, delay)}
             return {"state": RecordState.PENDING} | rest
         case _:
             raise TypeError(f"not an end: {ending.settlement}")
@@ -263,13 +281,35 @@ def _end(row: Row, state: RecordState) -> dict[str, Any]:
     return {"state": state, "relay_at": None, "finished_at": row["now"]}
 
 
-def _due(row: Row, delay: Duration | None) -> int | None:
+def _error(row: Row, lease: Lease, settlement: Fail | Bury) -> dict[str, Any]:
+    """The columns that tell why an attempt failed."""
+    reason, traceback = _words(settlement.reason), _storable(traceback_end(settlement.traceback))
+    first = reason.encode()[:FAILURE_BYTES].decode(errors="ignore")
+    failure = Failure(instant(row["now"]), lease.worker, first, traceback)
+    return {"last_error": reason, "failures": with_failure(row["failures"], failure)}
+
+
+def _due_ms(row: Row) -> int:
+    """As Redis has it: a time that was past when the record was made meant at once."""
+    due: int | None = row["due_at"]
+    return due if due is not None and due > row["created_at"] else 0
+
+
+def _may_run_at(row: Row) -> int:
+    return row["next_try_at"] or row["due_at"] or 0
+
+
+def _after(row: Row, delay: Duration | None) -> int | None:
     return row["now"] + duration_ms("delay", delay) if delay else None
 
 
 def _words(reason: str) -> str:
-    # PostgreSQL keeps no text with a NUL in it.
-    return shortened(reason).replace("\0", "\N{REPLACEMENT CHARACTER}")
+    return _storable(shortened(reason))
+
+
+def _storable(text: str) -> str:
+    """*text* without NUL, which PostgreSQL can't store."""
+    return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
 # ── rows ─────────────────────────────────────────────────────────────────────────────────
@@ -332,8 +372,8 @@ def _locked(
 
 
 _CHANGED = (
-    "job", "state", "fence", "attempts", "last_error", "result", "due_at", "started_at",
-    "finished_at", "relay_at",
+    "job", "state", "fence", "attempts", "last_error", "failures", "result", "next_try_at",
+    "started_at", "finished_at", "relay_at",
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Changes of one record by its users: cancel, retry, move, set.
+"""Changes of one record by its users: cancel, retry, move, set, delete.
 
 One that is retried, moved or replaced gets another name in Redis. What Redis still has under the
 old one is nobody's: a worker that claims it finds no row of that name, and lets it end. So the row
@@ -10,16 +10,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import ColumnElement, Select, bindparam, func, select, update
+from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, update
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.engine.change import BY_DELAY
 from towpath.ledger.database.bulk import has_arrays
 from towpath.ledger.database.schema import jobs, now_ms
 from towpath.ledger.database.writing import Overtaken, Write
-from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound, RecordNotWaiting
+from towpath.ledger.errors import (
+    RecordEnded,
+    RecordNotDead,
+    RecordNotFound,
+    RecordNotWaiting,
+    RecordOpen,
+)
 from towpath.ledger.records.making import NOT_YET, NUDGED_WITHIN, new_row, submit
 from towpath.ledger.records.record import (
+    OPEN,
     RESTING,
     NewRecord,
     Record,
@@ -61,7 +68,9 @@ def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]
         "state": RecordState.PENDING,
         "attempts": 0,
         "cancel_requested": False,
-        "due_at": None,
+        # It runs now, also one that was cancelled before it was due.
+        "due_at": row["due_at"] if (row["due_at"] or 0) <= row["now"] else None,
+        "next_try_at": None,
         "finished_at": None,
         "relay_at": row["now"],
     }
@@ -79,7 +88,23 @@ def move(
         raise RecordNotWaiting(queue, id, row["state"])
     now = row["now"]
     due_at = max(now, now + delay if due == BY_DELAY else due)
-    return _renamed(row, {"due_at": due_at, "relay_at": now + NUDGED_WITHIN if nudged else now})
+    soon = now + NUDGED_WITHIN if nudged else now
+    return _renamed(row, {"due_at": due_at, "next_try_at": None, "relay_at": soon})
+
+
+def delete_record(connection: Connection, queue: str, id: str) -> Write[Row]:
+    """Delete a record that has ended; as it was. Raises RecordNotFound, RecordOpen."""
+    row = row_of(connection, queue, id, _one_held)
+    if row["state"] in OPEN:
+        raise RecordOpen(queue, id, row["state"])
+    gone = delete(jobs).where(*_still(row))
+
+    def write(connection: Connection) -> Row:
+        if not connection.execute(gone).rowcount:
+            raise Overtaken
+        return row
+
+    return write
 
 
 def set_record(

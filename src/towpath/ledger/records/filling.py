@@ -198,15 +198,17 @@ class Filling:
         for at in records:
             if at.record.cancel_requested:
                 with suppress(JobError):  # it has ended, or is gone
-                    await self._connect().cancel(JobRef(self.queue, at.record.job))
+                    ref = JobRef(self.queue, at.record.job)
+                    await self._connect().cancel(ref, by_record=True)
 
     async def _submit(self, records: list[At]) -> list[tuple[At, _Answer]]:
         """What Redis answers for each record."""
+        timely = self._connect().goes_by_server_clock
         made: list[tuple[At, NewJob]] = []
         answers: list[tuple[At, _Answer]] = []
         for at in records:
             try:
-                made.append((at, as_job(at.record, now=at.now)))
+                made.append((at, as_job(at.record, now=at.now, timely=timely)))
             except (ValueError, TowpathError, msgspec.MsgspecError) as error:
                 answers.append((at, spoilt(error)))
         # A record that had ended is no part of what a look goes by. Sent again it must not begin
@@ -260,7 +262,7 @@ class Filling:
         if state is State.DEAD and (job.reason or "").startswith(RECORD_MISSING):
             # It never ran: there was no row at the time. Now there is one again.
             with suppress(JobError):
-                await self._connect().delete(ref)
+                await self._connect().delete(ref, by_record=True)
             return _renamed(record)
         if state is State.DEAD:
             return _dead(job.reason or "dead in Redis")

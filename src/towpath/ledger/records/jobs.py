@@ -7,6 +7,7 @@ itself; if Redis forgets everything, its queue is filled again from the rows.
 from __future__ import annotations
 
 import asyncio
+import builtins
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
@@ -24,9 +25,16 @@ from towpath.ledger.database.batching import Joined
 from towpath.ledger.database.schema import jobs, moment
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import Beginning, Ending, Standing, begin, end
-from towpath.ledger.records.changes import cancel, move, retry, row_of, set_record
+from towpath.ledger.records.changes import (
+    cancel,
+    delete_record,
+    move,
+    retry,
+    row_of,
+    set_record,
+)
 from towpath.ledger.records.making import submit
-from towpath.ledger.records.open_records import counted, newest, page
+from towpath.ledger.records.open_records import counted, newest, oldest, page, rows_of_ids
 from towpath.ledger.records.record import (
     OPEN,
     RESTING,
@@ -43,7 +51,6 @@ from towpath.ledger.records.record import (
     new_record,
     nothing,
 )
-from towpath.renamed import methods
 from towpath.supervise import detached
 
 if TYPE_CHECKING:
@@ -54,6 +61,7 @@ NUDGE = seconds(0.25)
 """How long whoever makes a record waits for Redis to have it too."""
 _MADE = "towpath.made"
 """On a connection: records that were made as parts of changes since somebody last asked."""
+_QUEUES_AT_ONCE = 500
 KEEP = days(30)
 """How long a record that has ended stays."""
 
@@ -114,9 +122,6 @@ class Jobs:
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
         """Those who know the handlers of a queue: they refuse what names none and needs to."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = methods("Jobs", {"prune": "trim", "ready": "submitting"})
 
     async def close(self) -> None:
         """Internal: wait a moment for records that are on their way to Redis."""
@@ -233,6 +238,18 @@ class Jobs:
         )
         return await self._queued_anew(*map(as_record, rows))
 
+    async def delete(self, queue: str, id: str) -> Record:
+        """Delete a record that has ended, and its job in Redis. Returns the record as it was.
+
+        Raises RecordNotFound, RecordOpen.
+        """
+        ref = queue_name(queue), job_id(id)
+        row = await self._ledger.decide(lambda connection: delete_record(connection, *ref))
+        record = as_record(row)
+        if self.fastpath is not None:
+            await _a_moment(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
+        return record
+
     async def set(
         self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> PlacedRecord:
@@ -269,6 +286,27 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
         return await self._ledger.read(lambda connection: as_record(row_of(connection, *ref)))
 
+    async def find(self, queue: str, ids: Collection[str]) -> dict[str, Record]:
+        """Those of these records that exist, by id, without their payloads and results."""
+        found = await self._ledger.read(
+            lambda connection: rows_of_ids(connection, queue_name(queue), ids)
+        )
+        return {row["id"]: as_record(row) for row in found}
+
+    async def find_everywhere(self, id: str, queues: Collection[str]) -> builtins.list[Record]:
+        """The records of that id in these queues."""
+        wanted = select(jobs).where(jobs.c.id == job_id(id))
+        found: builtins.list[Record] = []
+        names = sorted(map(queue_name, queues))
+        for start in range(0, len(names), _QUEUES_AT_ONCE):
+            query = wanted.where(jobs.c.queue.in_(names[start : start + _QUEUES_AT_ONCE]))
+            found += await self._ledger.read(
+                lambda connection, query=query: [
+                    as_record(row) for row in connection.execute(query).mappings()
+                ]
+            )
+        return found
+
     async def list(
         self,
         queue: str,
@@ -288,6 +326,18 @@ class Jobs:
             lambda connection: connection.execute(query).mappings().all()
         )
         return page([as_record(row) for row in found], size)
+
+    async def find_oldest(
+        self, queue: str, states: Sequence[str], *, after: int = 0, size: int = 500
+    ) -> builtins.list[Record]:
+        """The oldest records of *queue* in *states* whose `seq` is greater than *after*, without
+        their payloads and results. Fewer than *size* are the last ones.
+        """
+        query = oldest(queue, states, after, size)
+        found = await self._ledger.read(
+            lambda connection: connection.execute(query).mappings().all()
+        )
+        return [as_record(row) for row in found]
 
     async def counts(self, queue: str) -> dict[RecordState, int]:
         """How many records are in each state. Reads an index entry per record of the queue: tens of

@@ -6,7 +6,7 @@ Nothing that a relay does reads what has ended, however much of it there is.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.check import whole
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, queue_name
-from towpath.ledger.database.bulk import arrays_of, each_name, given, has_arrays, rows_of
+from towpath.ledger.database.bulk import arrays_of, each_name, given, has_arrays, named, rows_of
 from towpath.ledger.database.schema import jobs, moment, now_ms
 from towpath.ledger.database.writing import Write
 from towpath.ledger.records.attempts import rewrite
@@ -125,6 +125,15 @@ def rows_of_places(connection: Connection, seqs: Sequence[int]) -> list[At]:
     """Those of these records that are there and open."""
     these = jobs.c.seq.in_(seqs), jobs.c.state.in_(OPEN)
     return read_all(connection, select(*_bare, now_ms().label("now")).where(*these))
+
+
+_of_ids = select(*_bare).where(named(jobs.c.id))
+
+
+def rows_of_ids(connection: Connection, queue: str, ids: Collection[str]) -> Sequence[Row]:
+    """The rows of records, whatever their state, without payloads and results."""
+    names = sorted(ids)
+    return rows_of(connection.execute(_of_ids, {"in_queue": queue, "names": names}))
 
 
 def highest_fence(connection: Connection, queue: str) -> int:
@@ -280,6 +289,20 @@ def newest(
     )
     all_of_them = union_all(*(select(part.subquery()) for part in by_state)).subquery()
     return _sorted(select(all_of_them), all_of_them, most)
+
+
+def oldest(queue: str, states: Sequence[str], after: int, size: int) -> Select[Any]:
+    """The oldest records in *states* behind *after*, without payloads and results."""
+    name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
+    by_state = (
+        select(*_bare)
+        .where(jobs.c.queue == name, jobs.c.state == state, jobs.c.seq > after)
+        .order_by(jobs.c.seq)
+        .limit(most)
+        for state in states
+    )
+    found = union_all(*(select(part.subquery()) for part in by_state)).subquery()
+    return select(found).order_by(found.c.seq).limit(most)
 
 
 def _sorted(query: Select[Any], rows: FromClause, most: int) -> Select[Any]:

@@ -11,9 +11,18 @@ from typing import Any, NamedTuple, Unpack, cast
 import msgspec
 from sqlalchemy.engine import Connection, RowMapping
 
-from towpath.clock import duration_ms, instant
+from towpath.clock import duration_ms, instant, instant_ms
 from towpath.engine.check import whole
-from towpath.engine.model import FIELDS, NO_HEADERS, NORMAL, JobOptions, NewJob, new_job
+from towpath.engine.model import (
+    FIELDS,
+    NO_HEADERS,
+    NORMAL,
+    Failure,
+    JobOptions,
+    NewJob,
+    new_job,
+    said,
+)
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
 from towpath.ledger.outbox.event import NewEvent
@@ -99,20 +108,40 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     max_attempts: int | None = None
     fence: int = 0
     last_error: str | None = None
+    failures: tuple[Failure, ...] = ()
+    """The last failed attempts, newest last."""
     result: bytes | None = None
     options: str | None = None
     """What else was said about the job (retry, lease, keep, headers), as JSON."""
     cancel_requested: bool = False
     created_at: datetime
     due_at: datetime | None = None
+    """The due time that was asked for."""
+    next_try_at: datetime | None = None
+    """When it may be tried again, after a failed attempt or one that was given back."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
     @property
+    def attributes(self) -> dict[str, Any]:
+        """The options of the job that have no column: headers, selector, retry."""
+        packed = _said(self.options)
+        return said(
+            {
+                name: value.encode() if isinstance(value, str) else value
+                for name, value in packed.items()
+            }
+        )
+
+    @property
     def headers(self) -> Mapping[str, str]:
         """What travels beside the payload."""
-        headers = _said(self.options).get("headers")
-        return FIELDS["headers"].kind.read(headers.encode()) if headers else NO_HEADERS
+        return self.attributes.get("headers", NO_HEADERS)
+
+    @property
+    def may_run_at(self) -> datetime | None:
+        """The earliest time at which it may run; None = at once."""
+        return self.next_try_at or self.due_at
 
     @property
     def open(self) -> bool:
@@ -197,8 +226,10 @@ def packed_options(more: Mapping[str, Any]) -> str | None:
     return msgspec.json.encode(rest).decode() if rest else None
 
 
-def as_job(record: Record, *, now: datetime) -> NewJob:
+def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
     """What Redis is told of a record: all but its payload, which workers read from the row.
+
+    Not *timely*: Redis goes by another clock than the database.
 
     Raises InvalidInput or MsgspecError for a row that somebody has spoilt: Redis must not get what
     no worker could read.
@@ -206,11 +237,19 @@ def as_job(record: Record, *, now: datetime) -> NewJob:
     check_counts(record.attempts, record.max_attempts, record.fence)
     more = {name: _checked(name, value) for name, value in _said(record.options).items()}
     priority = whole("priority", record.priority, 0, 100)
-    more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES}
+    more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES, "record": record.id}
     if record.lane is not None:
         more["lane"] = lane_key(record.lane)
-    if record.due_at is not None and record.due_at > now:
-        more["delay"] = duration_ms("delay", record.due_at - now)
+    may_run_at = record.may_run_at
+    if may_run_at is not None and may_run_at > now:
+        more["delay"] = duration_ms("delay", may_run_at - now)
+    # A time that was past when the record was made meant at once; any other one says its place
+    # among the jobs that are due, also when Redis hears of it late.
+    if timely and may_run_at is not None and may_run_at > record.created_at:
+        more["delay"] = more.get("delay", 0)
+        more["due"] = instant_ms("due", may_run_at)
+        if record.next_try_at is not None:
+            more["asked_due"] = instant_ms("due", record.due_at) if record.due_at else 0
     return NewJob(job_id(record.job), b"", more)
 
 
@@ -241,6 +280,27 @@ def _said(options: str | None) -> dict[str, Any]:
     return msgspec.json.decode(options, type=dict[str, Any]) if options else {}
 
 
+_FAILURES, _TRACEBACKS = 5, 3
+_decode_failures = msgspec.json.Decoder(list[Failure]).decode
+
+
+def _failures(text: str | None) -> tuple[Failure, ...]:
+    """The failures that a row has. A text that can't be read is as good as none."""
+    if text is None:
+        return ()
+    try:
+        return tuple(_decode_failures(text))
+    except msgspec.MsgspecError:
+        return ()
+
+
+def with_failure(text: str | None, failure: Failure) -> str:
+    """The failures of a row with a new one. Only the newest have their tracebacks."""
+    failures = [*_failures(text), failure][-_FAILURES:]
+    older = [msgspec.structs.replace(failure, traceback="") for failure in failures[:-_TRACEBACKS]]
+    return msgspec.json.encode([*older, *failures[-_TRACEBACKS:]]).decode()
+
+
 def as_record(row: RowMapping | dict[str, Any]) -> Record:
     """A row as its readers see it: also one that somebody has spoilt, or nobody would see why."""
     return Record(
@@ -258,11 +318,13 @@ def as_record(row: RowMapping | dict[str, Any]) -> Record:
         max_attempts=row["max_attempts"],
         fence=row["fence"],
         last_error=row["last_error"],
+        failures=_failures(row["failures"]),
         result=row["result"],
         options=row["options"],
         cancel_requested=row["cancel_requested"],
         created_at=_instant(row["created_at"]) or _NEVER,
         due_at=_instant(row["due_at"]),
+        next_try_at=_instant(row["next_try_at"]),
         started_at=_instant(row["started_at"]),
         finished_at=_instant(row["finished_at"]),
     )

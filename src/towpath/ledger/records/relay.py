@@ -24,7 +24,7 @@ from towpath.engine.schedule import SCHEDULED
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.ledger.database.batching import Joined
-from towpath.ledger.errors import LedgerError
+from towpath.ledger.errors import LedgerClosed, LedgerError
 from towpath.ledger.outbox.outgoing import hold
 from towpath.ledger.records.attempts import Beginning, Ending, Standing
 from towpath.ledger.records.filling import FillCounts, Filling
@@ -117,6 +117,8 @@ class Relay:
             troubles = [looks.pop(filling).exception() for filling in ended]
             self._raise_first(troubles)
             await self._trim()
+        except LedgerClosed:
+            return  # the program ends: whoever opens the ledger next goes on
         except (ServerError, LedgerError) as error:
             self._say(error)
         else:
@@ -190,13 +192,13 @@ class Relay:
     async def stop(self, record: Record) -> None:
         """Tell the worker of a record that was cancelled."""
         with suppress(ServerError, JobError):  # it has ended, or is gone
-            await self._connect().cancel(JobRef(record.queue, record.job))
+            await self._connect().cancel(JobRef(record.queue, record.job), by_record=True)
 
     async def forget(self, job: JobRef) -> None:
         """Take away a job whose record has another name by now. Left alone, it would end itself."""
         for way in (self._connect().cancel, self._connect().delete):
             with suppress(ServerError, JobError):
-                await way(job)
+                await way(job, by_record=True)
 
     # ── again and again ──────────────────────────────────────────────────────────────────
 
@@ -310,6 +312,7 @@ class LedgerRecorder:
                     payload=begun.payload,
                     attempt=begun.attempt,
                     max_attempts=begun.max_attempts,
+                    due_ms=begun.due_ms,
                 )
             case Standing.ENDED | Standing.EARLY:
                 return _without_running(lease, begun)

@@ -149,6 +149,7 @@ _revived = (
         attempts=0,
         last_error=None,
         due_at=None,
+        next_try_at=None,
         finished_at=None,
         relay_at=bindparam("now"),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -13,7 +14,9 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from towpath.engine.engine import Engine
+from towpath.engine.findings import SAME_DATABASE
 from towpath.ledger.keys.key import KeyInfo
+from towpath.server.records_elsewhere import RecordsElsewhere
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Reading
 from towpath.web.auth import CanRead
@@ -68,7 +71,6 @@ def seen_with(key: KeyInfo, registry: CollectorRegistry) -> CollectorRegistry:
 
 
 router = APIRouter(tags=["health"])
-_RESTARTED = "It restarts by itself. The server's log says where it failed; report it."
 
 
 class ReadyOut(Answer):
@@ -118,14 +120,17 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     found = await asyncio.gather(*map(checked, probes.values()))
     works = [check.ok for check in found]
     ended = {
-        task: PartOut(ok=False, error=error, remedy=_RESTARTED)
-        for task, error in troubles().items()
+        task: PartOut(ok=False, error=trouble.error, remedy=trouble.remedy)
+        for task, trouble in troubles().items()
     }
     fine = all(works) and not ended
+    parts = dict(zip(probes, found, strict=True)) | ended
+    if parts["ledger"].ok and await _elsewhere(request):
+        parts["ledger"] = PartOut(ok=True, warning="ledger_differs", remedy=SAME_DATABASE)
     ready = ReadyOut(
         ready=fine,
         status="ready" if fine else "degraded" if any(works) else "down",
-        parts=dict(zip(probes, found, strict=True)) | ended,
+        parts=parts,
     )
     status, again = (200, {}) if fine else (503, {"Retry-After": "1"})
     return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
@@ -144,6 +149,15 @@ async def metrics(request: Request, key: CanRead) -> Response:
     # In a thread: the collector waits for this loop, which looks at the queues.
     text = await asyncio.to_thread(generate_latest, seen)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+async def _elsewhere(request: Request) -> bool:
+    """Whether workers keep their records in another database; no if Redis takes long to say so."""
+    elsewhere: RecordsElsewhere = request.app.state.elsewhere
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_WITHIN):
+            return bool(await elsewhere.find())
+    return False
 
 
 async def _is_fit(engine: Engine) -> None:

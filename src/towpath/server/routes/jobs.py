@@ -17,6 +17,7 @@ from towpath.engine.states import State
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.server.job_fields import options_in
 from towpath.server.models import (
+    CancelOut,
     ExplanationOut,
     JobIn,
     JobOut,
@@ -33,7 +34,7 @@ from towpath.server.models import (
 from towpath.web.auth import CanRead, CanSubmit
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue
-from towpath.web.parts import Named, Repeatable, TheEngine
+from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs
 from towpath.web.problems import documented
 
 KEEP = hours(1)
@@ -93,38 +94,37 @@ async def list_jobs(
     queue: Queue,
     *,
     state: Listed,
-    engine: TheEngine,
+    jobs: TheJobs,
     _: CanRead,
     lane: Annotated[str | None, Query(max_length=512, description="Only this lane.")] = None,
     after: After = None,
     size: Size = 100,
 ) -> PageOut:
     """List the jobs in a state, in the order they run or ended. Payloads are left out."""
-    page = await engine.inspect.list(queue, state, lane=lane, after=after, size=size)
+    page = await jobs.list(queue, state, lane=lane, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
 @router.get("/{id}/explain", response_model=ExplanationOut, responses=documented(404))
-async def explain(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> ExplanationOut:
+async def explain(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> ExplanationOut:
     """Explain why the job is not running, how many jobs are ahead, and about how long it will
     wait."""
-    ref = job_ref(queue, id)
-    return ExplanationOut.of(await engine.inspect.explain(ref), await engine.inspect.position(ref))
+    return ExplanationOut.of(*await jobs.explain(job_ref(queue, id)))
 
 
 @router.get("/{id}", response_model=JobOut, responses=documented(404))
-async def look(queue: Queue, id: Id, engine: TheEngine, _: CanRead) -> JobOut:
+async def look(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> JobOut:
     """Read a job with its payload, result and progress."""
-    return JobOut.of(await engine.inspect.job(job_ref(queue, id)))
+    return JobOut.of(await jobs.get(job_ref(queue, id)))
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
-async def move(queue: Queue, id: Id, body: MoveIn, engine: TheEngine, _: CanSubmit) -> StateOut:
+async def move(queue: Queue, id: Id, body: MoveIn, jobs: TheJobs, _: CanSubmit) -> StateOut:
     """Move a waiting job to another due time. A job that is leased or has ended is refused with
     409, which has its `state`.
     """
     delay = None if body.delay is None else seconds(body.delay)
-    return StateOut(id=id, state=await engine.move(job_ref(queue, id), due=body.due, delay=delay))
+    return StateOut(id=id, state=await jobs.move(job_ref(queue, id), due=body.due, delay=delay))
 
 
 @router.put(
@@ -143,6 +143,7 @@ async def set_job(
     body: JobIn,
     response: Response,
     engine: TheEngine,
+    jobs: TheJobs,
     named: Named,
     _: CanSubmit,
 ) -> PlacedOut:
@@ -153,20 +154,20 @@ async def set_job(
     if (other := options.setdefault("id", id)) != id:
         raise InvalidOption("id", other, rule="must equal the one in the path, or be left out")
     call = named.call(repr(new_job(data, **options)).encode()) if named else None
-    placed = await engine.set(queue, data, call=call, **options)
+    placed = await jobs.set(queue, data, call=call, **options)
     if not placed.replaced:
         response.status_code = 201
         response.headers["Location"] = _place(queue, id)
     return PlacedOut(id=placed.id, state=placed.state, replaced=placed.replaced)
 
 
-@router.post("/{id}/cancel", response_model=StateOut, responses=documented(404, 409))
-@router.delete("/{id}", response_model=StateOut, responses=documented(404, 409), deprecated=True)
-async def cancel(queue: Queue, id: Id, engine: TheEngine, _: CanSubmit) -> StateOut:
+@router.post("/{id}/cancel", response_model=CancelOut, responses=documented(404, 409))
+@router.delete("/{id}", response_model=CancelOut, responses=documented(404, 409), deprecated=True)
+async def cancel(queue: Queue, id: Id, jobs: TheJobs, _: CanSubmit) -> CancelOut:
     """Cancel a job that has not ended: it is `cancelled`, or stays `leased` until its worker
     stops."""
-    ref = job_ref(queue, id)
-    return StateOut(id=id, state=await engine.cancel(ref))
+    state = await jobs.cancel(job_ref(queue, id))
+    return CancelOut(id=id, state=state, cancel_requested=state is State.LEASED)
 
 
 def _place(queue: str, id: str) -> str:

@@ -10,7 +10,10 @@ from pydantic import Field
 
 from towpath.clock import seconds
 from towpath.engine.diagnosis import examine
-from towpath.engine.findings import findings, of_queues
+from towpath.engine.engine import Engine
+from towpath.engine.findings import findings, of_queues, of_records
+from towpath.engine.living import BlockedLoop
+from towpath.errors import ServerError
 from towpath.ledger.errors import KeyNotFound
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.ledger.ledger import Ledger
@@ -50,23 +53,24 @@ class FindingsOut(Answer):
     """The results of all checks."""
 
     durability: str | None = None
-    """What survives a crash of the store: memory, second or disk; and how many replicas confirm a
-    write."""
+    """What survives a crash of the store: memory, second or disk. Null if the store does not tell,
+    or may evict jobs."""
     findings: list[FindingOut]
 
 
 @router.get("/doctor", response_model=FindingsOut, responses=documented())
-async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
+async def doctor(request: Request, engine: TheEngine, key: CanRead) -> FindingsOut:
     """Check the store and say what to fix, like `towpath doctor`.
 
     Needs a key for all queues.
     """
     require_all_queues(key)
-    declared = engine.facts.durability
-    found = findings(await examine(engine.url, within=_WITHIN), engine.url, declared)
+    checkup = await examine(engine.url, within=_WITHIN)
+    found = findings(checkup, engine.url, engine.facts.durability)
     found += await of_queues(engine)
+    found += of_records(await request.app.state.elsewhere.find())
     return FindingsOut(
-        durability=str(declared),
+        durability=await _durability(engine),
         findings=[
             FindingOut(
                 check=finding.check,
@@ -80,6 +84,14 @@ async def doctor(engine: TheEngine, key: CanRead) -> FindingsOut:
     )
 
 
+async def _durability(engine: Engine) -> str | None:
+    """The class that the store has now; None if it does not tell, or may evict jobs."""
+    try:
+        return str((await engine.current_facts()).durability)
+    except ServerError:
+        return None
+
+
 class RunningOut(Answer):
     """A job that a worker runs."""
 
@@ -89,6 +101,18 @@ class RunningOut(Answer):
     """When it started to run the job."""
 
 
+class BlockedOut(Answer):
+    """An event loop that is blocked."""
+
+    seconds: float
+    """For how long, when the worker last reported; it reports every second meanwhile."""
+    handler: str | None
+    """The handler that blocks it. Null if something else does, if it is not known, or if the key
+    does not cover its queue; so are `queue` and `id`."""
+    queue: str | None
+    id: str | None
+
+
 class WorkerOut(Answer):
     """A worker that reported within the last 25 seconds."""
 
@@ -96,7 +120,7 @@ class WorkerOut(Answer):
     host: str
     pid: int
     since: datetime
-    """When the worker first reported."""
+    """When its process began."""
     queues: list[str]
     """Queues that it serves: of the first 50 by name, those that the key covers."""
     serving: int
@@ -107,6 +131,9 @@ class WorkerOut(Answer):
     """Number of jobs that it runs now."""
     jobs: list[RunningOut]
     """Of its 20 longest-running jobs, those of queues that the key covers."""
+    blocked: BlockedOut | None
+    """Set while a handler blocks the worker's event loop: it renews its leases, but runs and claims
+    nothing."""
 
 
 class WorkersOut(Answer):
@@ -133,9 +160,22 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
                 WorkerOut(
                     name=name, host=doing.host, pid=doing.pid, since=since, queues=queues,
                     serving=doing.serving, slots=doing.slots, running=doing.running, jobs=jobs,
+                    blocked=_blocked_out(doing.blocked, key),
                 )
             )  # fmt: skip
     return WorkersOut(workers=told)
+
+
+def _blocked_out(blocked: BlockedLoop | None, key: KeyInfo) -> BlockedOut | None:
+    if blocked is None:
+        return None
+    job = blocked.job if blocked.job and key.covers(blocked.job.queue) else None
+    return BlockedOut(
+        seconds=blocked.seconds,
+        handler=blocked.handler if job else None,
+        queue=job.queue if job else None,
+        id=job.id if job else None,
+    )
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────

@@ -1,10 +1,10 @@
-"""Queues: counts, pause and resume, dead jobs, and their events as a stream."""
+"""Queues: counts, pause, many jobs at once, dead jobs, and their events as a stream."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
-from datetime import datetime
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -12,18 +12,18 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import Field
 from sse_starlette import EventSourceResponse
 
+from towpath.app.jobs import LARGEST_STEP, AllJobs, JobFilter, ManyStep
 from towpath.clock import days, hours
-from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref
 from towpath.engine.states import State
-from towpath.errors import JobError
+from towpath.errors import JobError, JobHasRecord
 from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.auth import CanAdmin, CanRead, OpenKind
 from towpath.web.bodies import BodyRoute
-from towpath.web.fields import Answer, Body, Id, Lane, Queue, Text, example
-from towpath.web.parts import TheEngine, TheFollowed, TheSessions
+from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
+from towpath.web.parts import TheEngine, TheFollowed, TheJobs, TheSessions
 from towpath.web.problems import documented
 from towpath.web.streams import begun, check_last_id, queue_events, stream
 
@@ -37,7 +37,10 @@ async def queues(engine: TheEngine, key: CanRead) -> QueuesOut:
     known = await engine.queues.list()
     names = sorted(name for name in known if key.covers(name))
     found = await engine.inspect.counts_of(names)
-    return QueuesOut(queues=[CountsOut.of(name, counts) for name, counts in found.items()])
+    return QueuesOut(
+        queues=[CountsOut.of(name, counts) for name, counts in found.items()],
+        unreadable=[name for name in names if name not in found],
+    )
 
 
 @router.get("/{queue}", response_model=CountsOut, responses=documented())
@@ -107,6 +110,108 @@ async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     await engine.queues.resume(queue)
 
 
+class MatchIn(Body):
+    """Which jobs of the queue to change; a value that is left out fits every job. One request looks
+    at up to `size` jobs: repeat it with the `after` of its answer until that is null.
+    """
+
+    model_config = example(states=["ready", "delayed"], handler="send_mail")
+
+    handler: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Only jobs of this handler."""
+    lane: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """Only jobs of this lane."""
+    submitted_before: Instant | None = None
+    """Only jobs that were submitted before this time."""
+    count_only: Annotated[bool, Field(strict=True)] = False
+    """Count the jobs, and change nothing."""
+    after: Annotated[str, Field(min_length=1, max_length=2048)] | None = None
+    """The `after` value returned with the previous answer."""
+    size: Annotated[int, Field(ge=1, le=LARGEST_STEP, strict=True)] = LARGEST_STEP
+    """Maximum number of jobs to look at."""
+
+    def filter(self, states: Sequence[State]) -> JobFilter:
+        before = self.submitted_before
+        return JobFilter(
+            states=tuple(dict.fromkeys(states)),
+            handler=self.handler,
+            lane=self.lane,
+            # A time without a zone is one of UTC.
+            submitted_before=before
+            if before is None or before.tzinfo
+            else before.replace(tzinfo=UTC),
+        )
+
+
+class CancelIn(MatchIn):
+    """Which open jobs of the queue to cancel."""
+
+    states: Annotated[
+        list[Literal["waiting", "delayed", "ready", "leased"]], Field(min_length=1, max_length=4)
+    ] = Field(default=["waiting", "delayed", "ready", "leased"])
+    """Only jobs in these states."""
+
+
+class PurgeIn(MatchIn):
+    """Which jobs of the queue to delete. Running jobs are not deleted: cancel them first."""
+
+    states: Annotated[
+        list[Literal["waiting", "delayed", "ready", "dead", "done", "cancelled"]],
+        Field(min_length=1, max_length=6),
+    ] = Field(default=["waiting", "delayed", "ready", "dead", "done", "cancelled"])
+    """Only jobs in these states."""
+    before_delete: Annotated[bool, Field(strict=True)] = False
+    """Refuse with 409, and change nothing, if the queue could not be deleted afterwards: it has
+    running jobs or schedules."""
+
+
+class MatchedOut(Answer):
+    """How many jobs a request counted or changed."""
+
+    model_config = example(jobs=12, states={"ready": 10, "leased": 2}, after=None)
+
+    jobs: int
+    """Number of jobs that matched: they were changed, or with `count_only` only counted."""
+    states: dict[str, int]
+    """The same by the state that they were in."""
+    after: str | None
+    """Pass it as `after` to continue; null if no job is left to look at."""
+
+    @classmethod
+    def of(cls, step: ManyStep) -> MatchedOut:
+        found = {str(state): count for state, count in step.jobs.items()}
+        return cls(jobs=step.total, states=found, after=step.after)
+
+
+@router.post("/{queue}/cancel", response_model=MatchedOut, responses=documented(404, 409))
+async def cancel_many(queue: Queue, body: CancelIn, jobs: TheJobs, _: CanAdmin) -> MatchedOut:
+    """Cancel the open jobs that match, or count them. Leased jobs are asked to stop."""
+    wanted = body.filter([State(state) for state in body.states])
+    change = jobs.count_matching if body.count_only else jobs.cancel_matching
+    return MatchedOut.of(await change(queue, wanted, after=body.after, size=body.size))
+
+
+@router.post("/{queue}/purge", response_model=MatchedOut, responses=documented(404, 409))
+async def purge(queue: Queue, body: PurgeIn, jobs: TheJobs, _: CanAdmin) -> MatchedOut:
+    """Delete the jobs that match, with their payloads, results and records; or count them. Jobs
+    that are running stay.
+    """
+    wanted = body.filter([State(state) for state in body.states])
+    if body.before_delete and body.after is None:
+        await jobs.require_deletable(queue)
+    change = jobs.count_matching if body.count_only else jobs.purge
+    return MatchedOut.of(await change(queue, wanted, after=body.after, size=body.size))
+
+
+@router.delete("/{queue}", status_code=204, response_class=Response, responses=documented(404, 409))
+async def delete_queue(queue: Queue, jobs: TheJobs, _: CanAdmin) -> None:
+    """Delete a queue without jobs and schedules: its options, its counts, and the ids that it
+    remembers. A queue that holds any is refused with 409, which has what it `held`. The next use
+    creates the queue again.
+    """
+    await jobs.delete_queue(queue)
+
+
 Group = Annotated[
     str | None,
     Query(min_length=1, max_length=40, description="Only jobs of this error group."),
@@ -116,7 +221,7 @@ Group = Annotated[
 @router.get("/{queue}/dead", response_model=PageOut, responses=documented())
 async def dead(
     queue: Queue,
-    engine: TheEngine,
+    jobs: TheJobs,
     _: CanRead,
     *,
     group: Group = None,
@@ -124,7 +229,7 @@ async def dead(
     size: Size = 100,
 ) -> PageOut:
     """List dead jobs with their reasons, optionally those of one error group."""
-    page = await engine.inspect.list(queue, State.DEAD, group=group, after=after, size=size)
+    page = await jobs.list(queue, State.DEAD, group=group, after=after, size=size)
     return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
 
 
@@ -180,21 +285,21 @@ class FoundOut(Answer):
 @router.get("/{queue}/dead/search", response_model=FoundOut, responses=documented())
 async def search(
     queue: Queue,
-    engine: TheEngine,
+    jobs: TheJobs,
     _: CanRead,
     text: Annotated[str, Query(min_length=1, max_length=200, description="Text to search for.")],
     looked: Annotated[int, Query(ge=0, le=10_000, description="The last answer's `looked`.")] = 0,
 ) -> FoundOut:
     """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
-    found = await engine.inspect.search_dead(queue, text, looked=looked)
-    jobs = [JobOut.of(job) for job in found.jobs]
-    return FoundOut(jobs=jobs, looked=found.looked, is_over=found.is_over)
+    found = await jobs.search_dead(queue, text, looked=looked)
+    made = [JobOut.of(job) for job in found.jobs]
+    return FoundOut(jobs=made, looked=found.looked, is_over=found.is_over)
 
 
 @router.post("/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409))
-async def retry(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> StateOut:
+async def retry(queue: Queue, id: Id, jobs: TheJobs, _: CanAdmin) -> StateOut:
     """Give a dead job new attempts."""
-    return StateOut(id=id, state=await engine.retry(job_ref(queue, id)))
+    return StateOut(id=id, state=await jobs.retry(job_ref(queue, id)))
 
 
 class RetryIn(Body):
@@ -226,15 +331,17 @@ class RetriedOut(Answer):
 
 
 @router.post("/{queue}/dead/retry", response_model=RetriedOut, responses=documented())
-async def retry_many(queue: Queue, body: RetryIn, engine: TheEngine, _: CanAdmin) -> RetriedOut:
+async def retry_many(
+    queue: Queue, body: RetryIn, engine: TheEngine, jobs: TheJobs, _: CanAdmin
+) -> RetriedOut:
     """Give several dead jobs new attempts. Jobs that are no longer dead are skipped."""
     retried = 0
-    async for refs in _chosen(engine, queue, body):
-        retried += sum(await asyncio.gather(*(_done(engine.retry(ref)) for ref in refs)))
+    async for refs in _chosen(jobs, queue, body):
+        retried += sum(await asyncio.gather(*(_done(jobs.retry(ref)) for ref in refs)))
     return RetriedOut(retried=retried, left=(await engine.inspect.counts(queue)).dead)
 
 
-async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
+async def _chosen(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[list[JobRef]]:
     """The jobs that *body* names, some at a time."""
     if body.ids is not None:
         refs = [job_ref(queue, id) for id in body.ids]
@@ -243,7 +350,7 @@ async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[l
         return
     text, left, after = body.text.casefold(), body.most, None
     while left:
-        page = await engine.inspect.list(queue, State.DEAD, group=body.group, after=after, size=100)
+        page = await jobs.list(queue, State.DEAD, group=body.group, after=after, size=100)
         fit = [job.ref for job in page.jobs if text in (job.reason or "").casefold()][:left]
         left -= len(fit)
         yield fit
@@ -258,9 +365,9 @@ async def _chosen(engine: Engine, queue: str, body: RetryIn) -> AsyncGenerator[l
     response_class=Response,
     responses=documented(404, 409),
 )
-async def delete(queue: Queue, id: Id, engine: TheEngine, _: CanAdmin) -> None:
+async def delete(queue: Queue, id: Id, jobs: TheJobs, _: CanAdmin) -> None:
     """Delete a job that has ended: dead, done or cancelled."""
-    await engine.delete(job_ref(queue, id))
+    await jobs.delete(job_ref(queue, id))
 
 
 class LaneOut(Answer):
@@ -287,12 +394,17 @@ class LanesOut(Answer):
 
 @router.get("/{queue}/lanes", response_model=LanesOut, responses=documented())
 async def lanes(
-    queue: Queue, engine: TheEngine, _: CanRead, after: After = None, size: Size = 100
+    queue: Queue,
+    engine: TheEngine,
+    jobs: TheJobs,
+    _: CanRead,
+    after: After = None,
+    size: Size = 100,
 ) -> LanesOut:
     """List the lanes in which jobs wait, each with the job at its head. The page size counts
     waiting jobs: a page may have fewer lanes, and a lane may appear on several pages.
     """
-    page = await engine.inspect.list(queue, State.WAITING, after=after, size=size)
+    page = await jobs.list(queue, State.WAITING, after=after, size=size)
     names = list(dict.fromkeys(job.lane for job in page.jobs if job.lane is not None))
     found = await asyncio.gather(*(engine.inspect.lane(queue, name) for name in names))
     made = [
@@ -323,6 +435,7 @@ class DeletedOut(Answer):
 async def delete_many(
     queue: Queue,
     engine: TheEngine,
+    jobs: TheJobs,
     _: CanAdmin,
     *,
     group: Group = None,
@@ -335,8 +448,8 @@ async def delete_many(
 ) -> DeletedOut:
     """Delete dead jobs, oldest first; `left` says how many remain."""
     deleted = 0
-    async for refs in _chosen(engine, queue, RetryIn(group=group, text=text, most=most)):
-        deleted += sum(await asyncio.gather(*(_done(engine.delete(ref)) for ref in refs)))
+    async for refs in _chosen(jobs, queue, RetryIn(group=group, text=text, most=most)):
+        deleted += sum(await asyncio.gather(*(_done(jobs.delete(ref)) for ref in refs)))
     return DeletedOut(deleted=deleted, left=(await engine.inspect.counts(queue)).dead)
 
 
@@ -344,6 +457,8 @@ async def _done(change: Awaitable[object]) -> bool:
     """Whether it was done: somebody may have retried or deleted the job meanwhile."""
     try:
         await change
+    except JobHasRecord:
+        raise
     except JobError:
         return False
     return True

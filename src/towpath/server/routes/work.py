@@ -20,6 +20,7 @@ from towpath.server.models import (
     RenewIn,
     StateOut,
 )
+from towpath.telemetry.logs import scrub
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue, note
@@ -90,13 +91,16 @@ async def fail(
     """Report a failed attempt: the job is `delayed`, or `dead` after its last attempt."""
     lease = _lease(queue, id, body.token)
     call = _call(named, "fail", lease)
+    reason, traceback = body.reason, scrub(body.traceback)
     if body.dead:
-        return StateOut(id=id, state=await engine.bury(lease, body.reason, call=call))
-    if body.delay is not None:
+        state = await engine.bury(lease, reason, traceback=traceback, call=call)
+    elif body.delay is not None:
         delay = seconds(body.delay)
-        return StateOut(id=id, state=await engine.fail(lease, body.reason, delay=delay, call=call))
-    known = await _with_policy(engine, lease)
-    return StateOut(id=id, state=await engine.fail(known, body.reason, call=call))
+        state = await engine.fail(lease, reason, delay=delay, traceback=traceback, call=call)
+    else:
+        known = await _with_policy(engine, lease)
+        state = await engine.fail(known, reason, traceback=traceback, call=call)
+    return StateOut(id=id, state=state)
 
 
 @router.post("/jobs/{id}/release", response_model=StateOut, responses=documented(404, 409))

@@ -13,7 +13,7 @@ import msgspec
 from sqlalchemy import and_, func, or_, select, update
 from sqlalchemy.engine import Connection
 
-from towpath.apps.issues.model import Issue, IssueSource, IssueState
+from towpath.apps.issues.model import Issue, IssueSource, IssueState, TaskType
 from towpath.apps.issues.tables.schema import (
     TABLES,
     is_known,
@@ -60,16 +60,18 @@ def page(
     assignable: bool | None = None,
     agent: str | None = None,
     after: tuple[str, int] | None = None,
+    now: int,
     size: int,
 ) -> Callable[[Connection], list[Issue]]:
-    """Issues by repository and number."""
+    """Issues by repository and number; assignable are those that an agent could get *now*, ms."""
     query = select(issues).order_by(_i.place, _i.number).limit(size)
     if repository is not None:
         query = query.where(_i.place == repository.lower())
     if state is not None:
         query = query.where(_i.state == state)
     if assignable is not None:
-        free = and_(_i.withheld == "", _i.agent == "")
+        delayed = and_(_i.task_type == TaskType.REVIEW, _i.review_due > now)
+        free = and_(_i.withheld == "", _i.agent == "", _i.not_before <= now, ~delayed)
         query = query.where(free if assignable else ~free)
     if agent is not None:
         query = query.where(_i.agent == agent)
@@ -149,6 +151,12 @@ def held_until(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     """Issues whose lease is to be looked at."""
     due = _i.agent > "", _i.expires <= now
     return _some(select(issues).where(*due).order_by(_i.expires).limit(size))
+
+
+def held_after(ms: int, size: int) -> Callable[[Connection], list[Issue]]:
+    """Issues whose lease ends after *ms*, the first to end first."""
+    held = _i.agent > "", _i.expires > ms
+    return _some(select(issues).where(*held).order_by(_i.expires).limit(size))
 
 
 def judged_otherwise(policy: str) -> Callable[[Connection], list[str]]:

@@ -124,7 +124,7 @@ def upload(
     given = {"connector_id": connector, "drive": drive}
     wish = SendOptions(
         at_once=parallel,
-        chunk_size=_size(chunk_size),
+        chunk_size=read_size(chunk_size),
         again=again,
         fields={field: value for field, value in given.items() if value is not None},
     )
@@ -147,7 +147,8 @@ def _address(session: Session, server: str | None, key: str | None) -> Address:
     return Address.parse(url, str(secret))
 
 
-def _size(text: str | None) -> int | None:
+def read_size(text: str | None) -> int | None:
+    """Bytes of a size such as 256k; None for none. Raises InvalidOption."""
     if text is None:
         return None
     number = text.lower().rstrip("kmib")

@@ -26,7 +26,7 @@ from towpath.apps.uploads.client.errors import (
 )
 from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
 from towpath.apps.uploads.model import MOST_AT_ONCE
-from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningSum
+from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, RunningChecksum
 from towpath.calls.answer import Next, created
 from towpath.clock import steady
 
@@ -165,10 +165,10 @@ class Sending:
         its library is here: that of parts makes the whole; else SHA-256, which is read back.
         """
         try:
-            running = RunningSum(Algorithm.CRC64NVME)
+            running = RunningChecksum(Algorithm.CRC64NVME)
             running.update(b"")  # loads it
         except ModuleNotFoundError:
-            running = RunningSum(Algorithm.SHA256)
+            running = RunningChecksum(Algorithm.SHA256)
         piece = memoryview(bytearray(_READ))
         with self._file.open("rb", buffering=0) as file:
             while size := file.readinto(piece):

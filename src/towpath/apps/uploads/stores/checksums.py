@@ -61,7 +61,7 @@ class Checksum(NamedTuple):
     @classmethod
     def of(cls, algorithm: Algorithm, pieces: Iterable[Piece]) -> Checksum:
         """That of *pieces*, one behind the other."""
-        running = RunningSum(algorithm)
+        running = RunningChecksum(algorithm)
         for piece in pieces:
             running.update(piece)
         return running.checksum
@@ -90,7 +90,7 @@ class Checksum(NamedTuple):
         return base64.b64decode(self.value)
 
 
-class RunningSum:
+class RunningChecksum:
     """A checksum of bytes that come piece by piece."""
 
     def __init__(self, algorithm: Algorithm) -> None:

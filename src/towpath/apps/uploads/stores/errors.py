@@ -35,6 +35,7 @@ class StoreUnreachable(StoreError):
     """The store gave no answer, or failed for now. A change may or may not have been made."""
 
     code = "store_unreachable"
+    external = True
     remedy = "Check that the store runs and that its address is right; then try again."
     retry = RetryAdvice.SAFE
 
@@ -63,9 +64,10 @@ class StoreRefused(StoreError):
     """The store refused; trying again would not help."""
 
     code = "store_refused"
+    external = True
     remedy = (
-        "Check the credentials and their permissions; docs/how-to/keep-uploads-in-a-store.md lists"
-        " the required actions."
+        "Check the credentials and their permissions: s3:PutObject, GetObject, DeleteObject,"
+        " AbortMultipartUpload, ListMultipartUploadParts, ListBucketMultipartUploads, ListBucket."
     )
 
     def __init__(self, reason: str) -> None:
@@ -88,6 +90,7 @@ class StoreDamaged(StoreError):
     """A file in the directory is damaged; it was left as it is."""
 
     code = "store_damaged"
+    external = True
     remedy = "Restore the file from a backup, or delete the object and upload it again."
 
     def __init__(self, path: object) -> None:
@@ -99,7 +102,10 @@ class StoreNotInstalled(StoreError):
     """A library that the store needs is missing."""
 
     code = "store_not_installed"
-    remedy = "Install the extra: pip install 'towpath[s3]'."
+    remedy = (
+        "Install Towpath with the extra `s3`: pip install '/path/to/towpath[s3]', with the path of"
+        " your clone."
+    )
 
 
 class ObjectNotFound(StoreError):

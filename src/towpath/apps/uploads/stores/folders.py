@@ -24,7 +24,13 @@ from typing import TypeVar
 
 import msgspec
 
-from towpath.apps.uploads.stores.checksums import Algorithm, Checksum, Piece, RunningSum, combined
+from towpath.apps.uploads.stores.checksums import (
+    Algorithm,
+    Checksum,
+    Piece,
+    RunningChecksum,
+    combined,
+)
 from towpath.apps.uploads.stores.errors import (
     ChecksumDiffers,
     MultipartNotFound,
@@ -325,7 +331,7 @@ def _write_pieces(
 ) -> _File:
     """*pieces* in a file of their own, on disk."""
     path = folder / f"{number:05}.{secrets.token_hex(4)}"
-    size, checksum = 0, RunningSum(algorithm)
+    size, checksum = 0, RunningChecksum(algorithm)
     etag = hashlib.md5(usedforsecurity=False)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:

@@ -1,7 +1,7 @@
 -- living: the workers that are alive, by name, and what they say of themselves.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
---        told     hash     worker -> since when it is there, ms, and what it says of itself
+--        told     hash     worker -> when its process began, ms, and what it says of itself
 -- args   most     int      so many of them
 -- reply  <worker, what it says, ...>
 -- cost   O(most + log n)

@@ -21,17 +21,34 @@ local function waits(lane, id)
   return false
 end
 
+-- When a new job may run, 0 = now. A job with a record says both a due time and a delay. The due
+-- time goes by the database's clock: if Redis's clock is behind, the delay is over first and counts;
+-- if it is ahead, the row sends the job back. An overdue one takes its place by its due time, too.
+local function take_due(more)
+  local due, delay = more.due, more.delay
+  more.delay = nil
+  if due and delay then
+    if now + delay < due then
+      more.asked_due, due = more.asked_due or due, now + delay
+    end
+    more.due = due
+    return due
+  end
+  due = due or (delay and now + delay) or 0
+  more.due = due > now and due or nil
+  return due
+end
+
 -- The state of the new job, its place, and its record but for the head: what was said, but that a
 -- delay has become a due time.
 local function place_special(id, tick, more)
-  local due = more.due or (more.delay and now + more.delay) or 0
-  more.delay, more.due = nil, due > now and due or nil
+  local due = take_due(more)
   local state = 'ready'
   if more.lane and waits(more.lane, id) then
     state = 'waiting'
     zadd(WAITING, tick, id)
     zadd(LANE .. more.lane, tick, id)
-  elseif due > now then
+  elseif more.due then
     state = 'delayed'
     zadd(RETRY, due, id)
     if due - now < WAIT_CAP_MS then want(more) end

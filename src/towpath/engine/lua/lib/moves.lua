@@ -19,6 +19,12 @@ local function enter_delayed(job, due)
   enter(job, 'delayed', due)
 end
 
+-- For another try. The due time that was asked for stays beside that of the try; 0 = none was.
+local function enter_again(job, due)
+  set(job, 'asked_due', job.asked_due or job.due or 0)
+  enter_delayed(job, due)
+end
+
 -- Behind those that are ready now; delayed if its time has not come.
 local function enter_behind(job)
   local due = job.due or 0
@@ -27,10 +33,20 @@ local function enter_behind(job)
   enter_ready(job)
 end
 
-local FAILURES, FAILURE_BYTES = 5, 200
+local FAILURES, FAILURE_BYTES, TRACEBACKS = 5, 200, 3
+
+-- Tracebacks are large, so fewer are kept. Each has the time of its failure, which finds the
+-- failure that it belongs to.
+local function note_traceback(job, traceback)
+  local kept = job.tracebacks or {}
+  kept[#kept + 1] = { now, traceback }
+  if #kept > TRACEBACKS then table.remove(kept, 1) end
+  set(job, 'tracebacks', kept)
+end
 
 -- The last attempts that failed: when, whose, why.
-local function note_failure(job, reason)
+local function note_failure(job, reason, traceback)
+  if job.tracebacks or (traceback and traceback ~= '') then note_traceback(job, traceback or '') end
   local kept = job.failures or {}
   kept[#kept + 1] = { now, job.worker, string.sub(reason, 1, FAILURE_BYTES) }
   if #kept > FAILURES then table.remove(kept, 1) end

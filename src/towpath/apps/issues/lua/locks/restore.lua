@@ -1,0 +1,10 @@
+-- restore: outsiders see again that an issue is held, if somebody deleted the key.
+--
+-- keys   record   string   issue_lock_<id>: there = locked
+-- args   expires  int      when the lease ends, ms
+-- reply  <1 if it was missing, else 0>
+-- cost   O(1)
+-- full   refused
+
+if redis.call('SET', RECORD, 'locked', 'PXAT', expires, 'NX') then return 1 end
+return 0

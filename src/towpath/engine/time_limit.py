@@ -1,0 +1,145 @@
+"""Time limits of calls: one timer for all of them, and no time in which the loop stood still."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from towpath.clock import Duration, steady
+
+T = TypeVar("T")
+_LOOKS_PER_LIMIT = 4
+_LOOK_EVERY = 1.0
+
+
+class SharedTimeLimit:
+    """One time limit for many short waits: they end after *limit*, late by a quarter at most.
+
+    A timer per call costs more than all else the client does for it: each leaves a cancelled entry
+    in the event loop's heap. Here a single timer looks at all waits a few times per limit. Long
+    before their end, and again and again, *silence* is called: somebody has waited from one look to
+    the next, a second or less.
+
+    Time in which the event loop stood still does not count: while code blocks it, or while the
+    process is stopped, no answer can be read, so that its lack says nothing about the server.
+    """
+
+    def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
+        self._limit, self._silence = limit.total_seconds(), silence
+        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
+        self.waiting: dict[asyncio.Task[object], float] = {}
+        """Until when."""
+        self._seen: dict[asyncio.Task[object], float] = {}
+        self.over: set[asyncio.Task[object]] = set()
+        self._timer: asyncio.TimerHandle | None = None
+        self._look_at = 0.0
+        self._stood_still = 0.0
+
+    def stood_still(self, now: float) -> float:
+        """Seconds for which the loop has stood still while somebody waited, in all."""
+        return self._stood_still + self._late(now)
+
+    def deadline(self, limit: float) -> Deadline:
+        """The end of something that begins now and may take *limit* seconds."""
+        return Deadline(self, limit)
+
+    def until(self, deadline: Deadline) -> _Wait:
+        """A block that is ended with TimeoutError after the limit, or at *deadline*.
+
+        A task waits for one thing at a time.
+        """
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a time limit needs a running task")
+        now = steady()
+        self.waiting[task] = now + min(self._limit, deadline.left(now))
+        if self._timer is None:
+            self._start()
+        return _Wait(self, task)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _start(self) -> None:
+        self._look_at = steady() + self._every
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+
+    def _late(self, now: float) -> float:
+        """Seconds that the look under way is late, unless that is what timers usually are."""
+        late = now - self._look_at if self._timer is not None else 0.0
+        return late if late > self._every else 0.0
+
+    def _look(self) -> None:
+        now = steady()
+        late, self._timer = self._late(now), None
+        if late:
+            self._stood_still += late
+            self.waiting = {task: until + late for task, until in self.waiting.items()}
+        for task, until in self.waiting.items():
+            if now >= until and task not in self.over:
+                self.over.add(task)
+                task.cancel()
+        if self.waiting.items() & self._seen.items():
+            self._silence()
+        self._seen = dict(self.waiting)
+        if self.waiting:
+            self._start()
+
+
+class Deadline:
+    """The end of a call with all its repeats: later by the time in which the loop stood still."""
+
+    __slots__ = ("_began", "_still", "_watch", "limit")
+
+    def __init__(self, watch: SharedTimeLimit, limit: float) -> None:
+        self._watch, self.limit = watch, limit
+        self._began = now = steady()
+        self._still = watch.stood_still(now)
+
+    def began(self, now: float) -> float:
+        """When the call began, as if the loop had stood still before that and not since."""
+        return self._began + self._watch.stood_still(now) - self._still
+
+    def left(self, now: float) -> float:
+        """Seconds until then; negative once it is over."""
+        return self.began(now) + self.limit - now
+
+
+class _Wait:
+    """One task that waits."""
+
+    __slots__ = ("_task", "_watch")
+
+    def __init__(self, watch: SharedTimeLimit, task: asyncio.Task[object]) -> None:
+        self._watch, self._task = watch, task
+
+    def __enter__(self) -> None:
+        """It began when it was made."""
+
+    def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
+        watch, task = self._watch, self._task
+        del watch.waiting[task]
+        if task in watch.over:
+            watch.over.discard(task)
+            # Ours, unless somebody else wants the task to end as well.
+            if isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
+                raise TimeoutError("no answer within the time limit") from error
+
+
+async def wait_within(limit: float, wait: Callable[[], Awaitable[T]]) -> T:
+    """Await what *wait* returns, for *limit* seconds; once more if the loop stood still meanwhile.
+
+    Raises TimeoutError.
+    """
+    while True:
+        until = steady() + limit
+        try:
+            async with asyncio.timeout(limit):
+                return await wait()
+        except TimeoutError:
+            if steady() - until < _LOOK_EVERY:
+                raise

@@ -1,0 +1,24 @@
+"""How long this process has been running."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from towpath.clock import Duration, seconds
+
+_IMPORTED = time.monotonic()
+_START_FIELD = 19
+"""Position of the start time behind the name in `/proc/self/stat`, in ticks since the boot."""
+
+
+def process_age() -> Duration:
+    """The time since this process began; where the system does not tell, since this import."""
+    imported = time.monotonic() - _IMPORTED
+    try:
+        behind_name = Path("/proc/self/stat").read_text().rpartition(")")[2]
+        began = int(behind_name.split()[_START_FIELD]) / os.sysconf("SC_CLK_TCK")
+        return seconds(max(imported, time.clock_gettime(time.CLOCK_BOOTTIME) - began))
+    except (OSError, ValueError, LookupError, AttributeError):
+        return seconds(imported)
