@@ -1,5 +1,5 @@
 #!/bin/sh
-# bring_chromium.sh DIRECTORY: unpack Debian's Chromium into DIRECTORY, with axe-core beside it.
+# bring_chromium.sh DIRECTORY: unpack Debian's Chromium into DIRECTORY.
 set -eu
 . "$(dirname "$0")/debian.sh"
 unpack "$1" 'the dashboard is not tried in a browser' chromium fonts-dejavu-core
@@ -17,9 +17,4 @@ FONTCONFIG_FILE=$here/fonts.conf LD_LIBRARY_PATH=$libraries exec "$here/tree/usr
 RUN
 chmod +x chromium
 ./chromium --version >/dev/null
-# What looks for faults that keep people from using a page: one file of the npm package.
-if command -v npm >/dev/null; then
-  (npm pack --silent --ignore-scripts axe-core@4.14.0 >archive && tar -xzmf "$(tail -n 1 archive)" package/axe.min.js &&
-    mv package/axe.min.js axe.min.js && rm -rf package archive ./*.tgz) || echo 'npm could not bring axe-core' >&2
-fi
 keep

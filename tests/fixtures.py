@@ -19,16 +19,19 @@ from tests.forges.github_description import github_description
 from tests.forges.serving import ForgeServer, running_forge
 from tests.postgres import PostgresServer
 from tests.servers import oldest
+from tests.waiting import HANGS
 from towpath.app import connection
 from towpath.calls.caller import Caller
 from towpath.clock import Clock, ManualClock, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.objects import EmbeddedObjects
+from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.errors import LedgerOutdated
 from towpath.ledger.ledger import Ledger
 from towpath.testing.github.double import GitHubDouble
 from towpath.testing.proxy import Faults, Proxy
+from towpath.worker import attempt
 
 SEED = "TOWPATH_TEST_SEED"
 
@@ -66,6 +69,13 @@ def running_oldest_server() -> Iterator[EmbeddedServer]:
 def running_cluster() -> Iterator[EmbeddedCluster]:
     with EmbeddedCluster(masters=3) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="session")
+def running_sentinel() -> Iterator[EmbeddedSentinel]:
+    """One that never fails over by itself, however slow the machine is."""
+    with EmbeddedSentinel(replicas=1, down_after=HANGS) as sentinel:
+        yield sentinel
 
 
 @pytest.fixture(autouse=True)
@@ -163,10 +173,22 @@ def engine_url(server: EmbeddedServer) -> str:
     return server.url
 
 
+SLOW_ANSWERS = Limits(give_up=seconds(HANGS))
+"""For a server that is slow only because the machine is busy."""
+
+
 @pytest.fixture
 async def engine(engine_url: str, clock: Clock) -> AsyncIterator[Engine]:
-    async with Engine(engine_url, clock=clock) as engine:
+    async with Engine(engine_url, clock=clock, limits=SLOW_ANSWERS) as engine:
         yield engine
+
+
+@pytest.fixture
+def quick_heartbeat(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers renew their leases often, however long those are. With a short lease they would too,
+    but on a busy machine it would end meanwhile.
+    """
+    monkeypatch.setattr(attempt, "LONGEST_BEAT", 0.3)
 
 
 # ── objects ──────────────────────────────────────────────────────────────────────────────

@@ -15,10 +15,12 @@ import sys
 import tempfile
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
-from tests.waiting import eventually
-from tests.warm import Bounded
+import psycopg
+
+from tests.programs import Bounded
+from tests.waiting import HANGS, eventually
 
 _OPTIONS = {
     "fsync": "off",  # a test may kill the server, never the machine
@@ -84,13 +86,13 @@ class PostgresServer:
             self._process = self._run(
                 _programs() / "postgres", "-D", data, "-k", socket, *options, output=log
             )
-        eventually(self._is_ready, within=30)
+        eventually(self._is_ready)
 
     def stop(self, how: signal.Signals) -> None:
         """SIGINT: in order. SIGQUIT: as if it had crashed."""
         if self._process is not None:
             self._process.send_signal(how)
-            self._process.wait(30)
+            self._process.wait(HANGS)
             self._process = None
 
     def freeze(self) -> None:
@@ -140,8 +142,11 @@ class PostgresServer:
 
     def tell(self, database: str, *orders: str) -> None:
         """Run each of *orders* in a transaction of its own."""
-        words = [word for order in orders for word in ("-c", order)]
-        self._do("psql", "-q", "-h", self.directory, "-U", "towpath", *words, database)
+        with psycopg.connect(
+            host=str(self.directory), user="towpath", dbname=database, autocommit=True
+        ) as connection:
+            for order in orders:
+                connection.execute(cast("Any", order))
 
     def dump(self, database: str) -> str:
         """The SQL that makes *database*; no text in it may have lines that look like comments."""
@@ -159,7 +164,7 @@ class PostgresServer:
 
     def _do(self, program: str, *words: str | Path) -> str:
         done = self._run(_programs() / program, *words)
-        said = done.communicate(timeout=60)[0].decode()
+        said = done.communicate(timeout=HANGS)[0].decode()
         assert done.returncode == 0, said
         return said
 

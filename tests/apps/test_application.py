@@ -33,61 +33,80 @@ def built(*more: Application) -> Any:
     )
 
 
-def test_the_built_in_ones_are_there_without_a_setting() -> None:
+def test_the_built_in_applications_are_there_without_a_setting() -> None:
     assert [application.name for application in applications()] == list(BUILT_IN)
 
 
 @pytest.mark.parametrize(
-    ("place", "reason"),
+    ("place", "application", "named"),
     [
-        ("no.such.module:APPLICATION", "ModuleNotFoundError: No module named 'no'"),
-        ("tests.applications.broken:APPLICATION", "RuntimeError: no luck today"),
-        (f"{HERE}.misfits:NOWHERE", "has no attribute 'NOWHERE'"),
-        (f"{HERE}.misfits", "is not MODULE:NAME"),
-        (f"{HERE}.misfits:NO_APPLICATION", "is a dict, not an Application"),
-        (f"{HERE}.misfits:NO_WORD", "must be a word in lower case"),
-        (f"{HERE}.misfits:NAME_TAKEN", "another application has this name"),
-        (f"{HERE}.misfits:PART_TAKEN", "another part of the server has this name"),
-        (f"{HERE}.misfits:SETTING_TAKEN", "another group of settings has this name"),
-        (f"{HERE}.misfits:NO_OPTIONS", "its options are not a subclass of towpath.options.Options"),
-        (f"{HERE}.misfits:QUEUE_TAKEN", "its queue reviews.post belongs to reviews"),
-        (f"{HERE}.misfits:PREFIX_TAKEN", r"its queue messages\* belongs to messages"),
-        (f"{HERE}.misfits:NO_QUEUE", "its queue 'Not a queue': "),
-        (f"{HERE}.misfits:ALL_QUEUES", "its queue '': "),
-        (f"{HERE}.misfits:CALLS_OF_ANOTHER", "callback is a kind of calls of another application"),
-        (f"{HERE}.misfits:METRIC_OF_ANOTHER", "must begin with towpath_misfit_"),
+        ("no.such.module:APPLICATION", "", "ModuleNotFoundError: No module named 'no'"),
+        ("tests.applications.broken:APPLICATION", "", "RuntimeError: no luck today"),
+        (f"{HERE}.misfits:NOWHERE", "", "has no attribute 'NOWHERE'"),
+        (f"{HERE}.misfits", "", "MODULE:NAME"),
+        (f"{HERE}.misfits:NO_APPLICATION", "", r"\bdict\b"),
+        (f"{HERE}.misfits:NO_WORD", "", "'Mis fit'"),
+        (f"{HERE}.misfits:NAME_TAKEN", "messages", None),
+        (f"{HERE}.misfits:PART_TAKEN", "ledger", None),
+        (f"{HERE}.misfits:SETTING_TAKEN", "worker", None),
+        (f"{HERE}.misfits:NO_OPTIONS", "", r"towpath\.options\.Options"),
+        (f"{HERE}.misfits:QUEUE_TAKEN", "misfit", r"\breviews\.post\b.*\breviews\b"),
+        (f"{HERE}.misfits:PREFIX_TAKEN", "misfit", r"messages\*.*\bmessages\b"),
+        (f"{HERE}.misfits:NO_QUEUE", "", "'Not a queue'"),
+        (f"{HERE}.misfits:ALL_QUEUES", "", "''"),
+        (f"{HERE}.misfits:CALLS_OF_ANOTHER", "misfit", r"\bcallback\b"),
+        (f"{HERE}.misfits:METRIC_OF_ANOTHER", "", "towpath_jobs_total.*towpath_misfit_"),
     ],
 )
-def test_one_that_can_t_be_is_refused_with_the_reason(place: str, reason: str) -> None:
-    with pytest.raises(ApplicationInvalid, match=reason) as refusal:
+def test_an_invalid_application_is_refused_by_name(
+    place: str, application: str, named: str | None
+) -> None:
+    """*application* is the name in the refusal; the place where the application has none yet."""
+    with pytest.raises(ApplicationInvalid, match=named) as refusal:
         applications([place])
-    assert refusal.value.application in (place, "misfit", "messages", "ledger", "worker")
+    assert refusal.value.application == (application or place)
     assert exit_code(refusal.value) == USAGE
 
 
-@pytest.mark.parametrize("reason", misfits.MOUNTS)
-def test_its_paths_are_its_own_and_ask_for_a_scope(reason: str) -> None:
-    with pytest.raises(ApplicationInvalid) as refusal:
-        built(misfits.mounted(reason))
-    assert reason in str(refusal.value)
+NAMED_IN_REFUSAL = {
+    "/api/v1/reviews/{id} belongs to reviews": r"/api/v1/reviews/\{id\} .*\breviews: ",
+    "/api/v1/{any} belongs to": r"/api/v1/\{any\} ",
+    "/{rest:path} belongs to": r"/\{rest:path\} ",
+    "/livez belongs to the server": r"/livez .*\bserver: ",
+    "/openapi.json belongs to the server": r"/openapi\.json .*\bserver: ",
+    "/api/v1/webhooks/github belongs to the server": r"/api/v1/webhooks/github .*\bserver: ",
+    "/api/v1/misfit requires no scope": r"/api/v1/misfit (?!.*BodyRoute)",
+    "/api/v1/misfit takes a body": r"/api/v1/misfit .*\broute_class=BodyRoute\b",
+    "is not a FastAPI route": r"Route\(path='/api/v1/misfit'",
+    "/api/v1/reviews is not one of its own paths": r" /api/v1/reviews ",
+    "must begin with misfit/": r"\breviews/github .*\bmisfit/",
+    "it registers github twice": r"\bgithub\b",
+}
+"""The paths and names that the refusal of each mount has to name, by its key in `misfits`."""
+
+
+@pytest.mark.parametrize("mount", misfits.MOUNTS)
+def test_a_mount_with_a_wrong_path_or_no_scope_is_refused(mount: str) -> None:
+    with pytest.raises(ApplicationInvalid, match=NAMED_IN_REFUSAL[mount]) as refusal:
+        built(misfits.mounted(mount))
     assert refusal.value.application == "misfit"
 
 
-def test_what_it_names_must_be_there() -> None:
+def test_a_service_that_does_not_exist_is_refused() -> None:
     with pytest.raises(ApplicationInvalid, match="nothing_here"):
         built(misfits.NO_SERVICE)
 
 
 @pytest.mark.parametrize(
-    ("application", "reason"),
-    [
-        (misfits.NO_TABLES, "NOTHING"),
-        (misfits.OTHER_TABLES, r"TABLES_OF_ANOTHER is not Tables\('misfit', …\)"),
-    ],
+    ("application", "named"),
+    [(misfits.NO_TABLES, "NOTHING"), (misfits.OTHER_TABLES, "TABLES_OF_ANOTHER")],
 )
-def test_its_tables_are_its_own(application: Application, reason: str) -> None:
-    with pytest.raises(ApplicationInvalid, match=reason):
+def test_tables_that_are_missing_or_belong_to_another_application_are_refused(
+    application: Application, named: str
+) -> None:
+    with pytest.raises(ApplicationInvalid, match=named) as refusal:
         tables_of([application])
+    assert refusal.value.application == "misfit"
 
 
 def test_a_table_that_is_taken_is_refused() -> None:

@@ -12,7 +12,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tests.server.messaging import app_on, client_of, key_of, started
+from tests.server.in_process import client_of, key_of, started
+from tests.server.messaging import app_on
+from tests.waiting import HANGS
 from towpath import Engine, Towpath
 from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
@@ -57,7 +59,7 @@ async def seen(url: str) -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     async with Engine(url) as engine:
         for queue in QUEUES:
-            [lease] = await engine.claim(queue, worker="w", lease=hours(1), wait=seconds(30))
+            [lease] = await engine.claim(queue, worker="w", lease=hours(1), wait=seconds(HANGS))
             info: Any = await engine.inspect.job(job_ref(queue, lease.id))
             shown = await asyncio.to_thread(run_command, url, "jobs", "show", str(lease.job))
             given: Any = lease

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from tests.architecture.sources import SOURCE, TESTS, python_files, shown
-from tests.architecture.test_verbs import other_words
 from towpath.embedded import EmbeddedServer
 from towpath.engine import codec, model, record
 from towpath.engine.engine import Engine
@@ -51,7 +50,7 @@ def test_a_header_is_complete(verb: str) -> None:
 
 
 @verbs
-def test_its_keys_have_the_types_they_are_spelled_with(verb: str) -> None:
+def test_the_keys_of_a_header_have_their_known_types(verb: str) -> None:
     if verb in COMPOSED:
         return
     named = [line.split()[:2] for line in header(verb).fields["keys"]]
@@ -59,13 +58,13 @@ def test_its_keys_have_the_types_they_are_spelled_with(verb: str) -> None:
 
 
 @verbs
-def test_its_args_are_those_the_engine_sends(verb: str) -> None:
+def test_the_args_of_a_header_are_those_the_engine_sends(verb: str) -> None:
     named = tuple(line.split()[0] for line in header(verb).fields["args"])
     assert (() if named == ("none",) else named) == ARGS[verb]
 
 
 @verbs
-def test_its_moves_are_those_of_the_state_machine(verb: str) -> None:
+def test_the_moves_of_a_header_are_those_of_the_state_machine(verb: str) -> None:
     if verb in COMPOSED:
         return
     text = " ".join(header(verb).fields["moves"])
@@ -74,12 +73,12 @@ def test_its_moves_are_those_of_the_state_machine(verb: str) -> None:
 
 
 @verbs
-def test_it_tells_what_happens_with_memory_full(verb: str) -> None:
+def test_a_header_names_what_happens_with_memory_full(verb: str) -> None:
     assert header(verb).fields["full"][0] in {"works", "refused"}
 
 
 @verbs
-def test_it_uses_all_the_pieces_it_names_each_once(verb: str) -> None:
+def test_a_script_uses_each_piece_of_its_header_once(verb: str) -> None:
     pieces = pieces_of(verb)
     assert len(set(pieces)) == len(pieces)
     assert pieces[-1] == verb
@@ -96,7 +95,7 @@ def said_by(verb: str) -> set[str]:
 
 
 @verbs
-def test_its_reply_names_every_word_it_answers_with(verb: str) -> None:
+def test_the_reply_of_a_header_names_every_word_of_its_script(verb: str) -> None:
     if verb in COMPOSED:
         return
     promised = {line.split()[0] for line in header(verb).fields["reply"]}
@@ -144,8 +143,8 @@ OF_SCRIPTS = {
 }  # fmt: skip
 """Arguments that only engines and scripts tell each other."""
 OF_RECORDS = {
-    "changed", "completed", "counted", "expire", "forget_at", "gone_at", "group", "named", "score",
-    "stored", "tick", "ttl", "turn",
+    "changed", "completed", "counted", "expire", "forget_at", "gone_at", "group", "keep_turn",
+    "named", "score", "stored", "tick", "tracebacks", "ttl", "turn",
 }  # fmt: skip
 """What scripts note about a job that nobody else sees."""
 SHADOWED = {"progress": ("id", "token", "text"), "exchange": ("settle", "wish")}
@@ -175,11 +174,6 @@ def test_arguments_of_scripts_have_the_names_that_callers_know() -> None:
     arguments = {argument for names in ARGS.values() for argument in names}
     assert arguments - python_names() - OF_SCRIPTS == set()
     assert arguments >= OF_SCRIPTS
-
-
-@verbs
-def test_a_script_is_called_by_the_word_of_the_glossary(verb: str) -> None:
-    assert other_words([verb]).keys() <= {"drop"}  # a word of the glossary, too
 
 
 def test_a_call_is_remembered_under_letters_alone() -> None:
@@ -293,11 +287,6 @@ def own_arguments(folder: Path) -> set[str]:
     headers = (header_of(path.read_text()) for path in folder.glob("*.lua"))
     named = {line.split()[0] for found in headers for line in found.fields["args"]}
     return named - {"none"}
-
-
-@applications
-def test_a_script_of_an_application_is_called_by_the_word_of_the_glossary(folder: Path) -> None:
-    assert other_words(path.stem for path in folder.glob("*.lua")) == {}
 
 
 @applications

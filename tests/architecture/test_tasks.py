@@ -77,7 +77,7 @@ def _made(path: Path) -> Iterator[str]:
                 yield name
 
 
-def test_a_task_is_found(tmp_path: Path) -> None:
+def test_an_unsupervised_task_is_found(tmp_path: Path) -> None:
     code = tmp_path / "code.py"
     code.write_text("asyncio.create_task(run())\nThread(target=run)\ngroup.create_task(run())\n")
     assert Counter(_made(code)) == {"create_task": 2, "Thread": 1}

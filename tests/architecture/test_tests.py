@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from tests import warm
+from tests import programs
 from tests.architecture.sources import ROOT, TESTS, python_files, shown
-from tests.warm import Bounded, Program
+from tests.programs import Bounded, Program
+from tests.waiting import HANGS
 
 THE_ONE_PLACE = TESTS / "waiting.py"
-PROGRAMS = TESTS / "warm.py"
+PROGRAMS = TESTS / "programs.py"
 """Where programs are started."""
 ENDS_BY_ITSELF = TESTS / "worker" / "pool.py"
 """Its programs are `sleep 60`, left behind on purpose."""
@@ -42,7 +43,7 @@ def test_giving_way_to_other_tasks_is_no_sleep() -> None:
     assert sleeps("asyncio.sleep(0)") == []
 
 
-def test_the_one_place_is_where_it_says() -> None:
+def test_the_one_file_that_may_sleep_does_sleep() -> None:
     assert sleeps(Path(THE_ONE_PLACE).read_text())
 
 
@@ -73,7 +74,7 @@ def test_signals_are_heard_where_a_shell_had_them_ignored() -> None:
     inside = "tests/architecture/test_tests.py::test_an_interruption_reaches_a_program"
     command = f"trap '' INT QUIT HUP; exec {sys.executable} -m pytest -q -n 0 {inside}"
     shell = ["sh", "-c", command]
-    ran = subprocess.run(shell, cwd=ROOT, capture_output=True, timeout=90, check=False)
+    ran = subprocess.run(shell, cwd=ROOT, capture_output=True, timeout=HANGS, check=False)
     assert ran.returncode == 0, ran.stdout.decode()
 
 
@@ -81,22 +82,24 @@ def test_signals_are_heard_where_a_shell_had_them_ignored() -> None:
 def test_an_interruption_reaches_a_program(number: signal.Signals) -> None:
     with Bounded[bytes](["sleep", "60"]) as process:
         process.send_signal(number)
-        assert process.wait(10) == -number
+        assert process.wait(HANGS) == -number
 
 
 def test_a_program_that_hangs_fails_its_test_and_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(warm, "_LONGEST", 0.1)
+    monkeypatch.setattr(programs, "_LONGEST", 0.1)
     hangs = [sys.executable, "-c", "import signal; signal.pause()"]
     for kind in (Bounded[bytes], Program[bytes]):
         process = kind(hangs)
         with pytest.raises(subprocess.TimeoutExpired), process:
             pass
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(HANGS) == -signal.SIGKILL
 
 
 def fixtures(text: str) -> list[tuple[str, str]]:
     """The fixtures in a file that are more than a line, by name: what they take and do."""
     found: list[tuple[str, str]] = []
+    if "pytest.fixture" not in text:
+        return found
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.decorator_list:
             marks = ast.unparse(node.decorator_list[0])
@@ -109,6 +112,8 @@ def fixtures(text: str) -> list[tuple[str, str]]:
 
 def sleeps(text: str) -> list[int]:
     """The lines that let time pass: a call of somebody's `sleep`, or an import of it."""
+    if "sleep" not in text:  # parsing all tests takes seconds
+        return []
     return [line for node in ast.walk(ast.parse(text)) for line in _sleeping_line(node)]
 
 

@@ -19,8 +19,8 @@ from benchmarks.peers.run_results import Comparison, Recoveries, Recovery, RowId
 from benchmarks.peers.side import handling
 from benchmarks.peers.side.process_tree import process_tree
 from benchmarks.peers.side.produce import PAYLOAD_BYTES, payload_of
-from tests.waiting import eventually
-from tests.warm import Bounded
+from tests.programs import Bounded
+from tests.waiting import HANGS, eventually
 
 rows = pytest.mark.parametrize("peer", all_peers(), ids=lambda peer: peer.name)
 
@@ -46,7 +46,7 @@ class TestARow:
         with pytest.raises(msgspec.ValidationError, match="settings"):
             read_row(row, root=tmp_path)
 
-    def test_is_there_for_everybody_we_compare_with(self) -> None:
+    def test_exists_for_every_peer(self) -> None:
         assert {peer.name for peer in all_peers()} == {
             *("arq", "bullmq", "celery", "dramatiq", "huey", "rq", "saq", "streaq"),
             *("taskiq_list", "taskiq_stream", OURS),
@@ -59,7 +59,7 @@ class TestAJobOfTheBench:
         payload = payload_of(kind, run="r", of=20_000, at=1_794_000_000_123.456)
         assert len(json.dumps(payload)) == PAYLOAD_BYTES
 
-    def test_is_told_at_the_last_of_a_run_and_whenever_there_is_one_too_many(
+    def test_is_reported_if_it_is_the_last_or_one_too_many(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         told = tmp_path / "report"
@@ -87,9 +87,11 @@ class TestAPeerThatCannotBeInstalled:
         [node] = [peer for peer in all_peers() if peer.on_node]
         compared = await comparison.compare(Plan(quick=True), [node])
         text = "\n".join(page.comparison_blocks(compared))
-        assert "BullMQ (Node): not measured: it could not be installed: there is no node" in text
+        [row] = compared.rows
+        assert row.not_measured
+        assert f"BullMQ (Node): not measured: {row.not_measured}" in text
 
-    def test_is_not_asked_for_again_once_it_is_there(self, tmp_path: Path) -> None:
+    def test_is_not_installed_again_once_it_is_there(self, tmp_path: Path) -> None:
         needs = ("bullmq@6.7.0",)
         with pytest.raises(NotInstalled):
             node_environment("here", needs)
@@ -97,7 +99,7 @@ class TestAPeerThatCannotBeInstalled:
         (tmp_path / "here" / ".installed").write_text(needs[0])
         assert node_environment("here", needs) == tmp_path / "here"
 
-    def test_is_asked_for_again_when_it_should_be_another_version(self, tmp_path: Path) -> None:
+    def test_is_installed_again_for_another_version(self, tmp_path: Path) -> None:
         (tmp_path / "here").mkdir()
         (tmp_path / "here" / ".installed").write_text("bullmq@6.7.0")
         with pytest.raises(NotInstalled):
@@ -129,7 +131,7 @@ def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
     eventually(lambda: len(process_tree(keeper.pid)) == 2)
     assert keeper.stdin is not None
     keeper.stdin.close()
-    keeper.wait(10)
+    keeper.wait(HANGS)
     eventually(lambda: process_tree(keeper.pid) == [keeper.pid])
 
 
@@ -153,7 +155,7 @@ def compared(*rows: RowResults) -> Comparison:
 
 
 class TestTheTable:
-    def test_says_that_a_target_is_reached_by_the_rounds_own_ratios(self) -> None:
+    def test_shows_reached_targets_by_the_ratios_of_the_rounds(self) -> None:
         run = compared(
             row_results("slow", 100, 100, 100),
             row_results("quick", 1_000, 2_000, 4_000),
@@ -164,11 +166,10 @@ class TestTheTable:
         assert (python.ratio, python.reached) == (6, True)
         assert (node.ratio, node.reached) == (2.4, False)
         text = "\n".join(page.comparison_blocks(run))
-        assert "is 6 x 2,000 jobs/s, Quick (target >= 5 x fastest Python peer): reached." in text
-        assert "is 2.4 x 5,000 jobs/s, Node (target >= 2.5 x BullMQ on Node): not reached." in text
-        assert (
-            "peers.node is not reached: Towpath takes 83 µs a job: 20 of the worker's CPU" in text
-        )
+        assert "6 x 2,000 jobs/s, Quick" in text
+        assert "2.4 x 5,000 jobs/s, Node" in text
+        [reason] = [line for line in text.splitlines() if "83 µs" in line]
+        assert reason.startswith("- peers.node ")
 
     def test_has_the_fastest_first_and_gaps_where_nothing_was_measured(self) -> None:
         run = compared(row_results("slow", 100), row_results("towpath", 6_000, ours=True))
@@ -177,20 +178,21 @@ class TestTheTable:
         assert rows[0].split(" | ")[5:7] == ["2", "9"]
         assert "not measured" in rows[0]
 
-    def test_tells_who_handled_a_job_twice(self) -> None:
+    def test_names_a_peer_that_handled_jobs_twice(self) -> None:
         careless = row_results("careless", 100, 100)
         careless.measured[1].twice = 3
         text = "\n".join(page.comparison_blocks(compared(careless, row_results("careful", 90, 90))))
-        assert "Careless: 3 of the drained jobs were handled twice." in text
-        assert text.count("twice") == 1
+        assert "Careless: 3 " in text
+        assert "Careful: " not in text
 
-    def test_does_not_call_a_target_reached_that_nobody_measured(self) -> None:
+    def test_does_not_call_an_unmeasured_target_reached(self) -> None:
         unseen = row_results("towpath", ours=True)
         unseen.not_measured = "it is away"
         for figure in comparison.figures(compared(row_results("slow", 100), unseen))[:2]:
             assert figure.reached is False
         text = "\n".join(page.comparison_blocks(compared(row_results("slow", 100), unseen)))
-        assert "peers.python is not reached: ours was not measured: it is away." in text
+        [missed] = [line for line in text.splitlines() if "peers.python" in line]
+        assert "it is away" in missed
 
 
 def recoveries(seconds: float | None, *, not_measured: str = "") -> Recoveries:
@@ -229,7 +231,7 @@ def test_the_page_has_room_for_all_parts_and_keeps_the_text_around_them(
 
 
 class TestTheChart:
-    def test_shows_every_column_of_the_page_and_everybody(self) -> None:
+    def test_shows_every_column_of_the_page_and_every_peer(self) -> None:
         """But for the rounds, and for who was early, which is no length of a bar."""
         text = chart.PAGE.read_text()
         drawn = chart.panels(text)

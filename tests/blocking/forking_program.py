@@ -42,7 +42,7 @@ def engine() -> None:
         try:
             blocking.run(lambda engine: engine.submit(MAILS, b"of the child"))
         except EngineClosed as error:
-            say("child", error)
+            say("child", error.code)
         try:
             blocking.__enter__()
         except EngineClosed:

@@ -31,7 +31,7 @@ def answer(status: int, retry_after: str | None = None) -> CallAnswer:
         *((status, Next.MOVED) for status in (300, 301, 302, 304, 307, 308)),
     ],
 )
-def test_goes_by_the_status(status: int, expected: Next) -> None:
+def test_advice_goes_by_the_status(status: int, expected: Next) -> None:
     assert advice(answer(status), now=NOW) == Advice(expected)
 
 
@@ -46,7 +46,7 @@ def test_goes_by_the_status(status: int, expected: Next) -> None:
         *((status, Next.ELSEWHERE) for status in (425, 429, 431, 451)),
     ],
 )
-def test_of_one_receiver_among_several_says_whether_another_is_to_be_asked(
+def test_advice_among_several_receivers_says_whether_to_ask_another(
     status: int, expected: Next
 ) -> None:
     assert advice_among(answer(status), now=NOW) == Advice(expected)
@@ -77,26 +77,28 @@ def test_of_one_receiver_among_several_says_whether_another_is_to_be_asked(
     ],
 )
 @pytest.mark.parametrize("status", [429, 503, 500, 408, 425])
-def test_waits_as_long_as_was_asked_up_to_a_day(status: int, said: str, after: Duration) -> None:
+def test_advice_waits_as_long_as_retry_after_asks_up_to_a_day(
+    status: int, said: str, after: Duration
+) -> None:
     assert advice(answer(status, said), now=NOW) == Advice(Next.LATER, after)
 
 
-def test_waits_only_for_what_may_be_taken_later() -> None:
+def test_advice_waits_only_for_what_may_be_taken_later() -> None:
     assert advice(answer(403, "120")) == Advice(Next.REFUSED, seconds(120))
     assert advice(answer(422, "120")) == Advice(Next.NEVER)
     assert advice(answer(302, "120")) == Advice(Next.MOVED)
 
 
-def test_reads_the_clock_by_itself() -> None:
+def test_advice_reads_the_clock_by_itself() -> None:
     assert advice(answer(503, "Fri, 01 Jan 2100 00:00:00 GMT")).after == days(1)
 
 
 @given(status=st.integers(100, 999), said=st.text())
-def test_has_an_answer_to_everything(status: int, said: str) -> None:
+def test_advice_is_given_for_every_status_and_header(status: int, said: str) -> None:
     assert ZERO <= advice(answer(status, said)).after <= days(1)
 
 
-def test_is_the_only_table_of_statuses() -> None:
+def test_no_other_module_has_a_table_of_statuses() -> None:
     """Whoever calls goes by the words. What one forge means by a number is its own."""
     places = {
         shown(path)

@@ -7,11 +7,13 @@ import itertools
 import socket
 import tracemalloc
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
 from tests.accepting import Handle
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
+from tests.waiting import HANGS, eventually_async
 from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerTooLarge, CallFailed
 from towpath.clock import milliseconds, seconds
@@ -64,10 +66,19 @@ class TestTime:
         """Wherever the receiver falls silent; and its connection is given up."""
         slow = Receiver(saying(*said, then_end=False))
         async with receiving(slow), Caller(allow=["127.0.0.1"], timeout=milliseconds(80)) as caller:
-            with pytest.raises(CallFailed, match=r"no complete response within 0\.08 s") as failure:
-                await caller.post(slow.url(), b"")
-            await asyncio.wait_for(slow.left.wait(), 10)
-        assert failure.value.retry is RetryAdvice.LATER
+            failures = list[CallFailed]()
+
+            async def is_sent() -> bool:
+                """On a busy machine the time may be over before the call is sent."""
+                with pytest.raises(CallFailed, match=r"0\.08 s") as failure:
+                    await caller.post(slow.url(), b"")
+                failures.append(failure.value)
+                return failure.value.sent
+
+            await eventually_async(is_sent)
+            await asyncio.wait_for(slow.left.wait(), HANGS)
+        assert isinstance(failures[-1].__cause__, TimeoutError)
+        assert failures[-1].retry is RetryAdvice.LATER
 
     async def test_is_not_made_longer_by_an_answer_in_drops(self) -> None:
         """Each byte comes in good time; all of them together do not."""
@@ -78,23 +89,26 @@ class TestTime:
                 allow=["127.0.0.1"], timeout=milliseconds(100), largest_answer=1 << 30
             ) as caller,
         ):
-            with pytest.raises(CallFailed, match=r"within 0\.1 s"):
+            with pytest.raises(CallFailed, match=r"\b0\.1 s") as failure:
                 await caller.post(drops.url(), b"")
+        assert isinstance(failure.value.__cause__, TimeoutError)
 
     async def test_is_not_made_longer_by_answers_before_the_answer(self) -> None:
         early = Receiver(repeating(b"", lambda _: b"HTTP/1.1 102 Processing\r\n\r\n"))
         limit = milliseconds(100)
         async with receiving(early), Caller(allow=["127.0.0.1"], timeout=limit) as caller:
-            with pytest.raises(CallFailed, match=r"within 0\.1 s"):
+            with pytest.raises(CallFailed, match=r"\b0\.1 s") as failure:
                 await caller.post(early.url(), b"")
+        assert isinstance(failure.value.__cause__, TimeoutError)
 
     async def test_is_limited_for_the_handshake(self) -> None:
         """The receiver takes the connection and never says a word of TLS."""
         with socket.create_server(("127.0.0.1", 0)) as mute:
             url = f"https://127.0.0.1:{mute.getsockname()[1]}/"
             async with Caller(allow=["127.0.0.1"], connect_timeout=milliseconds(80)) as caller:
-                with pytest.raises(CallFailed, match=r"no connection within 0\.08 s"):
+                with pytest.raises(CallFailed, match=r"0\.08 s") as failure:
                     await caller.post(url, b"")
+        assert not failure.value.sent
 
     async def test_leaves_room_for_others_when_it_is_over(self) -> None:
         """Calls that ran out of time give back their connections, and their place in the line."""
@@ -104,7 +118,13 @@ class TestTime:
             calls = [caller.post(slow.url(), b"") for _ in range(6)]
             outcomes = await asyncio.gather(*calls, return_exceptions=True)
             assert {type(outcome) for outcome in outcomes} == {CallFailed}
-            assert (await caller.post(quick.url(), b"")).status == 200
+
+            async def is_answered() -> bool:
+                with suppress(CallFailed):
+                    return (await caller.post(quick.url(), b"")).status == 200
+                return False
+
+            await eventually_async(is_answered)
 
 
 class TestSize:
@@ -118,9 +138,9 @@ class TestSize:
         """With the status in it: what was sent may have been taken all the same."""
         receiver.answer = http("202 Accepted", bytes(1001))
         async with Caller(allow=["127.0.0.1"], largest_answer=1000) as caller:
-            with pytest.raises(AnswerTooLarge, match="more than 1000 bytes") as failure:
+            with pytest.raises(AnswerTooLarge) as failure:
                 await caller.post(receiver.url(), b"")
-        assert failure.value.status == 202
+        assert (failure.value.status, failure.value.limit) == (202, 1000)
         assert failure.value.retry is RetryAdvice.NEVER
 
     @pytest.mark.parametrize(
@@ -142,15 +162,20 @@ class TestSize:
                 await caller.post(endless.url(), b"")
             _, peak = tracemalloc.get_traced_memory()
             tracemalloc.stop()
-            await asyncio.wait_for(endless.left.wait(), 10)
+            await asyncio.wait_for(endless.left.wait(), HANGS)
         assert peak < 8 << 20
 
     @pytest.mark.parametrize("end", [b"", b"\r\nx: "], ids=["one header", "many headers"])
     async def test_of_headers_is_limited_too(self, end: bytes) -> None:
         endless = Receiver(repeating(HEAD + b"x: ", lambda _: b"a" * 4096 + end))
-        async with receiving(endless), Caller(allow=["127.0.0.1"], timeout=seconds(20)) as caller:
-            with pytest.raises(CallFailed, match="was not valid HTTP"):
+        async with (
+            receiving(endless),
+            Caller(allow=["127.0.0.1"], timeout=seconds(HANGS)) as caller,
+        ):
+            with pytest.raises(CallFailed) as failure:
                 await caller.post(endless.url(), b"")
+        assert failure.value.sent
+        assert failure.value.__cause__ is None  # a timeout would be the cause
 
 
 class TestAnAnswerThatBreaksOff:
@@ -173,10 +198,10 @@ class TestAnAnswerThatBreaksOff:
     async def test_is_no_answer(self, caller: Caller, said: bytes) -> None:
         """Half an answer is never passed off as a whole one."""
         async with receiving(Receiver(saying(said, then_end=True))) as broken:
-            with pytest.raises(
-                CallFailed, match="closed, or the response was not valid HTTP"
-            ) as failure:
+            with pytest.raises(CallFailed) as failure:
                 await caller.post(broken.url(), b"work")
+        assert failure.value.sent
+        assert failure.value.__cause__ is None  # a timeout would be the cause
         assert failure.value.retry is RetryAdvice.LATER
 
     async def test_leaves_the_next_call_alone(self, caller: Caller) -> None:

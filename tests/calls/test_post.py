@@ -130,8 +130,9 @@ class TestAHeader:
     async def test_of_the_connection_is_not_for_callers(
         self, caller: Caller, receiver: Receiver, name: str
     ) -> None:
-        with pytest.raises(InvalidOption, match=name):
+        with pytest.raises(InvalidOption) as refusal:
             await caller.post(receiver.url(), b"", headers={name: "1"})
+        assert (refusal.value.option, refusal.value.value) == ("headers", name)
         assert receiver.connections == 0
 
     @pytest.mark.parametrize(
@@ -140,37 +141,43 @@ class TestAHeader:
     async def test_has_a_value_in_one_line(self, caller: Caller, value: str) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", headers={"X-A": value})
+        assert (refusal.value.option, refusal.value.value) == ("headers", "X-A")
         assert value not in str(refusal.value)
 
     @pytest.mark.parametrize("name", ["", "a b", "a:b", "a\r\nb", "ä"])
     async def test_has_a_name(self, caller: Caller, name: str) -> None:
-        with pytest.raises(InvalidOption, match="a header's name must"):
+        with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", headers={name: "b"})
+        assert (refusal.value.option, refusal.value.value) == ("headers", "…")
 
 
 class TestACallThatFails:
-    async def test_says_so_when_nobody_listens(self, caller: Caller) -> None:
+    async def test_was_not_sent_if_no_server_listens(self, caller: Caller) -> None:
         async with receiving(Receiver()) as gone:
             pass
-        with pytest.raises(CallFailed, match="no connection") as failure:
+        with pytest.raises(CallFailed) as failure:
             await caller.post(gone.url(), b"")
+        assert (failure.value.place, failure.value.sent) == (f"127.0.0.1:{gone.port}", False)
         assert failure.value.retry is RetryAdvice.LATER
 
-    async def test_says_so_when_the_name_has_no_address(self) -> None:
+    async def test_was_not_sent_if_the_name_has_no_address(self) -> None:
         async with Caller(resolve=answering()) as caller:
-            with pytest.raises(CallFailed, match="the name has no address"):
+            with pytest.raises(CallFailed) as failure:
                 await caller.post("http://nowhere.example.com/", b"")
+        assert (failure.value.place, failure.value.sent) == ("nowhere.example.com:80", False)
 
-    async def test_says_so_when_the_system_does_not_know_the_name(self) -> None:
+    async def test_was_not_sent_if_the_system_does_not_know_the_name(self) -> None:
         async with Caller() as caller:
-            with pytest.raises(CallFailed, match=r"^nowhere\.invalid:80: ") as failure:
+            with pytest.raises(CallFailed) as failure:
                 await caller.post("http://nowhere.invalid/", b"")
+        assert (failure.value.place, failure.value.sent) == ("nowhere.invalid:80", False)
         assert failure.value.retry is RetryAdvice.LATER
 
     async def test_does_not_wait_for_a_resolver_for_ever(self) -> None:
         async with Caller(resolve=SilentResolver(), connect_timeout=milliseconds(50)) as caller:
-            with pytest.raises(CallFailed, match=r"no connection within 0\.05 s"):
+            with pytest.raises(CallFailed, match=r"0\.05 s") as failure:
                 await caller.post("http://slow.example.com/", b"")
+        assert (failure.value.place, failure.value.sent) == ("slow.example.com:80", False)
 
     async def test_does_not_try_all_of_very_many_addresses(self, receiver: Receiver) -> None:
         """Nobody is listening at the first four."""
@@ -208,19 +215,21 @@ class TestACaller:
         ],
     )
     def test_refuses_options_that_can_not_be(self, options: dict[str, object]) -> None:
-        with pytest.raises(InvalidOption, match=next(iter(options))):
+        with pytest.raises(InvalidOption) as refusal:
             Caller(**options)  # pyright: ignore[reportArgumentType] -- that is the point
+        assert refusal.value.option in options
 
     async def test_without_secrets_signs_nothing(self, caller: Caller, receiver: Receiver) -> None:
         await caller.post(receiver.url(), b"")
         assert "webhook-id" not in receiver.requests[0].headers
 
     async def test_refuses_an_id_that_can_not_be_signed(self, caller: Caller) -> None:
-        with pytest.raises(InvalidOption, match="no space or dot"):
+        with pytest.raises(InvalidOption) as refusal:
             await caller.post("http://127.0.0.1:1/", b"", message="a.b", secrets=[new_secret()])
+        assert (refusal.value.option, refusal.value.value) == ("id", "a.b")
 
     async def test_makes_no_call_of_an_url_that_is_too_long(self, caller: Caller) -> None:
-        with pytest.raises(CallRefused, match="at most 2048"):
+        with pytest.raises(CallRefused, match="2048"):
             await caller.post("http://127.0.0.1/" + "a" * 2048, b"")
 
 

@@ -70,7 +70,7 @@ async def echo(reader: Reader, writer: Writer) -> None:
         f"http://hook.example.com/{CANARY * 300}",
     ],
 )
-async def test_no_refusal_repeats_them(url: str) -> None:
+async def test_no_refusal_repeats_a_secret(url: str) -> None:
     async with Caller(resolve=answering("10.0.0.1")) as caller:
         assert_hidden(await failing(lambda: caller.post(url, CANARY.encode(), **SENT)))  # pyright: ignore[reportArgumentType] -- of several types
 
@@ -87,7 +87,7 @@ async def test_no_refusal_repeats_them(url: str) -> None:
     ],
     ids=["echo", "too large", "status", "length", "encoding", "too short"],
 )
-async def test_no_failure_repeats_them(
+async def test_no_failure_repeats_a_secret(
     behaviour: Callable[[Reader, Writer], Awaitable[None]] | None,
     answer: bytes,
     caplog: pytest.LogCaptureFixture,
@@ -101,7 +101,7 @@ async def test_no_failure_repeats_them(
     assert_hidden(caplog.text)
 
 
-async def test_no_log_line_has_them_even_when_everything_is_logged(
+async def test_no_log_line_has_a_secret_even_when_everything_is_logged(
     caller: Caller, receiver: Receiver, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nor what the receiver answers: it may be a cookie, or what it was sent."""
@@ -122,7 +122,7 @@ async def test_the_lines_of_other_calls_are_left_alone(
     assert caplog.text.count("connect_tcp.complete") == 1
 
 
-def test_no_repr_shows_them() -> None:
+def test_no_repr_shows_a_secret() -> None:
     shown = repr(CallAnswer(200, {"set-cookie": CANARY}, CANARY.encode()))
     assert shown == f"CallAnswer(status=200, {len(CANARY)} bytes)"
     assert_hidden(repr(Caller()))

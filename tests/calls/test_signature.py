@@ -55,7 +55,7 @@ class TestSigning:
     def test_is_accepted_by_the_library(self, secret: str, id_: str, body: bytes) -> None:
         Webhook(secret).verify(body, headers_for([secret], id_, body), json_parse=False)
 
-    def test_with_two_secrets_is_accepted_by_who_has_either(self) -> None:
+    def test_with_two_secrets_is_accepted_by_a_holder_of_either(self) -> None:
         old, new = new_secret(), new_secret()
         headers = headers_for([old, new], "m1", BODY)
         for secret in (old, new):
@@ -64,14 +64,16 @@ class TestSigning:
             Webhook(new_secret()).verify(BODY, headers)
 
     @pytest.mark.parametrize("id_", ["", "a.b", "a b", "a\nb", "ä", "x" * 1025])
-    def test_refuses_an_id_that_can_not_be_told_from_the_rest(self, id_: str) -> None:
-        with pytest.raises(InvalidOption, match="no space or dot"):
+    def test_refuses_an_invalid_id(self, id_: str) -> None:
+        with pytest.raises(InvalidOption) as refusal:
             sign(SECRET, id_, TIMESTAMP, BODY)
+        assert (refusal.value.option, refusal.value.value) == ("id", id_[:80])
 
     @pytest.mark.parametrize("secrets", [[], "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"])
     def test_needs_a_list_of_secrets(self, secrets: list[str]) -> None:
-        with pytest.raises(InvalidOption, match="at least one secret"):
+        with pytest.raises(InvalidOption) as refusal:
             headers_for(secrets, ID, BODY)
+        assert refusal.value.option == "secrets"
 
 
 class TestVerifying:
@@ -139,13 +141,15 @@ class TestVerifying:
         headers = {name: text for name, text in EXAMPLE.items() if name != header}
         if value is not None:
             headers[header] = value
-        with pytest.raises(SignatureMissing, match=header):
+        with pytest.raises(SignatureMissing) as refusal:
             verify([SECRET], headers, BODY, now=NOW)
+        assert refusal.value.header == header
 
     @pytest.mark.parametrize("time", ["-1", "1e9", "1.5", "١٢٣", " 1", "9" * 13, "nan", "0x1"])
-    def test_refuses_a_time_that_is_none(self, time: str) -> None:
-        with pytest.raises(SignatureMissing, match="webhook-timestamp"):
+    def test_refuses_an_invalid_time(self, time: str) -> None:
+        with pytest.raises(SignatureMissing) as refusal:
             verify([SECRET], EXAMPLE | {"webhook-timestamp": time}, BODY, now=NOW)
+        assert refusal.value.header == "webhook-timestamp"
 
     @pytest.mark.parametrize("off", [timedelta(0), minutes(5), minutes(-5)])
     def test_tolerates_clocks_that_differ_by_five_minutes(self, off: timedelta) -> None:
@@ -153,8 +157,9 @@ class TestVerifying:
 
     @pytest.mark.parametrize("off", [seconds(301), seconds(-301), timedelta(days=400)])
     def test_refuses_what_is_too_old_or_comes_from_the_future(self, off: timedelta) -> None:
-        with pytest.raises(SignatureStale, match="the limit is 300 s"):
+        with pytest.raises(SignatureStale) as refusal:
             verify([SECRET], EXAMPLE, BODY, now=NOW + off)
+        assert (refusal.value.off, refusal.value.tolerance) == (off.total_seconds(), 300)
 
     def test_has_the_tolerance_that_is_asked_for(self) -> None:
         verify([SECRET], EXAMPLE, BODY, now=NOW + seconds(9), tolerance=seconds(10))
@@ -164,8 +169,9 @@ class TestVerifying:
     @pytest.mark.parametrize("secrets", [[], SECRET])
     def test_needs_a_list_of_secrets(self, secrets: list[str]) -> None:
         """Without any, everything would be refused: nobody would see that it was forgotten."""
-        with pytest.raises(InvalidOption, match="at least one secret"):
+        with pytest.raises(InvalidOption) as refusal:
             verify(secrets, EXAMPLE, BODY, now=NOW)
+        assert refusal.value.option == "secrets"
 
     @given(headers=st.dictionaries(st.sampled_from(list(EXAMPLE)), st.text()), body=st.binary())
     def test_refuses_everything_else_with_an_error_of_its_own(

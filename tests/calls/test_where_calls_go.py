@@ -15,7 +15,7 @@ from towpath.calls.guard import Guard
 from towpath.errors import InvalidOption, RetryAdvice
 
 
-def test_the_list_is_long_enough() -> None:
+def test_the_list_of_address_spellings_is_long_enough() -> None:
     assert len(set(THIS_MACHINE)) == len(THIS_MACHINE) >= 60
 
 
@@ -39,17 +39,20 @@ class TestAnAddressOfThisMachine:
     async def test_stays_refused_in_odd_spellings_where_it_is_allowed(
         self, receiver: Receiver, url: str
     ) -> None:
-        async with Caller(allow=["0.0.0.0/0"]) as caller:
-            with pytest.raises(CallRefused, match="unusual form"):
+        names = answering("127.0.0.1")
+        async with Caller(allow=["0.0.0.0/0"], resolve=names) as caller:
+            with pytest.raises(CallRefused):
                 await caller.post(url.format(receiver.port), b"")
+        assert (names.asked, receiver.connections) == ([], 0)
 
     @pytest.mark.parametrize("user", ["user", "user:password", ":password", ":", "a%40b"])
     async def test_stays_refused_with_credentials_where_it_is_allowed(
         self, caller: Caller, receiver: Receiver, user: str
     ) -> None:
         """They would be in the logs of whoever keeps the URL."""
-        with pytest.raises(CallRefused, match="must not contain a user or a password"):
+        with pytest.raises(CallRefused):
             await caller.post(receiver.url(f"{user}@127.0.0.1"), b"")
+        assert receiver.connections == 0
 
     @pytest.mark.parametrize("url", THIS_MACHINE)
     def test_is_refused_before_it_is_called(self, url: str) -> None:
@@ -62,8 +65,9 @@ class TestAName:
     @pytest.mark.parametrize("address", NOT_GLOBAL)
     async def test_that_leads_to_no_global_address_is_refused(self, address: str) -> None:
         async with Caller(resolve=answering(address)) as caller:
-            with pytest.raises(CallRefused, match=r"^hook\.example\.com:443: leads to"):
+            with pytest.raises(CallRefused) as refusal:
                 await caller.post("https://hook.example.com/", b"")
+        assert refusal.value.place == "hook.example.com:443"
 
     @pytest.mark.parametrize("address", GLOBAL)
     def test_that_leads_to_a_global_address_is_permitted(self, address: str) -> None:
@@ -73,14 +77,17 @@ class TestAName:
         """The last of many, behind one that could be called."""
         names = answering("127.0.0.1", "8.8.8.8", "2606:4700:4700::1111", "10.0.0.1")
         async with Caller(resolve=names, allow=["127.0.0.1"]) as caller:
-            with pytest.raises(CallRefused, match="a private network"):
+            with pytest.raises(CallRefused, match=r"10\.0\.0\.0/8"):
                 await caller.post(receiver.url("hook.example.com"), b"")
         assert receiver.connections == 0
 
     async def test_of_this_machine_is_refused_wherever_it_leads(self) -> None:
-        async with Caller(resolve=answering("8.8.8.8")) as caller:
-            with pytest.raises(CallRefused, match="a name of this machine"):
+        names = answering("8.8.8.8")
+        async with Caller(resolve=names) as caller:
+            with pytest.raises(CallRefused) as refusal:
                 await caller.post("https://api.localhost/", b"")
+        assert refusal.value.place == "api.localhost:443"
+        assert names.asked == []
 
     async def test_is_refused_without_its_address_in_the_message(self) -> None:
         """Who may only name a host does not learn where it is."""
@@ -168,8 +175,9 @@ class TestTheAllowList:
         ["10.0.0.1/8", "10.0.0.0/33", "127.1", "2130706433", "http://a/", "a:80", "*.a", "a.", ""],
     )
     def test_refuses_what_is_neither_network_nor_name(self, entry: str) -> None:
-        with pytest.raises(InvalidOption, match="allow"):
+        with pytest.raises(InvalidOption) as refusal:
             Caller(allow=[entry])
+        assert (refusal.value.option, refusal.value.value) == ("allow", entry)
 
     async def test_permits_this_machine_by_its_name(self, receiver: Receiver) -> None:
         """Found by the system's resolver, which may name an address of IPv6 first."""
@@ -178,8 +186,9 @@ class TestTheAllowList:
 
     def test_is_a_list(self) -> None:
         """A text alone would be read letter by letter."""
-        with pytest.raises(InvalidOption, match="must be a list"):
+        with pytest.raises(InvalidOption) as refusal:
             Caller(allow="worker.internal")
+        assert (refusal.value.option, refusal.value.value) == ("allow", "worker.internal")
 
 
 class TestAPort:
@@ -189,7 +198,7 @@ class TestAPort:
 
     @pytest.mark.parametrize("port", [1, 22, 25, 53, 110, 389, 587, 1023])
     def test_of_another_protocol_is_refused(self, port: int) -> None:
-        with pytest.raises(CallRefused, match="only 80 and 443 are allowed"):
+        with pytest.raises(CallRefused, match=r"\b80\b.*\b443\b"):
             Guard().permit("a.example.com", port, ["8.8.8.8"])
 
     @pytest.mark.parametrize("port", ["0", "65536", "-1", "99999999"])

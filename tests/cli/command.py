@@ -10,7 +10,7 @@ import termios
 from collections.abc import Mapping
 from pathlib import Path
 
-from tests.warm import COMMAND, Bounded, Program, Ran, run
+from tests.programs import COMMAND, Bounded, Program, Ran, run
 
 ROWS, COLUMNS = 40, 160
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -79,7 +79,7 @@ class Command:
     def in_terminal(self, *words: str, **env: str) -> Terminal:
         return Terminal(words, self.env | env, self.directory)
 
-    def start(self, *words: str, **env: str) -> subprocess.Popen[str]:
+    def start(self, *words: str, **env: str) -> Program[str]:
         """Begin a command and leave it running."""
         return Program(
             [COMMAND, *words],

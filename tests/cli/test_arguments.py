@@ -41,6 +41,6 @@ def one_pair(text: str) -> dict[str, str]:
         (one_pair, "=x"),
     ],
 )
-def test_what_means_nothing_is_refused(read: Callable[[str], object], text: str) -> None:
+def test_an_invalid_argument_is_refused(read: Callable[[str], object], text: str) -> None:
     with pytest.raises(InvalidOption):
         read(text)

@@ -22,6 +22,6 @@ def test_every_step_is_measured_and_the_queue_is_taken_away(
 
 
 def test_a_server_elsewhere_is_left_alone_without_a_yes(towpath: Command) -> None:
-    ran = towpath("bench", TOWPATH_URL="redis://queue.example:6379")
-    assert ran.code == 2
-    assert "not on this machine" in ran.err
+    ran = towpath("bench", "--json", TOWPATH_URL="redis://queue.example:6379")
+    assert (ran.code, ran.refusal["refused"]) == (2, "not_confirmed")
+    assert "queue.example" in ran.refusal["message"]

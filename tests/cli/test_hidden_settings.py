@@ -38,7 +38,9 @@ def test_there_are_secrets_of_the_core_and_of_every_application() -> None:
 
 
 @pytest.mark.parametrize("leaf", SECRET.values(), ids=list(SECRET))
-def test_is_not_shown_by_settings_or_options(leaf: Leaf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_is_not_shown_by_settings_or_options(
+    leaf: Leaf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Neither what was loaded, nor what a group makes of it, nor the refusal of a group."""
     monkeypatch.setenv("CANARY_77B0", CANARY)
     monkeypatch.setenv(leaf.variables[0], FITTING.get(leaf.name, CANARY))
@@ -55,7 +57,7 @@ def test_is_not_shown_by_settings_or_options(leaf: Leaf, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("leaf", SECRET.values(), ids=list(SECRET))
-def test_is_not_repeated_where_it_can_not_be_right(leaf: Leaf) -> None:
+def test_a_secret_is_not_repeated_by_its_refusal(leaf: Leaf) -> None:
     Path("towpath.toml").write_text(f'{leaf.name} = [["{CANARY}"]]\n')
     with pytest.raises(TowpathError) as refusal:
         load(registry=groups)
@@ -63,7 +65,7 @@ def test_is_not_repeated_where_it_can_not_be_right(leaf: Leaf) -> None:
     assert CANARY not in "".join(traceback.format_exception(refusal.value))
 
 
-def test_is_not_told_by_the_command(towpath: Command) -> None:
+def test_no_secret_is_shown_by_the_command(towpath: Command) -> None:
     env = {leaf.variables[0]: FITTING.get(leaf.name, CANARY) for leaf in SECRET.values()}
     for words in (("config",), ("config", "--json")):
         ran = towpath(*words, **env, CANARY_77B0=CANARY)

@@ -103,7 +103,7 @@ class TestADamagedFile:
             kept_secret(path)
         assert path.read_text() == found
 
-    def test_with_a_line_end_is_none(self, tmp_path: Path) -> None:
+    def test_is_not_a_secret_with_a_line_end(self, tmp_path: Path) -> None:
         path = tmp_path / "signing.secret"
         secret = kept_secret(path)
         path.write_text(secret + "\n")
@@ -112,10 +112,9 @@ class TestADamagedFile:
     def test_keeps_the_server_from_starting(self, towpath: Command, tmp_path: Path) -> None:
         (tmp_path / "data").mkdir()
         (tmp_path / "data" / "signing.secret").write_text("")
-        ran = towpath("up", "--data", "data", "--port", "0")
-        assert ran.code == 1
-        assert "signing.secret is empty or damaged" in ran.err
-        assert "delete it" in ran.err
+        ran = towpath("up", "--data", "data", "--port", "0", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (1, "file_damaged")
+        assert "signing.secret" in ran.refusal["message"]
 
     @pytest.mark.parametrize("found", ["", "{", '{"identities": []}'])
     def test_of_the_object_store_is_refused_too(self, found: str, tmp_path: Path) -> None:

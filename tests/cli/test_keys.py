@@ -39,12 +39,13 @@ class TestMigrate:
         where = f"sqlite:///{towpath.directory}/ledger.db"
         first = towpath("migrate", "--database", where)
         assert first.code == 0, first.err
-        assert f"{where}  ledger migrated: no schema, now {SCHEMA}\n" in first.out
+        [line] = [line for line in first.out.splitlines() if line.startswith(f"{where}  ledger ")]
+        assert line.endswith(f" {SCHEMA}")
         again = towpath("migrate", "--json", DATABASE_URL=where)
         told = {"database": where, "line": "ledger", "before": SCHEMA, "after": SCHEMA}
         assert told in again.objects
 
-    def test_wants_to_know_where(self, towpath: Command) -> None:
+    def test_needs_the_url_of_a_database(self, towpath: Command) -> None:
         ran = towpath("migrate", "--json")
         assert ran.code == 2
         assert "DATABASE_URL" in ran.refusal["message"]
@@ -57,10 +58,10 @@ class TestMigrate:
 
 
 class TestKeys:
-    def test_wants_an_up_to_date_schema(self, towpath: Command) -> None:
-        ran = towpath("keys", "list", "--database", f"sqlite:///{towpath.directory}/x.db")
-        assert ran.code == 1
-        assert "`towpath migrate` creates a new database" in ran.err
+    def test_need_an_up_to_date_schema(self, towpath: Command) -> None:
+        ran = towpath("keys", "list", "--database", f"sqlite:///{towpath.directory}/x.db", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (1, "ledger_absent")
+        assert "`towpath migrate`" in ran.refusal["do"]
 
     def test_create_shows_the_secret_and_nothing_else(self, keys: Command) -> None:
         id = made(keys("keys", "create", "shop", "--scope", "submit", "-q", "mails*"))
@@ -76,7 +77,7 @@ class TestKeys:
         assert told["expires_at"] > told["created_at"]
         assert SECRET.fullmatch(told["secret"])
 
-    def test_create_is_refused_where_it_can_not_be_right(self, keys: Command) -> None:
+    def test_create_is_refused_with_invalid_options(self, keys: Command) -> None:
         for words in (
             ("shop",),
             ("shop", "--scope", "root"),
@@ -98,7 +99,8 @@ class TestKeys:
         assert elsewhere.code == 2
 
     def test_list_is_a_table_for_people(self, keys: Command) -> None:
-        assert "no keys" in keys("keys", "list").err
+        empty = keys("keys", "list")
+        assert (empty.code, empty.out) == (0, "")
         secret = keys("keys", "create", "shop", "--scope", "admin").out.strip()
         table = keys("keys", "list").out
         assert table.split()[:3] == ["KEY", "NAME", "STATE"]

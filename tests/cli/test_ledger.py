@@ -25,7 +25,7 @@ def records(towpath: Command, prepared_file_url: str) -> Command:
     return towpath
 
 
-def test_queues_what_redis_does_not_have(records: Command) -> None:
+def test_reconcile_queues_records_that_redis_does_not_have(records: Command) -> None:
     ran = records("ledger", "reconcile", "--json")
     assert ran.code == 0
     assert ran.objects == [
@@ -39,7 +39,7 @@ def test_queues_what_redis_does_not_have(records: Command) -> None:
     assert told[1:] == [["letters", "1", "0", "0"], ["mails", "2", "0", "0"]]
 
 
-def test_ends_what_has_ended_in_redis(records: Command) -> None:
+def test_reconcile_ends_records_whose_jobs_have_ended_in_redis(records: Command) -> None:
     """As after a restore of an older database: its rows do not know it yet."""
     records("ledger", "reconcile")
 
@@ -59,7 +59,7 @@ def test_ends_what_has_ended_in_redis(records: Command) -> None:
     assert asyncio.run(state()) is RecordState.DEAD
 
 
-def test_says_so_where_nothing_is_open_or_redis_is_away(records: Command) -> None:
+def test_reconcile_is_refused_while_redis_is_away(records: Command) -> None:
     words = ("ledger", "reconcile", "--timeout", "1s", "--json")
     away = records(*words, TOWPATH_URL="unix:///nobody.sock")
     assert (away.code, away.refusal["refused"]) == (75, "server_unreachable")

@@ -18,15 +18,16 @@ class TestExplain:
         await engine.submit("mails", b"1", id="second", lane="anna")
         ran = towpath("explain", "mails/second")
         because, place = ran.out.splitlines()
-        assert "behind job first of lane anna, which is ready; 1 ahead" in because
-        assert "none has ever asked" in because
-        assert place == "1 ahead in its lane"
-        told = towpath("explain", "first", "--json").object
-        assert (told["queue"], told["why"], told["ahead"]) == ("mails", "no_worker", 0)
+        assert because.startswith("mails/second: ")
+        assert {"first", "anna", "ready"} <= set(re.findall(r"\w+", because))
+        assert re.findall(r"\d+", place) == ["1"]
+        for id, why, ahead in (("first", "no_worker", 0), ("second", "behind_lane", 1)):
+            told = towpath("explain", id, "--json").object
+            assert (told["queue"], told["why"], told["ahead"]) == ("mails", why, ahead)
 
     async def test_says_times_to_the_second(self, towpath: Command, engine: Engine) -> None:
         await engine.submit("mails", b"1", id="later", delay=hours(1))
-        said = r"due at \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n"
+        said = r"[a-z ]+ \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\n"
         assert re.fullmatch(f"mails/later: {said}", towpath("explain", "later").out)
         assert re.search(f"why +{said}", towpath("jobs", "show", "later").out)
 

@@ -78,19 +78,20 @@ def up(towpath: Command, data: Path) -> tuple[int, str]:
 
 
 class TestMigrating:
-    def test_tells_of_each_line(self, towpath: Command, lending: LendingApplication) -> None:
+    def test_reports_each_line(self, towpath: Command, lending: LendingApplication) -> None:
         lending.release(FIRST)
         first = towpath("migrate")
         assert first.code == 0, first.err
         told = first.out.splitlines()
-        assert told[0] == f"{lending.url}  ledger migrated: no schema, now {SCHEMA}"
-        assert told[-1] == f"{lending.url}  lending migrated: no schema, now 0001"
+        for line, name, version in ((told[0], "ledger", SCHEMA), (told[-1], "lending", "0001")):
+            assert line.startswith(f"{lending.url}  {name} ")
+            assert line.endswith(f" {version}")
         lending.release(FIRST, SECOND)
         again = towpath("migrate", "--json")
         lines = {row["line"]: (row["before"], row["after"]) for row in again.objects}
         assert (lines["ledger"], lines["lending"]) == ((SCHEMA, SCHEMA), ("0001", "0002"))
 
-    def test_that_fails_says_why_and_keeps_the_server_from_starting(
+    def test_that_fails_names_the_step_and_keeps_the_server_from_starting(
         self, towpath: Command, lending: LendingApplication
     ) -> None:
         lending.release(FIRST)
@@ -98,37 +99,39 @@ class TestMigrating:
         lending.release(FIRST, SECOND, FAILS)
         ran = towpath("migrate", "--json")
         assert (ran.code, ran.refusal["refused"]) == (1, "migration_failed")
-        assert "migration of lending: step 0003: " in ran.refusal["message"]
-        assert "nothing" in ran.refusal["message"]
+        message = ran.refusal["message"]
+        assert all(fact in message for fact in ("lending", "0003", "nothing")), message
         assert up(towpath, lending.file.parent) == (1, "migration_failed")
         assert lending.columns() == ["id"]
 
-    def test_back_is_refused(self, towpath: Command, lending: LendingApplication) -> None:
+    def test_back_to_an_older_release_is_refused(
+        self, towpath: Command, lending: LendingApplication
+    ) -> None:
         """The release before would not know what to do with the tables."""
         lending.release(FIRST, SECOND)
         assert towpath("migrate").code == 0
         lending.release(FIRST)
         ran = towpath("migrate", "--json")
         assert (ran.code, ran.refusal["refused"]) == (1, "ledger_ahead")
-        assert "schema 0002 of lending, this release needs 0001" in ran.refusal["message"]
-        assert "restore the backup" in ran.refusal["do"]
+        message = ran.refusal["message"]
+        assert all(fact in message for fact in ("0002", "lending", "0001")), message
         assert up(towpath, lending.file.parent) == (1, "ledger_ahead")
         assert lending.columns() == ["id", "title"]
 
     @pytest.mark.parametrize(
-        ("name", "table", "reason"),
+        ("name", "table", "named"),
         [
-            ("lending", "towpath_jobs", "towpath_jobs, whose name must begin with"),
-            ("reading", "towpath_reading_books", "lending.tables:TABLES is not Tables('lending'"),
+            ("lending", "towpath_jobs", "towpath_jobs"),
+            ("reading", "towpath_reading_books", "lending.tables:TABLES"),
         ],
     )
-    def test_what_belongs_to_somebody_else_is_refused(
-        self, towpath: Command, lending: LendingApplication, name: str, table: str, reason: str
+    def test_tables_of_another_owner_is_refused(
+        self, towpath: Command, lending: LendingApplication, name: str, table: str, named: str
     ) -> None:
         lending.release(FIRST, name=name, table=table)
         ran = towpath("migrate", "--json")
         assert ran.code == 2
         assert "lending" in ran.refusal["message"]
-        assert reason in ran.refusal["message"]
+        assert named in ran.refusal["message"]
         assert not lending.file.exists()
         assert up(towpath, lending.file.parent)[0] == 2

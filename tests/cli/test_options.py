@@ -36,7 +36,7 @@ def test_a_retry_policy_is_read(text: str, policy: object) -> None:
     ],
     ids=repr,
 )
-def test_what_is_written_is_read_the_same(retry: RetryPolicy) -> None:
+def test_options_are_read_as_they_were_written(retry: RetryPolicy) -> None:
     options = QueueOptions(keep=hours(2), lanes=LanePolicy.SKIP, retry=retry, max_length=7)
     texts = {name: str(value) for name, value in written(options).items()}
     assert changed(QueueOptions(), texts) == options
@@ -59,6 +59,6 @@ def test_what_is_written_is_read_the_same(retry: RetryPolicy) -> None:
         {"colour": "red"},
     ],
 )
-def test_what_can_not_be_right_is_refused(texts: dict[str, str]) -> None:
+def test_invalid_options_are_refused(texts: dict[str, str]) -> None:
     with pytest.raises(InvalidOption):
         changed(QueueOptions(), texts)

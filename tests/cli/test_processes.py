@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.cli.command import Command
+from tests.programs import COMMAND, Bounded, Program
 from tests.waiting import eventually, eventually_async
-from tests.warm import COMMAND, Bounded
 from towpath import Engine
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import JobRef, job_ref
@@ -40,7 +40,7 @@ async def pack(door: str) -> str:
 class WorkerProcesses:
     """A `towpath worker` with processes below it, and what they say."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Program[str] | Bounded[str]) -> None:
         self.process = process
         self.said: list[dict[str, Any]] = []
 
@@ -194,25 +194,25 @@ class TestADrain:
         assert (await engine.inspect.counts("mails")).totals["completed"] == 20
 
 
-class TestRefusing:
+class TestRefusals:
     @pytest.mark.parametrize(
-        ("words", "code", "said"),
+        ("words", "code", "refused", "named"),
         [
-            (["shop:ap"], 5, "did you mean app?"),
-            (["shop:app", "--queues", "mials"], 2, "mials"),
-            (["shop:app", "--metrics-port", "65535"], 2, "must leave room for 2 ports"),
-            (["shop:app", "--processes", "0"], 2, "processes"),
+            (["shop:ap"], 5, "app_not_found", "shop:ap"),
+            (["shop:app", "--queues", "mials"], 2, "handler_invalid", "mials"),
+            (["shop:app", "--metrics-port", "65535"], 2, "invalid_option", "worker.metrics_port"),
+            (["shop:app", "--processes", "0"], 2, "invalid_option", "worker.processes"),
         ],
     )
-    def test_what_one_worker_would_refuse(
-        self, words: list[str], code: int, said: str, towpath: Command
+    def test_several_processes_refuse_what_one_worker_would_refuse(
+        self, words: list[str], code: int, refused: str, named: str, towpath: Command
     ) -> None:
-        ran = towpath("worker", "--processes", "2", *words)
-        assert ran.code == code
-        assert said in ran.err
+        ran = towpath("worker", "--processes", "2", *words, "--json")
+        assert (ran.code, ran.refusal["refused"]) == (code, refused)
+        assert named in ran.refusal["message"]
         assert "worker.child_started" not in ran.err
 
-    def test_a_port_that_is_taken_ends_all(self, towpath: Command) -> None:
+    def test_a_port_that_is_taken_ends_all_processes(self, towpath: Command) -> None:
         """Another start would be refused, too."""
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
@@ -252,7 +252,7 @@ class TestReloading:
         reloading.signal()
         assert reloading.ended() == 0
 
-    async def test_a_file_that_python_cannot_read_is_said_and_waited_for(
+    async def test_a_file_that_python_cannot_read_is_reported_and_waited_for(
         self, reloading: WorkerProcesses, engine: Engine, tmp_path: Path
     ) -> None:
         """Meanwhile the worker goes on with what it has."""

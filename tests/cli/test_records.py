@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.command import Command
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
@@ -64,5 +64,26 @@ async def test_a_record_is_submitted_and_waited_for(
     async with app:
         assert (await send.job("i-7").info()).payload == b"7"
         await Worker(app, signals=()).drain()
-        assert await send.job("i-7").result(within=20) == "invoice 7"
+        assert await send.job("i-7").result(within=HANGS) == "invoice 7"
     assert towpath(*submit, "--wait", "20s").out == '"invoice 7"\n'
+
+
+async def test_many_records_are_cancelled_and_their_queue_is_deleted(
+    towpath: Command, server: EmbeddedServer, database: str
+) -> None:
+    app = Towpath(server.url, ledger=database)
+
+    @app.handler("invoices", record=True)
+    async def send(n: int) -> int:
+        return n
+
+    async with app:
+        jobs = await send.submit_many([send.new(n, id=f"i-{n}") for n in range(3)])
+        cancel = ("jobs", "cancel", "--queue", "invoices", "--all", "--yes", "--json")
+        assert towpath(*cancel).object["cancelled"] == 3
+        assert {await job.state() for job in jobs} == {State.CANCELLED}
+        await send.submit(7, id="i-7")
+        ran = towpath("queues", "delete", "invoices", "--yes", "--json")
+        assert (ran.code, ran.object["deleted"]) == (0, 4)
+        assert {await job.state() for job in jobs} == {State.GONE}
+    assert towpath("queues", "show", "invoices").code == 5

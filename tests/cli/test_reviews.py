@@ -107,14 +107,13 @@ class TestSubmit:
         ],
         ids=str,
     )
-    def test_of_what_can_not_be_right_is_refused(
-        self, reviews: Command, words: tuple[str, ...]
-    ) -> None:
+    def test_of_an_invalid_task_is_refused(self, reviews: Command, words: tuple[str, ...]) -> None:
         assert reviews("reviews", "submit", *words).code == 2
 
     def test_without_a_place_names_the_options_for_one(self, reviews: Command) -> None:
         ran = reviews("reviews", "submit", "octo/repo", HEAD)
-        assert "pass --ref BRANCH, or --number" in ran.err
+        assert "invalid_option" in ran.err
+        assert all(option in ran.err for option in ("--ref", "--number"))
 
 
 class TestList:
@@ -139,7 +138,7 @@ class TestList:
 
         assert listed("--state", "cancelled") == [ids[0]]
         assert listed("--repository", "octo/repo", "--number", "2") == [ids[1]]
-        assert "no such reviews" in reviews("reviews", "list", "--forge", "github").err
+        assert listed("--forge", "github") == []
         assert reviews("reviews", "list", "--state", "ready").code == 2
 
     def test_a_long_reason_is_cut_to_its_beginning_and_end(self, reviews: Command) -> None:
@@ -166,14 +165,14 @@ class TestShow:
         told = reviews("reviews", "show", id, "--json").object
         assert told["review"]["comments"][0]["line"] == 3
 
-    def test_hints_that_nobody_may_review_unless_a_reviewer_is_set(self, reviews: Command) -> None:
+    def test_names_the_setting_for_a_reviewer_unless_one_is_set(self, reviews: Command) -> None:
         [id] = made(reviews, 7)
         for words in (("show", id), ("list",)):
-            assert "no reviewer is set here" in reviews("reviews", *words).err
+            assert "reviews.reviewer" in reviews("reviews", *words).err
             set_ = {"TOWPATH_REVIEWS__REVIEWER_COMMAND": "true"}
             assert reviews("reviews", *words, **set_).err == ""
 
-    def test_says_that_a_running_one_was_asked_to_stop(self, reviews: Command) -> None:
+    def test_shows_that_a_running_review_was_asked_to_stop(self, reviews: Command) -> None:
         [id] = made(reviews, 7)
         begin(reviews, id)
         for words in (("cancel", id), ("show", id), ("list",)):
@@ -188,11 +187,11 @@ class TestShow:
         assert re.search(r"^posting +DEAD: no luck$", told, re.MULTILINE)
         assert "\nposted " not in told
 
-    def test_what_is_not_there_is_not_found(self, reviews: Command) -> None:
+    def test_of_an_unknown_review_is_refused(self, reviews: Command) -> None:
         for verb in ("show", "cancel", "retry"):
             ran = reviews("reviews", verb, "nobody", "--json")
             assert (ran.code, ran.refusal["refused"]) == (5, "record_not_found")
-            assert "api-, github- or gitlab-" in ran.refusal["do"]
+            assert all(f"{forge}-" in ran.refusal["do"] for forge in Forge)
 
 
 class TestCancelAndRetry:
@@ -215,14 +214,14 @@ class TestCancelAndRetry:
         assert ran.err.index("record_not_found") < ran.err.index("record_ended")
         again = reviews("reviews", "retry", over, two)
         assert (again.code, again.out) == (4, f"{two}  PENDING\n")
-        assert "do       Request a new one: `towpath reviews submit`" in again.err
+        assert re.search(r"^do .*POST /api/v1/reviews", again.err, re.MULTILINE)
 
 
-def test_without_a_database_it_says_where_one_may_be(towpath: Command) -> None:
-    ran = towpath("reviews", "list")
-    assert ran.code == 2
-    assert "there is no towpath-data" in ran.err
-    assert "sqlite:///path/to/towpath-data/towpath.db" in ran.err
+def test_a_command_without_a_database_names_the_places_for_one(towpath: Command) -> None:
+    ran = towpath("reviews", "list", "--json")
+    assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
+    assert "towpath-data" in ran.refusal["message"]
+    assert "sqlite:///path/to/towpath-data/towpath.db" in ran.refusal["message"]
 
 
 def test_the_database_may_be_away(towpath: Command) -> None:

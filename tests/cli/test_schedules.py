@@ -18,14 +18,14 @@ async def plant(engine: Engine) -> None:
     )
 
 
-class TestWhatCodeDeclares:
+class TestADeclaredSchedule:
     async def test_is_listed_for_people(self, towpath: Command, engine: Engine) -> None:
         await plant(engine)
         header, line = towpath("schedules").out.splitlines()
         assert header.split() == ["QUEUE", "SCHEDULE", "WHEN", "SOURCE", "NEXT", "LAST"]
         assert line.split()[:9] == ["reports", "nightly", "0", "3", "*", "*", "*", "UTC", "code"]
 
-    async def test_says_when_it_comes_next_and_came_last(
+    async def test_shows_its_next_and_its_last_firing(
         self, towpath: Command, engine: Engine
     ) -> None:
         """What was only seen so far was never fired."""
@@ -44,7 +44,7 @@ class TestWhatCodeDeclares:
         assert datetime.fromisoformat(told["last"]) == later
         assert timedelta(0) < datetime.fromisoformat(told["next"]) - later <= timedelta(seconds=5)
 
-    async def test_is_listed_for_programs_and_forgotten(
+    async def test_is_listed_for_programs_and_deleted(
         self, towpath: Command, engine: Engine
     ) -> None:
         await plant(engine)
@@ -53,7 +53,7 @@ class TestWhatCodeDeclares:
         assert towpath("schedules", "delete", "reports", "nightly", "--declared").code == 0
         assert (await engine.schedules.of("reports")).last == {}
 
-    async def test_that_is_not_there_can_not_be_forgotten(
+    async def test_that_does_not_exist_can_not_be_deleted(
         self, towpath: Command, engine: Engine
     ) -> None:
         await plant(engine)
@@ -70,7 +70,7 @@ class TestWhatCodeDeclares:
             assert ran.code == 4
             assert "schedule_declared" in ran.err
 
-    def test_none_is_a_hint(self, towpath: Command) -> None:
+    def test_is_hinted_at_where_there_is_no_schedule(self, towpath: Command) -> None:
         ran = towpath("schedules")
         assert ran.code == 0
         assert "@app.recurring" in ran.err
@@ -82,7 +82,7 @@ class TestASchedule:
             "schedules", "set", "reports", "nightly", '{"kind": "full"}', "--cron", "0 3 * * *",
             "--tz", "Europe/Berlin", "--priority", "high", "--handler", "rerun", "--retry", "never",
         )  # fmt: skip
-        assert made.out.startswith("reports/nightly  made  next ")
+        assert made.out.startswith("reports/nightly  ")
         told = towpath("schedules", "show", "reports", "nightly", "--json").object
         assert told["payload"] == {"kind": "full"}
         assert told["schedule"] == "0 3 * * * Europe/Berlin"
@@ -90,9 +90,12 @@ class TestASchedule:
         assert told["headers"] == {"handler": "rerun"}
         assert "full" in towpath("schedules", "show", "reports", "nightly").out
         again = towpath("schedules", "set", "reports", "nightly", "--every", "1h", "--json").object
-        assert (again["new"], again["schedule"]) == (False, "every 1:00:00")
+        assert again["new"] is False
+        assert "1:00:00" in again["schedule"]
         assert towpath("schedules", "delete", "reports", "nightly").code == 0
         assert (await engine.schedules.list()).schedules == []
+        anew = towpath("schedules", "set", "reports", "nightly", "--every", "1h", "--json").object
+        assert anew["new"] is True
 
     async def test_is_paused_resumed_and_fired(self, towpath: Command, engine: Engine) -> None:
         towpath("schedules", "set", "reports", "hourly", "--every", "1h")
@@ -101,48 +104,47 @@ class TestASchedule:
         fired = towpath("schedules", "fire", "reports", "hourly", "--json").object
         assert fired["id"].startswith("hourly!")
         assert (await engine.inspect.counts("reports")).ready == 1
-        assert "resumed  next " in towpath("schedules", "resume", "reports", "hourly").out
+        assert not towpath("schedules", "resume", "reports", "hourly", "--json").object["paused"]
 
     @pytest.mark.parametrize("command", ["show", "delete", "fire", "pause", "resume"])
-    def test_that_is_not_there_is_told(self, towpath: Command, command: str) -> None:
+    def test_that_does_not_exist_is_refused(self, towpath: Command, command: str) -> None:
         ran = towpath("schedules", command, "reports", "weekly")
         assert ran.code == 5
         assert "schedule_not_found" in ran.err
 
     @pytest.mark.parametrize(
-        ("words", "said"),
+        ("words", "facts"),
         [
-            ((), "give one of --cron and --every"),
-            (("--cron", "0 3 * * *", "--every", "1h"), "give one of --cron and --every"),
-            (("--cron", "0 0 30 2 *"), "never fires"),
-            (("--cron", "often"), "five fields"),
-            (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), "time zone"),
-            (("--every", "1h", "--tz", "UTC"), "needs --cron; an interval"),
-            (("--every", "0"), "every"),
-            (("--every", "200000d"), "36525 days"),
-            (("--every", "1h", "--missed", "never"), "skip, once or all"),
+            ((), ("cron = ", "--cron", "--every")),
+            (("--cron", "0 3 * * *", "--every", "1h"), ("cron = ", "--cron", "--every")),
+            (("--cron", "0 0 30 2 *"), ("cron = '0 0 30 2 *'",)),
+            (("--cron", "often"), ("cron = 'often'",)),
+            (("--cron", "0 3 * * *", "--tz", "Mars/Crater"), ("tz = 'Mars/Crater'",)),
+            (("--every", "1h", "--tz", "UTC"), ("tz = 'UTC'", "--cron")),
+            (("--every", "0"), ("every = ",)),
+            (("--every", "200000d"), ("every = ", "36525 days")),
+            (("--every", "1h", "--missed", "never"), ("missed = 'never'",)),
         ],
     )
-    def test_that_can_not_be_right_is_refused(
-        self, towpath: Command, words: tuple[str, ...], said: str
+    def test_that_is_invalid_is_refused(
+        self, towpath: Command, words: tuple[str, ...], facts: tuple[str, ...]
     ) -> None:
-        ran = towpath("schedules", "set", "reports", "x", *words)
-        assert ran.code == 2
-        assert said in ran.err
+        ran = towpath("schedules", "set", "reports", "x", *words, "--json")
+        assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
+        assert all(fact in ran.refusal["message"] for fact in facts), ran.refusal
 
     def test_has_a_payload_that_is_json(self, towpath: Command) -> None:
-        ran = towpath("schedules", "set", "reports", "x", "no json", "--every", "1h")
-        assert ran.code == 2
-        assert "is not valid JSON" in ran.err
+        ran = towpath("schedules", "set", "reports", "x", "no json", "--every", "1h", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (2, "invalid_option")
+        assert all(fact in ran.refusal["message"] for fact in ("payload = ", "JSON"))
 
 
 class TestPreview:
-    def test_tells_the_next_firings_and_what_the_clock_does(self, towpath: Command) -> None:
+    def test_shows_the_next_firings_and_the_clock_changes(self, towpath: Command) -> None:
         words = ("--cron", "30 2 * * *", "--tz", "Europe/Berlin", "--count", "3")
         ran = towpath("schedules", "preview", *words)
         assert [line[10:] in ("T02:30:00+01:00", "T02:30:00+02:00", "T03:00:00+02:00")
                 for line in ran.out.splitlines()] == [True] * 3  # fmt: skip
-        assert "02:30 fires at 03:00" in ran.err
-        assert "fires once, the first time" in ran.err
+        assert all(time in ran.err for time in ("02:30", "03:00"))
         told = towpath("schedules", "preview", *words, "--json").objects
         assert sorted(change["effect"] for change in told[3:]) == ["moved", "once"]

@@ -5,7 +5,7 @@ from towpath.apps.messages.options import CALLBACK, PUSH
 from towpath.calls.signature import OUTBOX, derived, new_secret
 
 
-def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
+def test_secrets_are_derived_from_the_settings_one_per_line(towpath: Command) -> None:
     secrets = [new_secret(), new_secret()]
     towpath.env["TOWPATH_CALLS__SECRETS"] = ",".join(secrets)
     ran = towpath("secret", "callback")
@@ -15,7 +15,7 @@ def test_is_derived_from_the_settings_one_per_line(towpath: Command) -> None:
     assert [row["secret"] for row in told] == [derived(secret, OUTBOX) for secret in secrets]
 
 
-def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
+def test_a_secret_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
     secret = new_secret()
     data = towpath.directory / "towpath-data"
     data.mkdir()
@@ -23,7 +23,7 @@ def test_is_derived_from_the_one_that_up_made(towpath: Command) -> None:
     assert towpath("secret", "push").out.split() == [derived(secret, PUSH)]
 
 
-def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:
+def test_a_secret_of_an_unknown_kind_is_refused(towpath: Command) -> None:
     secret = towpath.env["TOWPATH_CALLS__SECRETS"] = new_secret()
     ran = towpath("secret", "mail")
     assert ran.code == 2
@@ -31,7 +31,7 @@ def test_of_an_unknown_kind_is_refused(towpath: Command) -> None:
     assert secret not in ran.err
 
 
-def test_without_any_is_refused_with_the_way_out(towpath: Command) -> None:
+def test_a_missing_signing_secret_is_refused_with_its_variable(towpath: Command) -> None:
     ran = towpath("secret", "push")
     assert ran.code == 2
     assert "TOWPATH_CALLS__SECRETS" in ran.err

@@ -1,5 +1,6 @@
 """Settings: who decides, what is refused, what stays hidden."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ def shown(settings: Settings, name: str) -> str:
 
 
 class TestWhoDecides:
-    def test_flags_then_variables_then_the_file_then_defaults(
+    def test_flags_come_before_variables_then_the_file_then_defaults(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Leaf by leaf: one source does not hide the rest of another."""
@@ -52,10 +53,11 @@ class TestWhoDecides:
     def test_a_file_can_be_named(self) -> None:
         Path("other.toml").write_text('timeout = "7s"\n')
         assert load({"config": Path("other.toml")}).timeout == seconds(7)
-        with pytest.raises(InvalidOption, match="No such file"):
+        with pytest.raises(InvalidOption) as refusal:
             load({"config": Path("nowhere.toml")})
+        assert (refusal.value.option, refusal.value.value) == ("config", "nowhere.toml")
 
-    def test_redis_url_serves_where_nothing_better_is_said(
+    def test_redis_url_is_used_unless_towpath_url_is_set(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("REDIS_URL", "redis://plain.example")
@@ -64,7 +66,7 @@ class TestWhoDecides:
         monkeypatch.setenv("TOWPATH_URL", "redis://ours.example")
         assert load().shown == "redis://ours.example:6379/0"
 
-    def test_an_empty_variable_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_empty_variable_is_ignored(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TOWPATH_URL", "")
         monkeypatch.setenv("REDIS_URL", "redis://plain.example")
         assert load().shown == "redis://plain.example:6379/0"
@@ -115,53 +117,71 @@ class TestSecrets:
     def test_in_two_places_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TOWPATH_URL", "redis://a")
         monkeypatch.setenv("TOWPATH_URL_FILE", "b")
-        with pytest.raises(InvalidOption, match="not both"):
+        with pytest.raises(InvalidOption, match=r"\bTOWPATH_URL\b") as refusal:
             load()
+        assert refusal.value.option == "TOWPATH_URL_FILE"
 
 
-class TestWhatIsRefused:
+class TestARefusedSetting:
     @pytest.mark.parametrize(
-        ("variable", "value", "said"),
+        ("variable", "value", "option"),
         [
-            ("TOWPATH_URLL", "x", "did you mean TOWPATH_URL?"),
-            ("TOWPATH_WORKER__GRAZE", "1s", "did you mean TOWPATH_WORKER__GRACE?"),
-            ("TOWPATH_WORKER__GRACE", "30", "worker.grace = '30': must be a duration"),
-            ("TOWPATH_WORKER__CONCURRENCY", "0", "worker.concurrency = '0'"),
+            ("TOWPATH_WORKER__GRACE", "30", "worker.grace"),
+            ("TOWPATH_WORKER__CONCURRENCY", "0", "worker.concurrency"),
             ("TOWPATH_WORKER__QUEUES", "Mails", "worker.queues"),
             ("TOWPATH_WORKER__QUEUES", "mails=lots", "worker.queues"),
-            ("TOWPATH_WORKER__QUEUES", "mails=0", "'mails=0': mails has the weight '0'"),
+            ("TOWPATH_WORKER__QUEUES", "mails=0", "worker.queues"),
             ("TOWPATH_WORKER__NAME", "a\nb", "worker.name"),
-            ("TOWPATH_WORKER", "nonsense", "TOWPATH_WORKER = '…': is not a setting"),
-            ("TOWPATH_LOG__FORMAT", "xml", "log.format = 'xml'"),
-            ("TOWPATH_DURABILITY", "forever", "must be memory, second, disk"),
-            ("TOWPATH_PASSWORD_FILE", "/nowhere", "must name a text file"),
+            ("TOWPATH_LOG__FORMAT", "xml", "log.format"),
+            ("TOWPATH_DURABILITY", "forever", "durability"),
+            ("TOWPATH_PASSWORD_FILE", "/nowhere", "TOWPATH_PASSWORD_FILE"),
         ],
     )
-    def test_is_told_by_name(
-        self, variable: str, value: str, said: str, monkeypatch: pytest.MonkeyPatch
+    def test_is_named_with_its_value(
+        self, variable: str, value: str, option: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(variable, value)
         with pytest.raises(InvalidOption) as refusal:
             load()
-        assert said in str(refusal.value)
+        assert (refusal.value.option, refusal.value.value) == (option, value)
 
     @pytest.mark.parametrize(
-        ("text", "said"),
+        ("variable", "near"),
         [
-            ("timeuot = '1s'", "did you mean timeout?"),
-            ("[worker]\ncolour = 'red'", "worker.colour = '…': is not a setting"),
-            ("worker = 3", "worker"),
-            ("timeout = 3", "timeout = 3: must be a duration"),
-            ("timeout = ", "is not valid TOML"),
+            ("TOWPATH_URLL", "TOWPATH_URL"),
+            ("TOWPATH_WORKER__GRAZE", "TOWPATH_WORKER__GRACE"),
+            ("TOWPATH_WORKER", "TOWPATH_WORKER__NAME"),
         ],
     )
-    def test_also_in_a_file(self, text: str, said: str) -> None:
+    def test_that_is_unknown_is_shown_with_the_nearest_one(
+        self, variable: str, near: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv(variable, "1s")
+        with pytest.raises(InvalidOption) as refusal:
+            load()
+        assert refusal.value.option == variable
+        assert re.search(rf"\b{near}\b", refusal.value.rule)
+
+    @pytest.mark.parametrize(
+        ("text", "option", "value", "named"),
+        [
+            ("timeuot = '1s'", "timeuot", "…", "timeout"),
+            ("[worker]\ncolour = 'red'", "worker.colour", "…", "worker.concurrency"),
+            ("worker = 3", "worker", "…", "[worker]"),
+            ("timeout = 3", "timeout", 3, ""),
+            ("timeout = ", "config", "towpath.toml", "TOML"),
+        ],
+    )
+    def test_of_a_file_is_named_with_its_value(
+        self, text: str, option: str, value: object, named: str
+    ) -> None:
         Path("towpath.toml").write_text(text)
         with pytest.raises(InvalidOption) as refusal:
             load()
-        assert said in str(refusal.value)
+        assert (refusal.value.option, refusal.value.value) == (option, value)
+        assert named in refusal.value.rule
 
-    def test_what_an_orchestrator_sets_for_a_service_is_passed_over(
+    def test_is_no_variable_that_an_orchestrator_sets_for_a_service(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("TOWPATH_SERVICE_HOST", "TOWPATH_PORT", "TOWPATH_PORT_6379_TCP_ADDR"):

@@ -10,11 +10,11 @@ import pytest
 import typer.main
 
 from tests.cli.command import Command
-from tests.warm import COMMAND
+from tests.programs import COMMAND
 from towpath import Engine, errors
 from towpath.cli.main import app, nouns
 from towpath.console import exits
-from towpath.console.exits import AppNotFound, JobFailed, NotConfirmed, QueueNotFound
+from towpath.console.exits import AppNotFound, JobFailed, NotConfirmed
 from towpath.engine.model import new_job
 
 
@@ -74,23 +74,23 @@ class TestUsage:
             assert (ran.code, ran.out) == (2, ""), words
             assert ran.err
 
-    def test_of_a_setting_that_is_wrong_too(self, towpath: Command) -> None:
+    def test_with_an_unknown_setting_exits_with_2(self, towpath: Command) -> None:
         ran = towpath("queues", TOWPATH_TIMEUOT="1s")
         assert ran.code == 2
-        assert "did you mean TOWPATH_TIMEOUT?" in ran.err
+        assert "TOWPATH_TIMEOUT" in ran.err
 
     def test_completion_is_offered(self, towpath: Command) -> None:
         ran = towpath(_TOWPATH_COMPLETE="complete_bash", COMP_WORDS="towpath que", COMP_CWORD="1")
         assert ran.out.split() == ["queues"]
 
 
-def test_the_versions_are_told(towpath: Command) -> None:
+def test_the_versions_are_shown(towpath: Command) -> None:
     told = towpath("version", "--json").object
     assert list(told) == ["towpath", "python", "redis-py"]
     assert towpath("--version").out.split()[:2] == ["towpath", told["towpath"]]
 
 
-def test_settings_are_told_with_their_origins_and_without_secrets(towpath: Command) -> None:
+def test_settings_are_shown_with_their_origins_and_without_secrets(towpath: Command) -> None:
     canary = "canary-8f2e"
     (towpath.directory / "shop.toml").write_text('[worker]\ngrace = "1m"\n')
     ran = towpath(
@@ -107,8 +107,18 @@ def test_settings_are_told_with_their_origins_and_without_secrets(towpath: Comma
     assert canary not in ran.out + ran.err
 
 
+BROKEN_APP = """from towpath import Towpath
+class BrokenApp(Towpath):
+    @property
+    def handlers(self): raise LookupError('not today')
+app = BrokenApp()
+"""
+
+
 class TestEnding:
-    async def test_nobody_reads_any_more(self, towpath: Command, engine: Engine) -> None:
+    async def test_a_closed_output_ends_the_command_quietly(
+        self, towpath: Command, engine: Engine
+    ) -> None:
         await engine.submit_many("mails", [new_job(b"1") for _ in range(2000)])
         with towpath.start("jobs", "list", "--all", "--json") as process:
             assert process.stdout is not None
@@ -118,7 +128,7 @@ class TestEnding:
             assert process.stderr.read() == ""
             assert process.wait() == exits.NOBODY_READS
 
-    def test_an_interruption_ends_it_quietly(self, towpath: Command) -> None:
+    def test_an_interruption_ends_the_command_quietly(self, towpath: Command) -> None:
         with towpath.start("submit", "mails", "1", "--wait", "1h") as process:
             assert process.stderr is not None
             process.stderr.readline()  # the job is in, and waited for
@@ -127,10 +137,11 @@ class TestEnding:
             assert "Traceback" not in process.stderr.read()
 
     def test_a_defect_is_short_unless_all_of_it_is_wanted(self, towpath: Command) -> None:
-        (towpath.directory / "broken.py").write_text("raise LookupError('not today')\n")
+        """Here an app breaks when the command uses it."""
+        (towpath.directory / "broken.py").write_text(BROKEN_APP)
         ran = towpath("worker", "broken:app")
         assert ran.code == 1
-        assert "defect: LookupError: not today (broken.py, line 1)" in ran.err
+        assert "defect: LookupError: not today (broken.py, line 4)" in ran.err
         command = [COMMAND, "worker", "broken:app", "--debug"]
         whole = subprocess.run(
             command,
@@ -150,7 +161,7 @@ class TestExitCodes:
             (errors.InvalidOption("a", 1, rule="x"), 2),
             (NotConfirmed("x"), 2),
             (errors.JobNotFound("x"), 5),
-            (QueueNotFound("x", []), 5),
+            (errors.QueueNotFound("x", []), 5),
             (AppNotFound("x"), 5),
             (errors.JobDone("x"), 4),
             (JobFailed("x", "dead"), 4),

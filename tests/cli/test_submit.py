@@ -1,16 +1,16 @@
 """`towpath submit`: one job, or one per line; waiting for the end."""
 
 import asyncio
+import re
 
 from tests.cli.command import Command, Ran
+from tests.waiting import HANGS
 from towpath import Engine, Listed, QueueOptions, State, hours, seconds
 from towpath.engine.model import job_ref
 
 
 class TestOneJob:
-    async def test_is_taken_with_all_that_is_said_about_it(
-        self, towpath: Command, engine: Engine
-    ) -> None:
+    async def test_is_taken_with_all_its_options(self, towpath: Command, engine: Engine) -> None:
         ran = towpath(
             "submit", "mails", '{"to": "anna"}', "--priority", "high", "--delay", "10m",
             "--lane", "anna", "--id", "m-1", "--max-attempts", "2", "--header", "a=b=c",
@@ -72,36 +72,36 @@ class TestOneJob:
         )
         assert raw.payload == b"\xff\x00"
 
-    async def test_that_can_not_be_right_is_refused_and_not_sent(
+    async def test_that_is_invalid_is_refused_and_not_sent(
         self, towpath: Command, engine: Engine
     ) -> None:
-        for words, said in (
-            (["mails", "hello"], "is not valid JSON"),
-            (["mails", "@nowhere", "--delay", "1s"], "can't be read: No such file"),
-            (["mails", "1", "--retry", "soon"], "must be exponential[:FIRST"),
-            (["mails", "1", "--lease", "0s"], "lease = 0 s: must be"),
-            (["mails", "1", "--max-attempts", "0"], "must be a whole number from 1"),
+        for words, named in (
+            (["mails", "hello"], "payload = "),
+            (["mails", "@nowhere", "--delay", "1s"], "payload = '@nowhere'"),
+            (["mails", "1", "--retry", "soon"], "retry = 'soon'"),
+            (["mails", "1", "--lease", "0s"], "lease = 0 s"),
+            (["mails", "1", "--max-attempts", "0"], "max_attempts = 0"),
         ):
-            ran = towpath("submit", *words)
+            ran = towpath("submit", *words, "--json")
             assert (ran.code, ran.out) == (2, ""), words
-            assert said in ran.err, words
+            assert ran.refusal["refused"] == "invalid_option", words
+            assert named in ran.refusal["message"], words
         assert await engine.queues.list() == {}
 
 
 class TestReplacing:
-    async def test_puts_it_in_the_place_of_one_that_waits(
+    async def test_puts_a_job_in_the_place_of_one_that_waits(
         self, towpath: Command, engine: Engine
     ) -> None:
         words = ("submit", "mails", "--id", "m-1", "--replace")
-        assert towpath(*words, "1", "--delay", "10m").out == "mails/m-1  delayed\n"
-        assert towpath(*words, "2").out == "mails/m-1  ready  replaced\n"
+        assert towpath(*words, "1", "--delay", "10m").out.split() == ["mails/m-1", "delayed"]
+        assert towpath(*words, "2").out.split()[:2] == ["mails/m-1", "ready"]
         told = towpath(*words, "3", "--json").object
         assert told == {"queue": "mails", "id": "m-1", "state": "ready", "replaced": True}
         [lease] = await engine.claim("mails", worker="w", lease=seconds(60))
         assert lease.payload == b"3"
         refused = towpath(*words, "4", "--json")
-        assert refused.code == 4
-        assert "job_not_waiting" in refused.err
+        assert (refused.code, refused.refusal["refused"]) == (4, "job_not_waiting")
 
     async def test_makes_anew_what_was_cancelled(self, towpath: Command, engine: Engine) -> None:
         job = (await engine.submit("mails", b"1", id="m-1")).job
@@ -124,9 +124,9 @@ class TestManyJobs:
     ) -> None:
         lines = "".join(f'{{"n": {n}}}\n\n' for n in range(1200))
         first = towpath("submit", "mails", "--lines", "--id", "import-7", input=lines)
-        assert first.out == "1200 submitted to mails, 0 of them existed\n"
+        assert re.findall(r"\d+", first.out) == ["1200", "0"]
         again = towpath("submit", "mails", "--lines", "--id", "import-7", input=lines)
-        assert again.out == "1200 submitted to mails, 1200 of them existed\n"
+        assert re.findall(r"\d+", again.out) == ["1200", "1200"]
         assert (await engine.inspect.counts("mails")).ready == 1200
         assert (await engine.inspect.job(job_ref("mails", "import-7.3"))).payload == b'{"n": 1}'
 
@@ -135,7 +135,7 @@ class TestManyJobs:
         (towpath.directory / "mails.jsonl").write_text(file)
         ran = towpath.in_terminal("submit", "mails", "@mails.jsonl", "--lines").end()
         assert f"{len(file)}/{len(file)}" in ran.out
-        assert ran.out.splitlines()[-1] == "1000 submitted to mails, 0 of them existed"
+        assert re.findall(r"\d+", ran.out.splitlines()[-1]) == ["1000", "0"]
 
     async def test_end_at_the_first_line_that_can_not_be_taken(
         self, towpath: Command, engine: Engine
@@ -143,7 +143,7 @@ class TestManyJobs:
         await engine.queues.configure("small", QueueOptions(max_length=2))
         wrong = towpath("submit", "mails", "--lines", input="1\n2\nthree\n4\n")
         assert wrong.code == 2
-        assert "line 3 = '…': is not valid JSON" in wrong.err
+        assert re.search(r"invalid_option: .*\b3\b", wrong.err)
         assert (await engine.inspect.counts("mails")).ready == 0
         full = towpath("submit", "small", "--lines", "--json", input="1\n2\n3\n")
         assert full.code == 75
@@ -154,14 +154,14 @@ class TestManyJobs:
 class TestWaiting:
     async def test_shows_the_result(self, towpath: Command, engine: Engine) -> None:
         waiting = asyncio.create_task(self.submit_and_wait(towpath, "done"))
-        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(30))
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(HANGS))
         await engine.complete(lease, b'{"sent": true}')
         ran = await waiting
         assert (ran.code, ran.out) == (0, '{"sent": true}\n')
 
-    async def test_tells_of_a_death(self, towpath: Command, engine: Engine) -> None:
+    async def test_shows_that_the_job_died(self, towpath: Command, engine: Engine) -> None:
         waiting = asyncio.create_task(self.submit_and_wait(towpath, "dies", "--json"))
-        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(30))
+        [lease] = await engine.claim("mails", worker="w1", lease=seconds(60), wait=seconds(HANGS))
         await engine.bury(lease, "no such address")
         ran = await waiting
         assert ran.code == 4

@@ -32,7 +32,7 @@ def submit(towpath: Command, id: str, *words: str, type: str = "order.timeout") 
     return ran.object
 
 
-def test_submits_and_shows_a_timer(towpath: Command) -> None:
+def test_a_timer_is_submitted_and_shown(towpath: Command) -> None:
     made = submit(towpath, "order-7", "--due", LATER)
     assert (made["task_id"], made["state"], made["existed"]) == ("order-7", "delayed", False)
     assert made["delay_time"] == round(datetime(2040, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -55,7 +55,7 @@ def test_a_repeat_is_harmless_and_other_content_refused(towpath: Command) -> Non
     assert "`set`" in refused.err
 
 
-def test_sets_moves_and_cancels(towpath: Command) -> None:
+def test_a_timer_is_set_moved_and_cancelled(towpath: Command) -> None:
     submit(towpath, "x", "--delay", "1h", type="取消/订单")
     moved = towpath("timers", "move", "取消/订单", "x", "nobody", "--due", LATER, "--json")
     assert moved.code == 5
@@ -71,7 +71,7 @@ def test_sets_moves_and_cancels(towpath: Command) -> None:
     assert towpath("timers", "show", "取消/订单", "x", "--json").object["params"] == "call Anna"
 
 
-def test_reads_params_from_a_file_and_from_standard_input(towpath: Command) -> None:
+def test_params_are_read_from_a_file_and_from_standard_input(towpath: Command) -> None:
     (towpath.directory / "order.json").write_text('{"order": 8}')
     words = ("timers", "submit", "t", "@order.json", "--id", "a", "--delay", "1h")
     assert towpath(*words).code == 0
@@ -82,13 +82,13 @@ def test_reads_params_from_a_file_and_from_standard_input(towpath: Command) -> N
     assert shown == [{"order": 8}, [9]]
 
 
-def test_what_can_t_be_right_is_refused_before_anything_is_sent(towpath: Command) -> None:
+def test_an_invalid_timer_is_refused_before_anything_is_sent(towpath: Command) -> None:
     for words in WRONG:
         assert towpath("timers", "submit", "t", *words).code == 2, words
     assert towpath("timers", "types", "--json").objects == []
 
 
-def test_lists_in_pages_and_by_what_is_asked_for(towpath: Command) -> None:
+def test_timers_are_listed_in_pages_and_by_filters(towpath: Command) -> None:
     for number in range(3):
         submit(towpath, f"a{number}", "--due", f"204{number}-01-01T00:00:00Z", type="a")
     submit(towpath, "b", "--due", LATER, "--app", "shop", type="b")
@@ -109,7 +109,7 @@ def test_lists_in_pages_and_by_what_is_asked_for(towpath: Command) -> None:
     assert "no such timers" in towpath("timers", "list", "--type", "c").err
 
 
-def test_types_that_nobody_serves_are_shown_as_such(towpath: Command) -> None:
+def test_types_without_a_worker_are_shown_as_such(towpath: Command) -> None:
     submit(towpath, "x", "--delay", "1h", type="取消 订单")
     ran = towpath("timers", "types")
     assert "取消 订单" in ran.out
@@ -117,7 +117,7 @@ def test_types_that_nobody_serves_are_shown_as_such(towpath: Command) -> None:
     assert towpath("timers", "types", "--json").object["waiting"] == 1
 
 
-async def test_shows_what_ran(towpath: Command, engine: Engine) -> None:
+async def test_the_log_shows_what_ran(towpath: Command, engine: Engine) -> None:
     log = FiringLog(lambda: engine, TimersOptions())
     now = 1_794_787_200_000
     firing = firing_of(

@@ -1,15 +1,15 @@
 """`towpath workers`: who is alive, and what they run."""
 
+import msgspec
+
 from tests.cli.command import Command
 from towpath import Engine
-from towpath.engine.living import Doing, RunningJob
+from towpath.engine.living import BlockedLoop, Doing, RunningJob
 from towpath.engine.model import job_ref
 
 
 class TestListingWorkers:
-    async def test_says_who_is_alive_and_what_they_run(
-        self, towpath: Command, engine: Engine
-    ) -> None:
+    async def test_shows_workers_and_what_they_run(self, towpath: Command, engine: Engine) -> None:
         runs = [RunningJob(job_ref("mails", f"m-{n}"), 1_767_225_600_000 + n) for n in range(4)]
         doing = Doing(
             host="build-3", pid=77, queues=["mails"], serving=1, slots=10, running=4, jobs=runs
@@ -28,8 +28,29 @@ class TestListingWorkers:
             "anna", "build-3", 77, 10,
         )  # fmt: skip
         assert [job["id"] for job in told["jobs"]] == ["m-0", "m-1", "m-2", "m-3"]
+        assert told["blocked"] is None
 
-    def test_says_that_nobody_is(self, towpath: Command) -> None:
+    async def test_marks_a_worker_whose_loop_is_blocked(
+        self, towpath: Command, engine: Engine
+    ) -> None:
+        free = Doing(host="a", pid=7, queues=["mails"], serving=1, slots=1, running=0, jobs=[])
+        job = job_ref("mails", "m-1")
+        stuck = msgspec.structs.replace(free, blocked=BlockedLoop(41.7, "send", job))
+        unknown = msgspec.structs.replace(free, blocked=BlockedLoop(3.0))
+        for name, doing in {"anna": free, "berta": stuck, "carla": unknown}.items():
+            await engine.workers.tell(name, doing)
+        head, *rows = towpath("workers").out.splitlines()
+        assert head.split()[-1] == "BLOCKED"
+        assert [("send" in row, "mails/m-1" in row) for row in rows] == [
+            (False, False), (True, True), (False, False),
+        ]  # fmt: skip
+        assert [worker["blocked"] for worker in towpath("workers", "--json").objects] == [
+            None,
+            {"seconds": 41.7, "handler": "send", "queue": "mails", "id": "m-1"},
+            {"seconds": 3.0, "handler": None, "queue": None, "id": None},
+        ]
+
+    def test_shows_a_hint_when_no_worker_is_alive(self, towpath: Command) -> None:
         ran = towpath("workers")
         assert (ran.code, ran.out) == (0, "")
-        assert "no worker is alive" in ran.err
+        assert ran.err

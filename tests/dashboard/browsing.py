@@ -13,6 +13,7 @@ from tests.architecture.sources import ROOT
 from tests.server.serving import RunningServer
 
 BROUGHT = ROOT / ".venv" / "chromium"
+AXE = ROOT / ".venv" / "npm" / "node_modules" / "axe-core" / "axe.min.js"
 PICTURES = "TOWPATH_TEST_PICTURES"
 """Where pictures of the pages are kept; without it, none are."""
 PATIENCE_MS = 60_000
@@ -81,7 +82,7 @@ class Tab:
 
     def faults(self) -> list[str]:
         """What axe-core finds that keeps people from using the page."""
-        self.page.evaluate((BROUGHT / "axe.min.js").read_text())
+        self.page.evaluate(AXE.read_text())
         found: Any = self.page.evaluate(
             "axe.run(document, {resultTypes: ['violations']})"
             ".then((it) => it.violations.map((v) => ({id: v.id, impact: v.impact, "

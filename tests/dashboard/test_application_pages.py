@@ -27,7 +27,7 @@ def posted(client: httpx.Client, path: str, **body: object) -> httpx.Response:
     return answer
 
 
-def test_a_users_messages(tab: Tab, client: httpx.Client) -> None:
+def test_the_messages_of_a_user_are_shown_and_cancelled(tab: Tab, client: httpx.Client) -> None:
     sent = {"org_id": "o", "client_id": "web", "message": "hello"}
     for _ in range(3):
         posted(client, "/api/v1/message", user_id=HOSTILE, **sent)
@@ -43,7 +43,7 @@ def test_a_users_messages(tab: Tab, client: httpx.Client) -> None:
     assert tab.complaints == []
 
 
-def test_reviews(tab: Tab, client: httpx.Client) -> None:
+def test_a_review_is_shown_cancelled_and_retried(tab: Tab, client: httpx.Client) -> None:
     task = {"repository": "octo/repo", "head": HEAD, "number": 7}
     posted(client, "/api/v1/reviews", **task, title=HOSTILE)
     page = tab.go("/ui/reviews")
@@ -57,7 +57,7 @@ def test_reviews(tab: Tab, client: httpx.Client) -> None:
     assert tab.complaints == []
 
 
-def test_timers(tab: Tab, client: httpx.Client) -> None:
+def test_timers_are_shown_moved_and_cancelled(tab: Tab, client: httpx.Client) -> None:
     for id in (HOSTILE, "second"):
         posted(client, "/api/v1/timers", task_type="page-test", task_id=id, delay=3600)
     page = tab.go("/ui/timers?task_type=page-test")
@@ -103,7 +103,7 @@ def test_a_file_is_sent_in_chunks_and_goes_on_after_a_reload(
     assert [complaint for complaint in tab.complaints if "ERR_FAILED" not in complaint] == []
 
 
-def test_issues_and_who_holds_them(tab: Tab, client: httpx.Client) -> None:
+def test_an_issue_is_listed_and_opened(tab: Tab, client: httpx.Client) -> None:
     issue = {"repository": "octo/page", "number": 5, "title": HOSTILE, "body": HOSTILE}
     posted(client, "/api/v1/issues", **issue)
     page = tab.go("/ui/issues")

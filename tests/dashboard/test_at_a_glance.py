@@ -5,6 +5,7 @@ that does more than the page shows.
 import os
 import re
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,36 @@ from tests.dashboard.sessions import SessionClient, log_in
 from tests.dashboard.test_browser import made_key
 from tests.dashboard.test_odd_input import park
 from tests.server.serving import Api, RunningServer, up
+from towpath.embedded.process import ask
+from towpath.engine.keys import keys_of
+from towpath.ids import QueueName
 
+WRONG_TYPE = "<h1>Wrong key type</h1>"
+"""The title of the page that refuses a queue whose data can't be read: the code of the error."""
 MENU = re.compile(r'<nav class="menu".*?</nav>', re.DOTALL)
 
 
+class Spoilt:
+    """A queue whose data in Redis can't be read, until it is mended."""
+
+    def __init__(self, running: RunningServer, api: Api) -> None:
+        self.api, self._store = api, running.store
+        self._key = keys_of(QueueName(api.queue)).queue
+        self._is_spoilt = False
+
+    def spoil(self) -> None:
+        ask(self._store, "RENAME", self._key, f"{self._key}-hidden")
+        ask(self._store, "SET", self._key, "not a sorted set")
+        self._is_spoilt = True
+
+    def mend(self) -> None:
+        if self._is_spoilt:
+            ask(self._store, "RENAME", f"{self._key}-hidden", self._key)
+            self._is_spoilt = False
+
+
 class TestAQueueWithoutAWorker:
-    def test_is_marked_until_somebody_asks_for_its_jobs(self, tab: Tab, api: Api) -> None:
+    def test_is_marked_until_a_worker_asks_for_its_jobs(self, tab: Tab, api: Api) -> None:
         api.submit(id="lonely")
         row = tab.go("/").locator(f"#queue-{api.queue}")
         expect(row).to_contain_text("no worker")
@@ -57,6 +82,47 @@ class TestAQueueWithoutAWorker:
             message = {"user_id": "u", "org_id": "o", "client_id": "web", "message": "hello"}
             alone.client().post("/api/v1/message", json=message).raise_for_status()
             assert "No consumer asks for messages" in session.look("/ui/messages")
+
+
+class TestAQueueThatCannotBeRead:
+    @pytest.fixture
+    def spoilt(self, running: RunningServer, queue: str) -> Iterator[Spoilt]:
+        bad = Spoilt(running, running.api(f"{queue}-spoilt"))
+        bad.api.submit(1)
+        bad.spoil()
+        yield bad
+        bad.mend()
+
+    def test_is_named_beside_the_others_until_it_can(
+        self, tab: Tab, api: Api, spoilt: Spoilt
+    ) -> None:
+        api.submit(1)
+        page = tab.go("/")
+        expect(page.locator("#unreadable a")).to_have_text([spoilt.api.queue])
+        expect(page.locator(f"#queue-{api.queue}")).to_be_visible()
+        expect(page.locator(f"#queue-{spoilt.api.queue}")).to_have_count(0)
+        assert tab.faults() == []
+        tab.live()
+        spoilt.mend()
+        expect(page.locator(f"#queue-{spoilt.api.queue}")).to_be_visible()
+        expect(page.locator("#unreadable")).to_have_count(0)
+        assert tab.complaints == []
+
+    def test_has_a_page_that_says_why(self, admin: SessionClient, spoilt: Spoilt) -> None:
+        assert WRONG_TYPE in admin.look(f"/ui/queues/{spoilt.api.queue}", 503)
+        assert WRONG_TYPE in admin.look("/ui/dead", 503, queue=spoilt.api.queue)
+
+    def test_is_not_shown_to_those_who_may_not_see_it(
+        self, running: RunningServer, api: Api, spoilt: Spoilt
+    ) -> None:
+        api.submit(1)
+        session = log_in(running, made_key(running, "read", queues=(api.queue,))[1])
+        session.look(f"/ui/queues/{api.queue}")  # a queue that is new is looked for
+        page = session.look("/")
+        assert f'id="queue-{api.queue}"' in page
+        assert spoilt.api.queue not in page
+        assert WRONG_TYPE not in session.look(f"/ui/queues/{spoilt.api.queue}", 403)
+        assert WRONG_TYPE not in session.look("/ui/dead", 404, queue=spoilt.api.queue)
 
 
 class TestAJobOfAParkedLane:

@@ -7,10 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.dashboard.browsing import BROUGHT, Tab
+from tests.dashboard.browsing import AXE, Tab
 from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
 from towpath import Engine
+from towpath.clock import minutes
+from towpath.engine.living import BlockedLoop, Doing
+from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
 
 MARKUP = "<img src=x onerror=alert(1)><script>alert(2)</script>\"'><svg onload=alert(3)>{{7*7}}"
@@ -84,7 +87,7 @@ class TestLoggingIn:
 class TestEveryPage:
     def test_is_clean_fits_a_phone_and_has_no_serious_fault(self, tab: Tab, filled: Api) -> None:
         """In both colours; no complaint of the browser either: the policy holds."""
-        assert (BROUGHT / "axe.min.js").exists(), "npm could not bring axe-core"
+        assert AXE.exists(), "npm could not bring axe-core"
         for place, path in enumerate(PAGES):
             page = tab.go(path.format(queue=filled.queue))
             name = path.strip("/").replace("ui/", "").replace("/", "-").split("?")[0] or "overview"
@@ -110,6 +113,26 @@ class TestEveryPage:
         page = tab.go("/ui/workers")
         expect(page.locator("tbody tr")).not_to_have_count(0)
         expect(page.locator("tbody")).to_contain_text("uploads")
+
+    def test_a_worker_whose_loop_is_blocked_is_marked(
+        self, tab: Tab, running: RunningServer
+    ) -> None:
+        job = job_ref("mails", "m-7")
+        doing = Doing(
+            host="build-3", pid=7, queues=["mails"], serving=1, slots=4, running=0, jobs=[],
+            blocked=BlockedLoop(41.7, "send-mail", job),
+        )  # fmt: skip
+
+        async def tell() -> None:
+            async with Engine(f"unix://{running.store}") as engine:
+                await engine.workers.tell("stuck", doing, lasts=minutes(10))
+
+        with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread
+            apart.submit(asyncio.run, tell()).result()
+        row = tab.go("/ui/workers").locator("tr", has_text="stuck")
+        expect(row.locator(".blocked")).to_contain_text("send-mail")
+        expect(row.locator(".blocked a")).to_have_attribute("href", "/ui/queues/mails/jobs/m-7")
+        assert tab.faults() == []
 
     def test_the_theme_follows_the_system_until_it_is_switched(self, tab: Tab) -> None:
         def ground() -> str:
@@ -140,7 +163,7 @@ class TestActions:
         expect(page.locator("h1 + .state")).to_have_count(0)
         assert filled.get().json()["paused"] is False
 
-    def test_of_a_job(self, tab: Tab, filled: Api) -> None:
+    def test_of_a_job_change_it(self, tab: Tab, filled: Api) -> None:
         root = f"/ui/queues/{filled.queue}/jobs"
         page = tab.go(f"{root}/later")
         expect(page.locator(".note").first).to_contain_text("Why it isn't running")
@@ -162,7 +185,39 @@ class TestActions:
         page.wait_for_url("**state=dead")
         assert filled.get("/jobs/dead-1").status_code == 404
 
-    def test_of_dead_jobs(self, tab: Tab, filled: Api) -> None:
+    def test_of_many_jobs_count_them_before_they_ask(self, tab: Tab, filled: Api) -> None:
+        page = tab.go(f"/ui/queues/{filled.queue}?state=waiting&lane=ann")
+        page.click("button[data-method]:text-is('Cancel all matches')")
+        expect(page.locator("#confirm .question")).to_contain_text("3 jobs.")
+        assert tab.faults() == []
+        page.click("#confirm .yes")
+        expect(page.locator(".empty")).to_be_visible()
+        assert filled.get().json()["waiting"] == 0
+        page = tab.go(f"/ui/queues/{filled.queue}?state=dead&older=1h")
+        expect(page.locator("button[data-method]:text-is('Delete all matches')")).to_have_count(0)
+        page = tab.go(f"/ui/queues/{filled.queue}?state=dead")
+        tab.do("Delete all dead")
+        eventually(lambda: filled.get().json()["dead"] == 0)
+
+    def test_of_a_queue_delete_it_with_its_jobs(self, tab: Tab, api: Api) -> None:
+        for n in range(3):
+            api.submit(n)
+        [job] = api.claim(lease=600)
+        tab.go(f"/ui/queues/{api.queue}")
+        tab.page.click("button[data-method]:text-is('Delete queue')")
+        expect(tab.page.locator("#confirm .question")).to_contain_text("1 leased")
+        expect(tab.page.locator("#confirm .yes")).to_be_disabled()
+        assert (api.get().json()["ready"], api.get().json()["leased"]) == (2, 1)
+        api.say("complete", job)
+        tab.complaints.clear()  # the browser's own line about the refusal
+        tab.go(f"/ui/queues/{api.queue}")
+        tab.do("Delete queue")
+        expect(tab.page.locator("h1")).to_have_text("Overview")
+        listed = api.client.get("/api/v1/queues").json()["queues"]
+        assert api.queue not in [counts["queue"] for counts in listed]
+        assert tab.complaints == []
+
+    def test_of_dead_jobs_change_them(self, tab: Tab, filled: Api) -> None:
         page = tab.go(f"/ui/dead?queue={filled.queue}")
         rows = page.locator("#dead-jobs tbody tr")
         page.fill("input[name=text]", "mail1.example")
@@ -181,7 +236,7 @@ class TestActions:
         expect(page.locator("#live")).to_contain_text("No dead job")
         assert filled.get().json()["dead"] == 0
 
-    def test_of_all_dead_jobs_of_one_error(self, tab: Tab, filled: Api) -> None:
+    def test_of_all_dead_jobs_of_one_error_change_them(self, tab: Tab, filled: Api) -> None:
         for n in range(2):
             filled.bury(f"disk-{n}", reason=f"OSError: disk {n} is full\nline 7")
         page = tab.go(f"/ui/dead?queue={filled.queue}")
@@ -205,7 +260,7 @@ class TestActions:
         page = tab.go("/ui/audit")
         expect(page.locator("tbody")).to_contain_text("/dead?most=10000&group=")
 
-    def test_of_schedules_and_keys(self, tab: Tab, filled: Api) -> None:
+    def test_of_schedules_and_keys_change_them(self, tab: Tab, filled: Api) -> None:
         page = tab.go("/ui/schedules")
         row = page.locator("tr", has=page.locator(f"a:text-is('{filled.queue}')"))
         row.locator("button:text-is('Fire now')").click()
@@ -257,7 +312,7 @@ class TestLive:
         api.submit(id="third")
         expect(page.locator(f"#queue-{api.queue} td >> nth=1")).to_have_text("3")
 
-    def test_a_queue_that_is_deleted_while_it_is_open_is_said_to_be_gone(
+    def test_a_job_that_is_cancelled_while_its_page_is_open_is_shown_as_such(
         self, tab: Tab, api: Api
     ) -> None:
         api.submit(id="first")
@@ -266,7 +321,7 @@ class TestLive:
         api.post("/jobs/first/cancel")
         expect(page.locator("h1 + .state")).to_have_text("cancelled")
 
-    def test_a_schedule_that_somebody_else_pauses_is_shown_as_paused(
+    def test_a_schedule_that_another_client_pauses_is_shown_as_paused(
         self, tab: Tab, api: Api
     ) -> None:
         path = f"/api/v1/schedules/{api.queue}/monthly"
@@ -347,7 +402,9 @@ class TestHostileContent:
         tab.go("/ui/keys")
         assert [complaint for complaint in tab.complaints if "404" not in complaint] == []
 
-    def test_of_any_size_and_kind(self, tab: Tab, running: RunningServer, api: Api) -> None:
+    def test_of_any_size_and_kind_is_shown_without_a_fault(
+        self, tab: Tab, running: RunningServer, api: Api
+    ) -> None:
         submit_large(running, api.queue, "large", b'"' + b"x" * 5_000_000 + b'"')
         api.post("/jobs", {"id": "bytes", "payload_base64": "AAECA//+gIE="})
         api.submit("a\x00b\x1b[31mred\u202e\u0085", id="control")

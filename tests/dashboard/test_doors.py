@@ -13,7 +13,7 @@ from towpath.clock import hours, minutes, seconds
 from towpath.ledger.ledger import Ledger
 
 
-class TestTheDoors:
+class TestTheEntryPages:
     @pytest.mark.parametrize("path", ["/", "/docs"])
     @pytest.mark.parametrize("accept", ["*/*", "text/html", "application/json", "nonsense"])
     def test_answer_everybody_with_a_page(
@@ -206,7 +206,7 @@ class TestChanges:
 
         return pause
 
-    def test_need_the_word_that_the_sessions_pages_have(
+    def test_need_the_token_of_the_session(
         self, pausing: Callable[..., httpx.Response], admin: SessionClient, api: Api
     ) -> None:
         assert code(pausing(), 403) == "cross-site"
@@ -228,7 +228,7 @@ class TestChanges:
         assert code(pausing(X_Towpath_CSRF=admin.csrf, **foreign), 403) == "cross-site"
         assert api.get().json()["paused"] is False
 
-    def test_leaving_needs_it_too(self, admin: SessionClient) -> None:
+    def test_need_the_token_for_a_logout_too(self, admin: SessionClient) -> None:
         assert admin.client.post("/", data={"leave": "1"}).status_code == 403
         assert admin.get("/ui/dead").status_code == 200
 

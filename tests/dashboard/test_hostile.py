@@ -15,11 +15,11 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard.browsing import Tab
-from tests.server.serving import PATIENCE, Api, RunningServer, up
+from tests.server.serving import Api, RunningServer, up
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes, wall_ms
-from towpath.engine.living import Doing, RunningJob
+from towpath.engine.living import BlockedLoop, Doing, RunningJob
 from towpath.engine.model import job_ref
 
 HEAD = "a" * 40
@@ -137,7 +137,7 @@ def operators(api: Api, place: RunningServer) -> list[str]:
     running = RunningJob(job_ref(api.queue, planted("at-work")), wall_ms())
     doing = Doing(
         host=planted("host"), pid=1, queues=[api.queue], serving=1, slots=1, running=1,
-        jobs=[running],
+        jobs=[running], blocked=BlockedLoop(7.5, planted("handler"), running.job),
     )  # fmt: skip
 
     async def tell() -> None:
@@ -169,8 +169,8 @@ def reviews(client: httpx.Client) -> list[str]:
     }  # fmt: skip
     ids = [posted(client, "/api/v1/reviews", number=n, **about)["id"] for n in (7, 8)]
     paths = [f"/api/v1/reviews/{quote(id, safe='')}" for id in ids]
-    eventually(lambda: client.get(paths[0]).json()["review"], within=PATIENCE)
-    eventually(lambda: client.get(paths[1]).json()["last_error"], within=PATIENCE)
+    eventually(lambda: client.get(paths[0]).json()["review"])
+    eventually(lambda: client.get(paths[1]).json()["last_error"])
     return ["/ui/reviews", *(f"/ui/reviews/{quote(id, safe='')}" for id in ids)]
 
 
@@ -269,7 +269,7 @@ def test_a_file_of_such_a_name_is_sent_and_remembered(visitor: Tab) -> None:
 
 
 @pytest.mark.parametrize("path", [f"/ui/{quoted('x')}?y={quoted('x')}", f"/?login={quoted('x')}"])
-def test_the_door_shows_what_it_was_asked_for_as_text(
+def test_the_login_page_shows_the_requested_path_as_text(
     place: RunningServer, browser: Browser, path: str
 ) -> None:
     context = browser.new_context()
@@ -304,6 +304,8 @@ def test_names_that_are_no_text_for_people_take_no_markup(
 @pytest.mark.parametrize(
     "when", [{"cron": planted("x")}, {"cron": "0 3 * * *", "tz": planted("x")}]
 )
-def test_nor_do_the_times_of_schedules(place: RunningServer, when: dict[str, object]) -> None:
+def test_a_schedule_whose_time_is_markup_is_refused(
+    place: RunningServer, when: dict[str, object]
+) -> None:
     answer = place.client().put(f"/api/v1/schedules/{QUEUE}/x", json={"payload": 1, **when})
     assert answer.status_code == 422

@@ -5,13 +5,15 @@ import re
 
 import httpx
 
-from tests.server.messaging import app_on, client_of, key_of
+from tests.dashboard.sessions import log_in
+from tests.server.in_process import client_of, key_of
+from tests.server.messaging import app_on
 from tests.server.serving import Api, RunningServer, code
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.dashboard.pulse import Pulse
 from towpath.embedded import EmbeddedServer
-from towpath.embedded.process import ask_fields
+from towpath.embedded.process import ask, ask_fields
 from towpath.engine.model import NewJob, new_job
 from towpath.engine.schedule import Cron
 from towpath.ledger.ledger import Ledger
@@ -58,6 +60,23 @@ class TestTheChecks:
         assert told["durability"] == "disk"
         verdicts = {finding["check"]: finding["verdict"] for finding in told["findings"]}
         assert (verdicts["eviction"], verdicts["memory"]) == ("ok", "warn")
+
+    def test_and_the_overview_show_a_class_that_was_weakened_while_it_runs(
+        self, running: RunningServer
+    ) -> None:
+        client, page = running.client(), log_in(running, running.key)
+
+        def shown() -> tuple[str | None, bool]:
+            told = client.get("/api/v1/doctor").json().get("durability")
+            return told, f"durability <b>{told}</b>" in page.get("/").text
+
+        eventually(lambda: shown() == ("disk", True))
+        ask(running.store, "CONFIG", "SET", "appendfsync", "everysec")
+        try:
+            eventually(lambda: shown() == ("second", True))
+        finally:
+            ask(running.store, "CONFIG", "SET", "appendfsync", "always")
+        eventually(lambda: shown() == ("disk", True))
 
 
 def jobs(count: int) -> list[NewJob]:

@@ -91,7 +91,7 @@ def test_the_overview_has_all_about_a_queue_in_sight(phone: Tab, api: Api) -> No
     phone.picture("phone-overview")
 
 
-def test_so_is_everything_that_has_buttons(phone: Tab, running: RunningServer, api: Api) -> None:
+def test_every_row_with_buttons_is_in_sight(phone: Tab, running: RunningServer, api: Api) -> None:
     park(running, api.queue)
     for id in ("first-of-its-lane", "second-of-its-lane"):
         api.submit(id=id, lane="a-lane-with-a-long-name")

@@ -8,6 +8,7 @@ import pytest
 from tests.dashboard.sessions import SessionClient, log_in
 from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
+from towpath.app.jobs import AllJobs, no_ledger
 from towpath.clock import minutes
 from towpath.dashboard import searching
 from towpath.engine.engine import Engine
@@ -37,15 +38,15 @@ def found(visitor: SessionClient, wanted: str, text: str, **params: Any) -> str:
     return page
 
 
-class TestById:
-    def test_the_only_job_is_opened(self, admin: SessionClient, api: Api, word: str) -> None:
+class TestASearchById:
+    def test_opens_the_only_job(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit(id=word)
         for by in ("", "id"):
             page = found(admin, "Why it isn't running", word, by=by)
             assert f"/ui/queues/{api.queue}/jobs/{word}" in page
         assert "Why it isn't running" in found(admin, word, f"{api.queue}/{word}")
 
-    def test_jobs_of_several_queues_are_listed(
+    def test_lists_jobs_of_several_queues(
         self, running: RunningServer, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.submit(id=word)
@@ -54,13 +55,18 @@ class TestById:
         assert f"/ui/queues/{api.queue}-other/jobs/{word}" in page
 
 
-class TestByName:
-    def test_queues_by_a_part_of_it(self, admin: SessionClient, api: Api) -> None:
+class TestASearchByName:
+    def test_finds_queues_by_a_part_of_it(self, admin: SessionClient, api: Api) -> None:
         api.submit()
         for by in ("", "queue"):
             found(admin, f'href="/ui/queues/{api.queue}"', api.queue[1:], by=by)
 
-    def test_lanes_by_all_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
+    def test_guesses_the_queue_that_was_meant(self, admin: SessionClient, api: Api) -> None:
+        api.submit(id="x")
+        page = found(admin, "Did you mean", f"{api.queue}z", by="queue")
+        assert 'href="/ui/queues/board-' in page
+
+    def test_finds_lanes_by_all_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
         for n in range(3):
             api.submit(id=f"{word}-{n}", lane=word)
         for by in ("", "lane"):
@@ -69,15 +75,17 @@ class TestByName:
             assert "2 behind it" in page
         assert "Lanes with this name" not in found(admin, "was found", word[:-1], by="lane")
 
-    def test_a_state_with_how_many_there_are(self, admin: SessionClient, api: Api) -> None:
+    def test_finds_a_state_with_the_number_of_its_jobs(
+        self, admin: SessionClient, api: Api
+    ) -> None:
         api.submit(delay=3600)
         page = found(admin, f'"/ui/queues/{api.queue}?state=delayed">', "Delayed", by="state")
         assert f'{api.queue}</a>: 1' in page  # fmt: skip
         assert "Jobs that are delayed" in found(admin, api.queue, "delayed")
 
 
-class TestByHandler:
-    def test_jobs_in_every_state(self, admin: SessionClient, api: Api, word: str) -> None:
+class TestASearchByHandler:
+    def test_finds_jobs_in_every_state(self, admin: SessionClient, api: Api, word: str) -> None:
         api.submit(id=f"{word}-ready", headers={"handler": word})
         api.submit(id=f"{word}-later", headers={"handler": word}, delay=3600)
         api.submit(id=f"{word}-none", headers={"handler": f"{word}x"})
@@ -87,14 +95,18 @@ class TestByHandler:
             assert f"{word}-later" in page
             assert f"{word}-none" not in page
 
-    def test_says_how_many_were_looked_at(self, admin: SessionClient, api: Api, word: str) -> None:
+    def test_shows_how_many_jobs_were_looked_at(
+        self, admin: SessionClient, api: Api, word: str
+    ) -> None:
         api.submit()
         page = found(admin, "No job for a handler of this name", word, by="handler")
         assert "jobs, in the order they run" in page
 
 
-class TestByError:
-    def test_dead_jobs_with_a_part_of_it(self, admin: SessionClient, api: Api, word: str) -> None:
+class TestASearchByError:
+    def test_finds_dead_jobs_by_a_part_of_it(
+        self, admin: SessionClient, api: Api, word: str
+    ) -> None:
         api.bury(f"{word}-1", reason=f"ConnectionError: {word}.example is away")
         api.bury("other", reason="ValueError")
         for by in ("", "error"):
@@ -104,7 +116,7 @@ class TestByError:
             assert "ConnectionError" in page
             assert "ValueError" not in page
 
-    def test_of_one_queue_says_that_it_covers_the_newest_10_000(
+    def test_of_one_queue_shows_that_it_covers_the_newest_10_000(
         self, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(word, reason=word)
@@ -112,19 +124,19 @@ class TestByError:
         assert "covers its newest 10\u202f000 dead jobs" in page
 
 
-class TestWhatIsNotThere:
+class TestASearchWithoutResults:
     @pytest.mark.parametrize("by", sorted(searching.KINDS))
-    def test_is_said(self, admin: SessionClient, word: str, by: str) -> None:
+    def test_is_shown_as_such(self, admin: SessionClient, word: str, by: str) -> None:
         page = admin.look("/ui/search", q=word, by=by)
         assert "No " in page
 
-    def test_nothing_asked_for_says_what_to_enter(self, admin: SessionClient) -> None:
+    def test_without_a_word_shows_what_to_enter(self, admin: SessionClient) -> None:
         assert "a part of an error" in admin.look("/ui/search")
 
-    def test_another_kind_is_refused(self, admin: SessionClient) -> None:
+    def test_of_an_unknown_kind_is_refused(self, admin: SessionClient) -> None:
         admin.look("/ui/search", 422, q="x", by="colour")
 
-    def test_what_a_key_may_not_see_is_not_found(
+    def test_is_one_for_jobs_that_the_key_may_not_see(
         self, running: RunningServer, admin: SessionClient, api: Api, word: str
     ) -> None:
         api.bury(f"{word}-dead", reason=word)
@@ -137,7 +149,7 @@ class TestWhatIsNotThere:
             assert api.queue not in page
 
 
-class TestItsLimits:
+class TestTheLimitsOfASearch:
     async def test_no_more_than_10_000_jobs_are_looked_through(
         self, engine: Engine, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -149,7 +161,7 @@ class TestItsLimits:
                 queue, [new_job(b"", headers={"handler": "h"}) for _ in range(30)]
             )
         seen = {name: await engine.inspect.counts(name) for name in "abc"}
-        walked = await searching.handled_by(engine, seen, "h")
+        walked = await searching.handled_by(AllJobs(engine, no_ledger), seen, "h")
         assert (len(walked.jobs), walked.looked, walked.whole) == (39, 39, 90)
 
     async def test_errors_of_many_queues_are_looked_through_in_turns(
@@ -162,9 +174,9 @@ class TestItsLimits:
             [lease] = await engine.claim(name, worker="w", lease=minutes(1))
             await engine.settle([Bury(lease, f"lost in {name}")])
         seen = {name: await engine.inspect.counts(name) for name in names}
-        failed = await searching.failed_with(engine, seen, "LOST")
+        failed = await searching.failed_with(AllJobs(engine, no_ledger), seen, "LOST")
         assert (len(failed.jobs), failed.looked, failed.whole) == (30, 30, 40)
-        failed = await searching.failed_with(engine, seen, "nowhere")
+        failed = await searching.failed_with(AllJobs(engine, no_ledger), seen, "nowhere")
         assert (failed.jobs, failed.looked, failed.whole) == ([], 30, 40)
-        failed = await searching.failed_with(engine, seen, "q17")
+        failed = await searching.failed_with(AllJobs(engine, no_ledger), seen, "q17")
         assert [job.ref.queue for job in failed.jobs] == ["q17"]

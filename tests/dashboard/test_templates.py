@@ -77,7 +77,7 @@ def test_a_template_leaves_no_text_unescaped(path: Path) -> None:
         ("<p>{{ job.id|short(9) }}</p>", "is not isolated: {{ job.id|short(9) }}"),
     ],
 )
-def test_one_that_does_is_noticed(planted: str, rule: str) -> None:
+def test_a_template_with_unescaped_text_is_noticed(planted: str, rule: str) -> None:
     assert rule in wrong("planted.html", planted)
 
 

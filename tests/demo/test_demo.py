@@ -1,14 +1,15 @@
 """`towpath demo`, whole: real processes, a worker and the store killed, and what the table says."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.amounts import slow
 from tests.cli.command import Command
-from tests.warm import Ran
+from tests.programs import Ran
 
-pytestmark = pytest.mark.timeout(600)  # it starts a dozen processes, on a machine that is busy
 SMALL = (
     "--users", "4", "--messages", "2", "--timers", "4", "--reviews", "4", "--issues", "3",
     "--agents", "2", "--over", "1", "--within", "500", "--json",
@@ -40,18 +41,18 @@ def test_everything_is_kept_though_a_worker_and_the_store_are_killed(
         assert (row["done"], row["lost"], row["doubled"]) == (row["sent"], 0, 0), row
     assert (rows["messages"]["out_of_order"], rows["timers"]["out_of_order"]) == (0, 0)
     assert rows["timers"]["late_s"] >= 0
-    assert "killed worker process" in ran.err
-    assert "killed the store, process" in ran.err
-    assert "nothing was lost, done twice or out of order" in ran.err
+    # The demo writes a line with the process id for each process that it kills.
+    worker, store = re.findall(r"\b(\d+) \(SIGKILL\)", ran.err)
+    assert worker != store
     assert ran.code == 0
     assert list(tmp_path.glob("towpath-demo-*")) == []
 
 
+@slow
 def test_a_loss_is_seen(towpath: Command) -> None:
     """Somebody takes a timer away: the table says so, and so does the exit code."""
     ran = towpath("demo", *SMALL, "--plant-loss")
     rows = by_application(ran)
     assert (rows["timers"]["sent"], rows["timers"]["done"], rows["timers"]["lost"]) == (5, 4, 1)
     assert sum(row["lost"] for row in rows.values()) == 1
-    assert "not everything was kept" in ran.err
     assert ran.code == 1

@@ -21,17 +21,17 @@ IN_ORDER = told(("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2))
 
 
 class TestMessages:
-    def test_all_of_them_in_order(self) -> None:
+    def test_that_all_came_in_order_are_no_fault(self) -> None:
         row = facts.messages(IN_ORDER, ANN, ANN, completed=2)
         assert (row.sent, row.done, row.lost, row.doubled, row.again) == (2, 2, 0, 0, 0)
         assert row.misordered == 0
         assert row.kept
 
-    def test_one_that_nobody_answered_is_lost(self) -> None:
+    def test_one_without_an_answer_is_lost(self) -> None:
         row = facts.messages(IN_ORDER[:2], ANN, ANN[:1], completed=1)
         assert (row.lost, row.kept) == (1, False)
 
-    def test_one_that_the_store_says_is_answered_and_nobody_worked_on_is_lost(self) -> None:
+    def test_one_that_is_answered_without_an_attempt_is_lost(self) -> None:
         assert facts.messages(IN_ORDER[:2], ANN, ANN, completed=2).lost == 1
 
     def test_one_that_was_completed_twice_is_doubled(self) -> None:
@@ -43,12 +43,12 @@ class TestMessages:
         row = facts.messages(notes, ANN, ANN, completed=2)
         assert (row.again, row.misordered, row.kept) == (1, 0, True)
 
-    def test_one_that_began_before_the_one_before_had_ended(self) -> None:
+    def test_one_that_began_before_the_end_of_its_predecessor_is_out_of_order(self) -> None:
         notes = told(("begun", 1), ("begun", 2), ("ended", 1), ("ended", 2))
         row = facts.messages(notes, ANN, ANN, completed=2)
         assert (row.misordered, row.kept) == (1, False)
 
-    def test_one_that_began_again_after_a_later_one(self) -> None:
+    def test_one_that_began_again_after_a_later_one_is_out_of_order(self) -> None:
         steps = [("begun", 1), ("ended", 1), ("begun", 2), ("ended", 2), ("begun", 1)]
         row = facts.messages(told(*steps), ANN, ANN, completed=2)
         assert (row.misordered, row.kept) == (1, False)
@@ -64,7 +64,7 @@ def fired(number: int, *, at: int, due: int) -> Note:
 
 
 class TestTimers:
-    def test_the_latest_says_by_how_much(self) -> None:
+    def test_the_latest_one_gives_the_delay(self) -> None:
         notes = [fired(1, at=1_010, due=1_000), fired(2, at=1_250, due=1_000)]
         row = facts.timers(notes, [1, 2], completed=2)
         assert (row.done, row.late, row.kept) == (2, 0.25, True)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.warm import Bounded
+from tests.programs import Bounded
 
 # Starts a server on a data directory, says its pid, and stays until its standard input ends.
 OWNER = """

@@ -6,6 +6,8 @@ import http.client
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+from tests.waiting import HANGS
+
 _SERVICE = ("us-east-1", "s3", "aws4_request")
 
 
@@ -37,7 +39,7 @@ def ask(
 def _sent(
     place: str, method: str, path: str, body: bytes, headers: dict[str, str]
 ) -> tuple[int, bytes]:
-    connection = http.client.HTTPConnection(place, timeout=30)
+    connection = http.client.HTTPConnection(place, timeout=HANGS)
     try:
         connection.request(method, path, body, headers)
         answer = connection.getresponse()

@@ -28,7 +28,7 @@ class TestACluster:
         with EmbeddedCluster(replicas=1, node_timeout=1.0, binary=binary) as cluster:
             assert [role(node) for node in cluster.nodes] == [b"master"] * 3 + [b"slave"] * 3
             cluster.masters[0].kill()
-            eventually(lambda: role(cluster.replicas[0]) == b"master", within=30)
+            eventually(lambda: role(cluster.replicas[0]) == b"master")
             cluster.wait_until_ok()
 
     def test_is_the_same_after_stop_and_start(self) -> None:

@@ -88,10 +88,11 @@ class TestAnObject:
             stored(store, "/shelf/new", b"room is left")
 
 
-class TestItsDirectory:
+class TestTheDirectoryOfAnObjectStore:
     def test_is_refused_to_a_second_one(self, objects: EmbeddedObjects, data: Path) -> None:
-        with pytest.raises(DataDirectoryInUse, match=f"whose server is process {objects.pid}"):
+        with pytest.raises(DataDirectoryInUse) as refusal:
             EmbeddedObjects(data).start()
+        assert (refusal.value.directory, refusal.value.pid) == (data, objects.pid)
         assert s3(objects, "GET", "/shelf")[0] == 200
 
     def test_holds_secrets_that_only_their_owner_reads(

@@ -90,9 +90,9 @@ class TestADataDirectory:
     def test_is_refused_while_another_process_has_a_server_on_it(self, tmp_path: Path) -> None:
         with python(OWNER, tmp_path) as owner:
             server = first_number(owner)
-            both = f"process {owner.pid}, whose server is process {server}"
-            with pytest.raises(DataDirectoryInUse, match=both):
+            with pytest.raises(DataDirectoryInUse, match=f"{owner.pid}.*{server}") as refusal:
                 EmbeddedServer(data=tmp_path).start()
+            assert (refusal.value.pid, refusal.value.owner) == (server, owner.pid)
             assert not has_ended(server)
 
     def test_is_free_again_once_its_server_was_killed(self, tmp_path: Path) -> None:

@@ -33,25 +33,25 @@ def setting(server: EmbeddedServer, name: str) -> str:
 
 
 class TestListening:
-    def test_on_a_socket(self, binary: ServerBinary) -> None:
+    def test_on_a_socket_works(self, binary: ServerBinary) -> None:
         with EmbeddedServer(binary=binary) as server:
             assert server.url == f"unix://{server.socket}"
             assert setting(server, "port") == "0"
 
-    def test_on_a_port_of_the_loopback_address(self, binary: ServerBinary) -> None:
+    def test_on_a_port_of_the_loopback_address_works(self, binary: ServerBinary) -> None:
         with EmbeddedServer(listen=Listen.PORT, binary=binary) as server:
             assert server.url == f"redis://127.0.0.1:{server.port}"
             assert server.ask("PING") == b"PONG"
             assert not server.socket.exists()
 
-    def test_on_both(self, binary: ServerBinary) -> None:
+    def test_on_both_works(self, binary: ServerBinary) -> None:
         with EmbeddedServer(listen=Listen.BOTH, binary=binary) as server:
             with ServerConnection(server.socket) as by_socket:
                 by_socket.ask("SET", "key", "value")
             with ServerConnection(("127.0.0.1", server.port)) as by_port:
                 assert by_port.ask("GET", "key") == b"value"
 
-    def test_on_the_port_that_was_asked_for(self) -> None:
+    def test_on_the_port_that_was_asked_for_works(self) -> None:
         with EmbeddedServer(listen=Listen.PORT) as first:
             port = first.port
         with EmbeddedServer(listen=Listen.PORT, port=port) as second:
@@ -74,7 +74,7 @@ class TestListening:
                 assert server.port != stranger.port
                 assert server.pid != stranger.pid
 
-    def test_several_at_once(self) -> None:
+    def test_several_servers_at_once_each_on_its_own_socket(self) -> None:
         with ThreadPoolExecutor() as threads:
             servers = list(threads.map(EmbeddedServer.start, [EmbeddedServer() for _ in range(4)]))
         try:
@@ -166,7 +166,7 @@ class TestStartingAndStopping:
         server.stop()
         assert not server.running
 
-    async def test_in_an_event_loop(self) -> None:
+    async def test_in_an_event_loop_works(self) -> None:
         async with EmbeddedServer() as server:
             assert server.ask("PING") == b"PONG"
         assert not server.running

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import COMMAND, Program, Ran, run
 from tests.server.serving import RunningServer, up
-from tests.warm import COMMAND, Program, Ran, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

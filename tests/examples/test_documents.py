@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import run
+from tests.architecture.test_errors import kinds
+from tests.programs import run
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+from towpath.errors import TowpathError
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -19,6 +21,10 @@ BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LUA = re.compile(r"^```lua\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 DOCUMENTS = [README, *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def all_errors() -> list[type[TowpathError]]:
+    return [kind for same in kinds().values() for kind in same]
 
 
 def blocks() -> list[object]:
@@ -30,7 +36,7 @@ def blocks() -> list[object]:
 
 
 @pytest.mark.parametrize("block", blocks())
-def test_a_block_runs(block: str) -> None:
+def test_a_block_of_python_runs(block: str) -> None:
     ran = run([sys.executable, "-W", "error", "-c", block])
     assert ran.code == 0, ran.err
 
@@ -44,6 +50,23 @@ async def test_the_scripts_of_a_space_run(server: EmbeddedServer, tmp_path: Path
         assert await upload.run("store", token=7, number=3, chunk=b"data") == 4
         assert await upload.run("store", token=6, number=3, chunk=b"") == b"TOKEN_STALE"
         assert await upload.read("chunk", number=3) == b"data"
+
+
+def test_nobody_is_sent_to_an_index_that_does_not_have_the_package() -> None:
+    """It is installed from a clone, by a path. Until it is published, its name in an index is
+    nobody's, or another project's.
+    """
+    written = [path for path in DOCUMENTS if "reference" not in path.parts]
+    texts = [*written, *(ROOT / "examples").rglob("*.md"), *(ROOT / "src").rglob("*.py")]
+    asked = re.compile(r"pip install[^\n|]*?(?<![\w/.-])towpath(?![\w/.-])")
+    assert {str(path): found for path in texts if (found := asked.findall(path.read_text()))} == {}
+    assert asked.search("pip install -U 'towpath[s3]'")
+    assert not asked.search("pip install '/path/to/towpath[s3]'")
+
+
+def test_no_remedy_names_a_file_that_is_not_in_the_package() -> None:
+    for kind in all_errors():
+        assert "docs/" not in kind.remedy, kind
 
 
 class TestTheReadme:
@@ -86,7 +109,7 @@ def test_a_picture_is_small(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_its_links_lead_somewhere(path: Path) -> None:
+def test_the_links_of_a_document_lead_somewhere(path: Path) -> None:
     for target in LINK.findall(path.read_text()):
         assert (path.parent / target).exists(), target
 
@@ -136,7 +159,7 @@ def unknown(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_its_commands_are_there(path: Path) -> None:
+def test_the_commands_of_a_document_exist(path: Path) -> None:
     if path.name != APPLICATION and "decisions" not in path.parts:
         assert unknown(path.read_text()) == []
 

@@ -28,7 +28,7 @@ def found(name: str) -> Any:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_every_name_is_there(page: Path) -> None:
+def test_every_name_of_an_explanation_exists(page: Path) -> None:
     text = page.read_text()
     missing: list[str] = []
     for name in NAME.findall(text):

@@ -7,14 +7,14 @@ from textwrap import dedent
 
 import pytest
 
-from tests.warm import run
+from tests.programs import run
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 IDEAS = sorted((EXAMPLES / "ideas").glob("*.py"))
 
 
 @pytest.mark.parametrize("program", IDEAS, ids=lambda path: path.stem)
-def test_prints_what_it_says(program: Path) -> None:
+def test_an_example_prints_what_its_docstring_says(program: Path) -> None:
     told = ast.get_docstring(ast.parse(program.read_text())) or ""
     idea, found, expected = told.partition("\n\nPrints:\n\n")
     assert found, f"{program.name} does not say what it prints"

@@ -26,6 +26,7 @@ from kubernetes_validate import (  # pyright: ignore[reportMissingTypeStubs] -- 
 )
 
 from tests.architecture.sources import ROOT
+from tests.waiting import HANGS
 
 DEPLOY = ROOT / "examples" / "deploy"
 VERSIONS = ("1.28", "1.37")
@@ -118,7 +119,7 @@ class TestKubernetes:
             (f"{SERVER}.env.0.name", REMOVED),
         ],
     )
-    def test_what_it_would_refuse_is_noticed(self, place: str, value: object) -> None:
+    def test_a_manifest_that_it_would_refuse_is_noticed(self, place: str, value: object) -> None:
         changed = spoilt(manifests(), place, value)
         assert [why for manifest in changed for why in refused(manifest, VERSIONS[-1])] != []
 
@@ -186,7 +187,7 @@ class TestCompose:
             ("services.postgres.healthcheck", REMOVED),
         ],
     )
-    def test_what_it_does_not_is_noticed(self, place: str, value: object) -> None:
+    def test_a_file_that_it_does_not_allow_is_noticed(self, place: str, value: object) -> None:
         assert unfit(spoilt(composed(), place, value)) != []
 
 
@@ -201,7 +202,7 @@ def misread(name: str, text: str, folder: Path) -> list[str]:
     here.write_text(text.replace("/srv/shop/.venv/bin/towpath", sys.executable))
     told = subprocess.run(
         ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, check=False,
-        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}, timeout=100,
+        env={**os.environ, "SYSTEMD_LOG_LEVEL": "warning"}, timeout=HANGS,
     )  # fmt: skip
     return [line for line in told.stderr.splitlines() if name.partition(".")[0] in line]
 
@@ -222,7 +223,9 @@ class TestSystemd:
             ("[Install]", "[Installed]"),
         ],
     )
-    def test_what_it_does_not_is_noticed(self, line: str, planted: str, tmp_path: Path) -> None:
+    def test_a_unit_that_it_does_not_understand_is_noticed(
+        self, line: str, planted: str, tmp_path: Path
+    ) -> None:
         text = (DEPLOY / UNITS[0]).read_text()
         assert line in text
         assert misread(UNITS[0], text.replace(line, planted), tmp_path) != []
@@ -236,7 +239,7 @@ def linted(text: str) -> list[str]:
     program = Path(sysconfig.get_path("scripts")) / "hadolint"
     told = subprocess.run(
         [program, "--no-color", "--format", "json", "-"],
-        input=text, capture_output=True, text=True, check=False, timeout=100,
+        input=text, capture_output=True, text=True, check=False, timeout=HANGS,
     )  # fmt: skip
     return [f"{finding['code']} {finding['message']}" for finding in json.loads(told.stdout)]
 
@@ -275,7 +278,7 @@ class TestTheDockerfile:
             ("USER 10001", "USERS 10001", "DL1000"),
         ],
     )
-    def test_what_it_would_find_is_noticed(self, line: str, planted: str, rule: str) -> None:
+    def test_with_a_fault_is_noticed(self, line: str, planted: str, rule: str) -> None:
         assert line in dockerfile()
         assert rule in [
             finding.split()[0] for finding in linted(dockerfile().replace(line, planted))

@@ -1,7 +1,7 @@
 """The reference pages say what the code says: `make docs` writes them."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 
 import pytest
@@ -9,19 +9,19 @@ import pytest
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
 from docs.reference.make import errors_page, log_events_page, metrics_page, options_page
-from docs.reference.strings import error_strings, strings_page
 from docs.reference.tables import database_page
 from docs.reference.tree import PAGE, architecture_page
 from tests.architecture.sources import ROOT, SOURCE, python_files
+from tests.examples.test_commands import known_options
 from towpath.apps import BUILT_IN
+from towpath.apps.application import applications
 from towpath.cli.config import groups
 from towpath.errors import TowpathError
 from towpath.settings import Core, leaves
 from towpath.settings.sources import Leaf
+from towpath.telemetry.measures import CATALOGUE, MetricKind
 
 REFERENCE = ROOT / "docs" / "reference"
-LONGEST_SENTENCE = 25
-"""Words in a sentence of an error or a remedy."""
 LEAVES = list(leaves(groups(Core())))
 
 
@@ -38,7 +38,11 @@ def test_every_error_is_on_its_page() -> None:
         names = path.relative_to(SOURCE.parent).with_suffix("").parts
         if names[-1] != "__main__":
             import_module(".".join(names).removesuffix(".__init__"))
-    ours = [error for error in errors_of(TowpathError) if error.__module__.startswith("towpath.")]
+    ours = [
+        error
+        for error in errors_of(TowpathError)
+        if error.__module__.startswith("towpath.") and not error.__name__.startswith("_")
+    ]
     page = (REFERENCE / "errors.md").read_text()
     assert len(ours) > 90
     missing = [error for error in ours if f"| `{error.__name__}` | `{error.code}` |" not in page]
@@ -63,19 +67,32 @@ def test_the_pages_writer_names_no_application(name: str) -> None:
         assert name not in names - {"message"}, path
 
 
+PAGES = [errors_page, options_page, log_events_page, metrics_page, settings_page, commands_page]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.__name__)
+def test_a_page_shows_no_private_names_and_no_words_of_python(page: Callable[[], str]) -> None:
+    text = page()
+    assert re.findall(r"`_[A-Z]\w*`|timedelta\(|\b\d+ days, |\b\d+:\d\d:\d\d`", text) == []
+
+
+def test_a_counter_has_the_name_that_prometheus_sees() -> None:
+    own = [spec for application in applications() for spec in application.metrics]
+    counters = [spec for spec in (*CATALOGUE, *own) if spec.kind is MetricKind.COUNTER]
+    assert [spec.name for spec in counters if not spec.name.endswith("_total")] == []
+
+
+def test_every_spelling_of_an_option_is_on_the_page_of_the_command_line() -> None:
+    page = commands_page()
+    told = {name for cell in re.findall(r"^\| `(-[^`]*)` \|", page, re.MULTILINE)
+            for name in re.findall(r"(?<!\w)--?[a-z][a-z-]*", cell)}  # fmt: skip
+    options = {name for name in known_options() if name.startswith("-")}
+    of_typer = {"--help", "-h", "--install-completion", "--show-completion", "--version"}
+    assert options - told - of_typer == set()
+
+
 def test_the_page_of_errors_is_up_to_date() -> None:
     assert (REFERENCE / "errors.md").read_text() == errors_page()
-
-
-def test_the_page_of_strings_is_up_to_date() -> None:
-    assert (REFERENCE / "strings.md").read_text() == strings_page()
-
-
-def test_sentences_of_errors_are_short() -> None:
-    texts = [told.text for told in error_strings()]
-    sentences = [sentence for text in texts for sentence in re.split(r"(?<=[.!?])\s+", text)]
-    assert len(sentences) > 300
-    assert [sentence for sentence in sentences if len(sentence.split()) > LONGEST_SENTENCE] == []
 
 
 def test_the_page_of_queue_options_is_up_to_date() -> None:

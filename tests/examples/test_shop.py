@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.amounts import slow
+
 ROOT = Path(__file__).parents[2]
 SHOP = ROOT / "examples" / "shop"
 MISTAKES = """
@@ -46,7 +48,7 @@ Towpath(lifespan=wrong)  # refused
 """
 
 
-def test_its_own_tests_pass() -> None:
+def test_the_shop_s_own_tests_pass() -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", "0", str(SHOP)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, check=False, text=True)
     assert done.returncode == 0, done.stdout
@@ -74,6 +76,7 @@ def test_pyright_finds_the_mistakes_and_no_others(mistakes: Path) -> None:
     assert {mistake["range"]["start"]["line"] + 1 for mistake in found} == refused()
 
 
+@slow
 def test_mypy_finds_the_mistakes_and_no_others(mistakes: Path) -> None:
     cache = f"--cache-dir={Path(sys.prefix) / '.mypy_cache'}"
     options = ["--no-error-summary", "--hide-error-context", "--follow-imports=silent", cache]

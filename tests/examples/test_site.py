@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from docs.reference.api import PROMISED, api_page, promised, scripts_page
+from tests.waiting import HANGS
 from towpath.engine.script import ARGS
 
 ROOT = Path(__file__).parents[2]
@@ -29,7 +30,7 @@ def build(root: Path, to: Path) -> subprocess.CompletedProcess[str]:
     env = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONWARNINGS": "ignore"}
     return subprocess.run(
         [*command, "--site-dir", str(to)],
-        cwd=root, env=env, capture_output=True, text=True, check=False, timeout=110,
+        cwd=root, env=env, capture_output=True, text=True, check=False, timeout=HANGS,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.dumped import Dumped
 from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.embedded.process import items
 
@@ -12,7 +13,8 @@ ENDING_MS = 2
 """With no more to live a key is gone when it is compared. A probe's lives for one."""
 
 _DUMP = """
-local found = {}
+local now = redis.call('TIME')
+local found = { now[1] * 1000 + math.floor(now[2] / 1000) }
 for _, key in ipairs(redis.call('KEYS', ARGV[1])) do
   -- DUMP tells a hash's order, and while it grows each look moves a part: look until that is over.
   if redis.call('TYPE', key).ok == 'hash' then
@@ -45,7 +47,7 @@ class DumpedKey:
         return hash((self.value, self.ttl_ms > 0))
 
 
-Dump = dict[bytes, DumpedKey]
+Dump = Dumped[bytes, DumpedKey]
 
 
 def dump(server: EmbeddedServer, pattern: str = "*") -> Dump:
@@ -65,14 +67,16 @@ def dumps(nodes: Iterable[EmbeddedServer], pattern: str) -> dict[int, Dump]:
 
 
 def _dump(line: ServerConnection, pattern: str) -> Dump:
-    found: Dump = {}
-    for entry in items(line.ask("EVAL", _DUMP, 0, pattern)):
+    taken, *entries = items(line.ask("EVAL", _DUMP, 0, pattern))
+    assert isinstance(taken, int)
+    found: Dump = Dumped(taken)
+    for entry in entries:
         key, value, ttl = items(entry)
         assert isinstance(key, bytes)
         assert isinstance(ttl, int)
         ending = 0 <= ttl <= ENDING_MS
         if isinstance(value, bytes) and not key.startswith(APART) and not ending:
-            found[key] = DumpedKey(value, ttl)
+            found.note(key, DumpedKey(value, ttl), taken, ttl)
     return found
 
 
@@ -85,5 +89,5 @@ def restore(server: EmbeddedServer, saved: Dump) -> None:
 
 
 def changed(before: Dump, after: Dump) -> set[bytes]:
-    """The keys that are not as they were."""
-    return {key for key in before | after if before.get(key) != after.get(key)}
+    """The keys that are not as they were, other than by the end of their time."""
+    return before.changed(after)

@@ -30,7 +30,11 @@ class CountedLoad:
         """Completions that were accepted although one had been before."""
         self.ending = False
         self.tokens: list[int] = []
-        """Every token that was given out, in order."""
+        """Every token that was given out."""
+        self.shrunk: list[tuple[int, int]] = []
+        """Where a worker got a token that is not above all tokens it had before. Each worker claims
+        one batch after the other; the replies to two workers may arrive in another order.
+        """
 
     async def submit_one_by_one(self) -> None:
         while not self.ending:
@@ -47,12 +51,17 @@ class CountedLoad:
 
     async def work(self, worker: str) -> None:
         """Complete about half of what comes; the rest stays leased, or ready."""
+        highest = 0
         while not self.ending:
             with suppress(ServerError):
                 leases = await self._engine.claim(
                     self._queue, worker=worker, lease=minutes(10), count=BATCH, wait=seconds(1)
                 )
-                self.tokens += [lease.token for lease in leases]
+                tokens = [lease.token for lease in leases]
+                if tokens and min(tokens) <= highest:
+                    self.shrunk.append((highest, min(tokens)))
+                self.tokens += tokens
+                highest = max([highest, *tokens])
                 chosen = leases[::2]
                 outcomes = await self._engine.settle([Complete(lease) for lease in chosen])
                 self._note(
@@ -69,7 +78,6 @@ class CountedLoad:
         submitted, completed = len(self.submitted) + count, len(self.completed) + count
         await meanwhile(
             lambda: len(self.submitted) >= submitted and len(self.completed) >= completed,
-            within=60,
         )
 
     def losses(self, found: QueueContents) -> dict[str, set[JobId]]:

@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from tests.waiting import WITHIN, eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer, ServerConnection
 from towpath.embedded.process import ask_fields
 
 
-async def meanwhile(fact: Callable[[], bool], *, within: float = WITHIN) -> None:
+async def meanwhile(fact: Callable[[], bool], *, within: float = HANGS) -> None:
     """Return as soon as *fact* holds; what was begun in this event loop goes on meanwhile."""
 
     async def holds() -> bool:

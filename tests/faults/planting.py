@@ -77,7 +77,7 @@ FAULTS = [
         "two leases of one job begin as if each were alone",
         "attempts",
         "begin",
-        "rows[lease.queue, lease.id] = changed",
+        "rows[lease.queue, lease.job.id] = changed",
         "pass",
     ),
     PlantedFault(
@@ -140,7 +140,7 @@ BEGUN_EARLY = PlantedFault(
     "a record begins before its time",
     "attempts",
     "_early",
-    'if timely and state in RESTING and (wait := (row["due_at"] or 0) - row["now"]) > 0:',
+    'if timely and state in RESTING and (wait := _may_run_at(row) - row["now"]) > 0:',
     "if (wait := 0) > 0:",
 )
 

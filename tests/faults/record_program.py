@@ -1,15 +1,13 @@
 """A program that works on records, or makes them, for tests that kill it. It keeps a journal.
 
-  python -m tests.faults.record_program work <redis> <database> <journal> <clock error in s> <fault>
-  python -m tests.faults.record_program make <redis> <database> <journal> <first> <count> <handler>
+  python -m tests.faults.record_program <journal> <redis> <database> work <clock error in s> <fault>
+  python -m tests.faults.record_program <journal> <redis> <database> make <first> <count> <handler>
 
-A worker's handler writes `ran <token> <id>` before it returns its token, so that the row's result
-tells which attempt was accepted; some lines of its log are lines here too. The handler called
-`slow` writes `began <token> <id>` first and waits, in a thread that nobody can end, until the file
-`gate` beside the folder of journals has a number that is not below its token. A maker writes `made
-0 <id>` when a record was acknowledged. Each line is written in one piece to a file that is only
-appended to: whatever ends the process, the lines before are whole. Its first line is what its
-clock says.
+A worker's handler writes `ran` before it returns its token, so that the row's result tells which
+attempt was accepted; some lines of its log are lines here too. The handler called `slow` writes
+`began` first and waits, in a thread that nothing can end, until the file `gate` beside the folder
+of journals has a number that is not below its token. A maker writes `made` when a record was
+acknowledged. The first line is what the program's clock says.
 """
 
 import sys
@@ -20,7 +18,7 @@ QUEUE = "records"
 
 
 def main() -> int:
-    role, redis, database, journal, *more = sys.argv[1:]
+    journal, redis, database, role, *more = sys.argv[1:]
     if role == "work" and float(more[0]):
         shift_clock(float(more[0]))
     # Only now: what is imported must not have seen the right time.

@@ -9,9 +9,9 @@ from pathlib import Path
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.faults.record_processes import QUEUE, RecordProcesses, record_processes
+from tests.fixtures import LEDGER_LIMIT
 from tests.waiting import eventually_async
 from towpath.app.app import Towpath
-from towpath.clock import seconds
 from towpath.errors import TowpathError
 from towpath.ledger.ledger import Ledger
 
@@ -47,7 +47,7 @@ class RecordRun:
                 return True
 
             async with turn:
-                await eventually_async(made, within=60)
+                await eventually_async(made)
                 self.acknowledged.add(f"r{number}")
 
         await asyncio.gather(*(one(number) for number in range(first, last)))
@@ -62,7 +62,7 @@ class RecordRun:
             began = Counter(entry.id for entry in self.processes.entries("began"))
             return len(began) == SLOW and min(began.values()) >= times
 
-        await meanwhile(all_began, within=60)
+        await meanwhile(all_began)
 
     def open_gate(self) -> None:
         """Let the slow ones end, every attempt at them."""
@@ -80,7 +80,7 @@ class RecordRun:
             ran = self.processes.tokens()
             return all(first[id] in ran[id] for id in first)
 
-        await meanwhile(have_ended, within=60)
+        await meanwhile(have_ended)
 
     async def some_completed(self, share: float) -> None:
         wanted = int(self.records * share)
@@ -88,12 +88,12 @@ class RecordRun:
         async def enough() -> bool:
             return await audit.completed(self.ledger) >= wanted
 
-        await eventually_async(enough, within=60)
+        await eventually_async(enough)
 
     async def noticed(self, *words: str) -> None:
         """Return when a worker has written one of these lines."""
         before = len(self.processes.entries(*words))
-        await meanwhile(lambda: len(self.processes.entries(*words)) > before, within=60)
+        await meanwhile(lambda: len(self.processes.entries(*words)) > before)
 
     async def all_ended(self) -> None:
         """I12: the fault is over, so everything ends."""
@@ -101,7 +101,7 @@ class RecordRun:
         async def none_left() -> bool:
             return not await audit.left(self.ledger)
 
-        await eventually_async(none_left, within=60)
+        await eventually_async(none_left)
 
 
 @asynccontextmanager
@@ -112,7 +112,7 @@ async def run_of(
 
     *fault* is planted in the workers.
     """
-    async with Ledger(database, limit=seconds(1)) as ledger:
+    async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
         with record_processes(redis, database, folder, workers=workers, fault=fault) as processes:

@@ -161,7 +161,10 @@ class RecordWalk:
     async def time_passes(self) -> None:
         """For Redis and for the database."""
         self.clock.advance(seconds(self.chance.randrange(60)))
-        later = text("UPDATE towpath_jobs SET relay_at = relay_at - 20000, due_at = due_at - 20000")
+        later = text(
+            "UPDATE towpath_jobs SET relay_at = relay_at - 20000, due_at = due_at - 20000, "
+            "next_try_at = next_try_at - 20000"
+        )
         await self.ledger.write(lambda connection: connection.execute(later))
 
     async def look(self) -> None:

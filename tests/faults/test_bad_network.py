@@ -2,15 +2,14 @@
 
 import asyncio
 import random
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import SLACK, eventually_async
-from towpath.clock import milliseconds, minutes, seconds
+from tests.waiting import HANGS, eventually_async
+from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -21,8 +20,20 @@ from towpath.errors import ServerUnreachable
 from towpath.testing.proxy import Faults, Hole, Proxy
 
 QUEUE = "network"
-PATIENT = Limits(answer=milliseconds(200), give_up=seconds(20))
+PATIENT = Limits(answer=milliseconds(200), give_up=seconds(HANGS))
 HOLES = [Hole.REQUESTS, Hole.REPLIES]
+
+
+async def connected(engine: Engine) -> None:
+    """Return when the server has answered, however often a busy one missed the engine's limits."""
+
+    async def answered() -> bool:
+        with suppress(ServerUnreachable):
+            await engine.queues.configure(QUEUE, QueueOptions())
+            return True
+        return False
+
+    await eventually_async(answered)
 
 
 @pytest.fixture
@@ -73,45 +84,48 @@ class TestABlackHole:
 
     @pytest.mark.parametrize("hole", HOLES)
     @pytest.mark.parametrize("answer", [300, 2000], ids=["many tries", "few tries"])
-    async def test_that_lasts_ends_the_call_within_its_limit(
+    async def test_that_lasts_ends_the_call(
         self, proxy: Proxy, direct: Engine, hole: Hole, answer: int
     ) -> None:
         limits = Limits(answer=milliseconds(answer), give_up=seconds(3))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.queues.configure(QUEUE, QueueOptions())
+            await connected(engine)
             proxy.faults.hole = hole
-            began = time.monotonic()
             with pytest.raises(ServerUnreachable):
                 await engine.submit(QUEUE, b"x", id="job")
-            assert time.monotonic() - began < 3 + SLACK
             proxy.faults.hole = Hole.NOTHING
-            again = await engine.submit(QUEUE, b"x", id="job")
-            assert again.existed is (hole is Hole.REPLIES)
+        again = await direct.submit(QUEUE, b"x", id="job")
+        assert again.existed is (hole is Hole.REPLIES)
         assert (await direct.inspect.counts(QUEUE)).ready == 1
 
-    async def test_that_lasts_ends_every_call_within_its_limit(self, proxy: Proxy) -> None:
-        """However many callers share the engine's few channels."""
+    async def test_that_lasts_ends_every_call_within_its_limit(
+        self, proxy: Proxy, direct: Engine
+    ) -> None:
+        """However many callers share the engine's few channels: one time limit after the other
+        would last longer than HANGS.
+        """
         limits = Limits(answer=seconds(1), give_up=seconds(1), channels=2)
+        await direct.submit_many(QUEUE, [new_job(b"x") for _ in range(80)])
+        leases = await direct.claim(QUEUE, worker="w", lease=hours(1), count=80)
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.submit_many(QUEUE, [new_job(b"x") for _ in range(80)])
-            leases = await engine.claim(QUEUE, worker="w", lease=minutes(1), count=80)
+            await connected(engine)
             proxy.faults.hole = Hole.REQUESTS
-            began = time.monotonic()
-            calls = (engine.complete(lease) for lease in leases)
-            outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert time.monotonic() - began < 1 + SLACK
+            calls = [engine.complete(lease) for lease in leases * 10]
+            async with asyncio.timeout(HANGS):
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert len(calls) > 2 * HANGS
             assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
     async def test_that_lasts_ends_submits_that_wait_for_their_turn(self, proxy: Proxy) -> None:
         """One call after the other, but not one time limit after the other."""
         limits = Limits(answer=seconds(1), give_up=seconds(1))
         async with Engine(proxy.url, limits=limits) as engine:
-            await engine.queues.configure(QUEUE, QueueOptions())
+            await connected(engine)
             proxy.faults.hole = Hole.REQUESTS
-            began = time.monotonic()
-            calls = (engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(40))
-            outcomes = await asyncio.gather(*calls, return_exceptions=True)
-            assert time.monotonic() - began < 1 + SLACK, "each waited for all before it"
+            calls = [engine.submit_many(QUEUE, [new_job(b"x")] * 400) for _ in range(400)]
+            async with asyncio.timeout(HANGS):  # each would have waited for all before it
+                outcomes = await asyncio.gather(*calls, return_exceptions=True)
+            assert len(calls) > HANGS
             assert {type(outcome) for outcome in outcomes} == {ServerUnreachable}
 
 
@@ -124,7 +138,9 @@ class TestALostReply:
             await engine.queues.configure(QUEUE, QueueOptions())
             async with in_hole(proxy, Hole.REPLIES, 1):
                 submit = asyncio.create_task(engine.submit(QUEUE, b"x"))
-                [lease] = await direct.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(5))
+                [lease] = await direct.claim(
+                    QUEUE, worker="w", lease=minutes(1), wait=seconds(HANGS)
+                )
                 await direct.complete(lease)
             answer = await submit
         assert (answer.id, answer.state, answer.existed) == (lease.id, State.READY, False)
@@ -183,16 +199,15 @@ class TestADroppedConnection:
     async def test_does_not_end_a_waiting_claim(self, proxy: Proxy, direct: Engine) -> None:
         async with Engine(proxy.url) as engine:
             claim = asyncio.create_task(
-                engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(30))
+                engine.claim(QUEUE, worker="w", lease=minutes(1), wait=hours(1))
             )
             for _ in range(3):
                 before = proxy.connections
                 await meanwhile(lambda known=before: proxy.connections > known)
                 await proxy.drop_all()
-            began = time.monotonic()
             await direct.submit(QUEUE, b"x")
-            assert len(await claim) == 1
-            assert time.monotonic() - began < 5 + SLACK
+            async with asyncio.timeout(HANGS):
+                assert len(await claim) == 1
 
     async def test_by_reset_in_the_middle_of_replies_costs_nothing(self, seed: int) -> None:
         faults = Faults(chance=random.Random(seed), reset=True)

@@ -206,7 +206,7 @@ class TestARepeatedClaim:
         assert (await engine.inspect.counts(QUEUE)).ready == 4
 
 
-async def test_without_its_memory_calls_count_twice(proxy: Proxy) -> None:
+async def test_calls_count_twice_without_the_memory_of_calls(proxy: Proxy) -> None:
     """The check can fail: here every call has a number of its own, also when it is repeated."""
 
     def edit(piece: str, text: str) -> str:

@@ -11,8 +11,8 @@ import pytest
 from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of
-from tests.server.serving import PATIENCE, RunningServer, serving
-from tests.waiting import eventually
+from tests.server.serving import RunningServer, serving
+from tests.waiting import HANGS, eventually
 from towpath.clock import hours
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -65,10 +65,10 @@ async def test_the_store_comes_back_when_there_is_room_with_all_that_it_acknowle
             async with under_load(load):
                 await load.more(1_000)
                 fill(ballast)
-                await meanwhile(lambda: starts(server) >= 2, within=PATIENCE)
+                await meanwhile(lambda: starts(server) >= 2, within=HANGS)
                 ballast.unlink()
                 await load.more(1_000)
             found = await contents_of(engine, QUEUE)
-        eventually(lambda: server.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: server.client(key="").get("/readyz").status_code == 200)
     assert load.losses(found) == {}
     assert len(load.tokens) == len(set(load.tokens))

@@ -9,7 +9,7 @@ from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, caught_up, errors_told, meanwhile
 from tests.faults.queue_contents import contents_of
 from tests.faults.slots import MovingSlot, slot_of
-from tests.waiting import eventually, eventually_async
+from tests.waiting import HANGS, eventually, eventually_async
 from towpath.clock import hours, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
 from towpath.embedded.groups import SLOTS
@@ -29,10 +29,8 @@ from towpath.ids import JobId
 
 QUEUE = "failover"
 OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
-LIMITS = Limits(answer=seconds(2), give_up=seconds(25))
+LIMITS = Limits(answer=seconds(2), give_up=hours(1))
 MEMORY, DISK, ONE_REPLICA = map(Durability.parse, ("memory", "disk", "replica:1"))
-
-pytestmark = pytest.mark.timeout(120)
 
 
 class TestSentinel:
@@ -45,11 +43,9 @@ class TestSentinel:
             async with under_load(load):
                 await load.more(200)
                 old.kill()
-                before = max(load.tokens)
-                given = len(load.tokens)
                 await load.more(200)
             assert group.primary is new
-            assert min(load.tokens[given:]) > before
+            assert load.shrunk == []
             assert len(set(load.tokens)) == len(load.tokens)
             assert errors_told(new, "NOSCRIPT") > 0
             await contents_of(engine, QUEUE)
@@ -86,10 +82,12 @@ class TestSentinel:
                 acknowledged = frozenset(load.submitted)
             assert await missing(engine, acknowledged) == set()
 
-    async def test_a_confirmation_that_the_dead_primary_owes_keeps_nobody_waiting(
+    async def test_a_confirmation_that_the_dead_primary_owes_is_not_waited_for(
         self, group: EmbeddedSentinel
     ) -> None:
-        """The new primary answers long before a call is given up, so its caller is told."""
+        """The new primary answers long before a call is given up, so its caller is told. Waiting
+        for the dead one would last until then, which is longer than HANGS.
+        """
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
             await engine.queues.configure(QUEUE, OPTIONS)
@@ -98,7 +96,7 @@ class TestSentinel:
             await meanwhile(lambda: blocked_clients(old) == 1)
             fail_over(group)
             with pytest.raises((DurabilityNotReached, ServerUnreachable)):
-                await asyncio.wait_for(submit, LIMITS.give_up.total_seconds() / 2)
+                await asyncio.wait_for(submit, HANGS)
 
     async def test_another_primary_cannot_confirm_what_it_never_saw(self) -> None:
         """The primary that took the job dies alone with it. Either the submit fails, or the job
@@ -136,7 +134,9 @@ class TestSentinel:
             writes_everything_down(group.primary)
             await engine.submit(QUEUE, b"x", durability=DISK)
 
-    async def test_submits_that_none_confirmed_may_not(self, group: EmbeddedSentinel) -> None:
+    async def test_submits_that_no_replica_confirmed_may_be_lost(
+        self, group: EmbeddedSentinel
+    ) -> None:
         """The check can fail: without the class, what a lagging replica never saw is lost."""
         old, new = group.servers
         async with Engine(group.url, limits=LIMITS) as engine:
@@ -167,7 +167,7 @@ def fail_over(group: EmbeddedSentinel) -> None:
     old.kill()
     for other in others:
         other.unpause()
-    eventually(lambda: group.primary in others, within=60)
+    eventually(lambda: group.primary in others)
 
 
 async def is_answering(engine: Engine) -> bool:
@@ -195,12 +195,13 @@ class TestACluster:
             async with under_load(load):
                 await load.more(200)
                 replicated_cluster.masters[at].kill()
-                acknowledged, given = frozenset(load.submitted), len(load.tokens)
-                before = max(load.tokens)
-                await eventually_async(lambda: is_answering(engine), within=40)
+                acknowledged = frozenset(load.submitted)
+                await eventually_async(lambda: is_answering(engine))
             assert await missing(engine, acknowledged) == set()
-            leases = await engine.claim(QUEUE, worker="w", lease=minutes(5), count=5)
-            assert min([*load.tokens[given:], *(lease.token for lease in leases)]) > before
+            await engine.submit(QUEUE, b"for the last claim")
+            [last] = await engine.claim(QUEUE, worker="w", lease=minutes(5))
+            assert load.shrunk == []
+            assert last.token > max(load.tokens)
 
     async def test_a_slot_that_changes_hands_under_load_loses_nothing(
         self, replicated_cluster: EmbeddedCluster

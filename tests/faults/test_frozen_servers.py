@@ -29,8 +29,6 @@ ONE_REPLICA = Durability.parse("replica:1")
 LONG = minutes(2)
 """Longer than a test lasts: what waits for so long waits for ever."""
 
-pytestmark = pytest.mark.timeout(120)
-
 
 def master_of(cluster: EmbeddedCluster, queue: str) -> EmbeddedServer:
     slot = slot_of(cluster, f"{{{queue}}}:queue")
@@ -46,13 +44,12 @@ async def goes_on(engine: Engine, server: EmbeddedServer) -> None:
     async with under_load(load):
         await load.more(1_000)
         server.pause()
-        acknowledged, before, began = frozenset(load.submitted), max(load.tokens), steady()
-        given = len(load.tokens)
-        await eventually_async(lambda: is_answering(engine), within=60)
+        acknowledged, began = frozenset(load.submitted), steady()
+        await eventually_async(lambda: is_answering(engine))
         print(f"work went on after {steady() - began:.1f} s")  # noqa: T201  a figure of the docs
         server.unpause()
         await load.more(1_000)
-    assert min(load.tokens[given:]) > before
+    assert load.shrunk == []
     assert len(set(load.tokens)) == len(load.tokens)
     assert acknowledged <= (await contents_of(engine, QUEUE)).jobs.keys()
 
@@ -69,7 +66,7 @@ class TestASentinelPrimary:
             await goes_on(engine, old)
         assert group.primary is new
 
-    async def test_keeps_no_one_from_waiting_for_work_and_for_results(
+    async def test_does_not_end_waits_for_work_and_for_results(
         self, group: EmbeddedSentinel
     ) -> None:
         await nobody_waits_for_ever(group.url, group.primary)
@@ -80,7 +77,7 @@ class TestAClusterMaster:
         async with Engine(replicated_cluster.url) as engine:
             await goes_on(engine, master_of(replicated_cluster, QUEUE))
 
-    async def test_keeps_no_one_from_waiting_for_work_and_for_results(
+    async def test_does_not_end_waits_for_work_and_for_results(
         self, replicated_cluster: EmbeddedCluster
     ) -> None:
         await nobody_waits_for_ever(replicated_cluster.url, master_of(replicated_cluster, QUEUE))

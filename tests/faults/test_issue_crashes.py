@@ -103,10 +103,8 @@ def test_no_issue_stays_locked_or_labelled(
     until.set()
     double.calm()
     with serve(tmp_path, server.url, **settings(double)) as serving:
-        eventually(lambda: not any(ours(double, n) for n in range(1, 6)), within=WITHIN)
-        eventually(
-            lambda: all(not one["holder"] for one in looked_at(serving).values()), within=WITHIN
-        )
+        eventually(lambda: not any(ours(double, n) for n in range(1, 6)))
+        eventually(lambda: all(not one["holder"] for one in looked_at(serving).values()))
         again = {take(serving.client(), f"b{n}")["issue_number"] for n in range(4)}
         assert again == {1, 2, 3, 4}
-        eventually(lambda: ours(double, 1) != set(), within=WITHIN)
+        eventually(lambda: ours(double, 1) != set())

@@ -80,7 +80,7 @@ class RecordedApp:
             found.update({id: await self.ledger.jobs.get(QUEUE, id) for id in ids})
             return not any(row.open for row in found.values())
 
-        await eventually_async(ended, within=20)
+        await eventually_async(ended)
         return {id: row.state for id, row in found.items()}
 
     async def reason(self, id: str) -> str:
@@ -94,7 +94,7 @@ class RecordedApp:
                 return False
             return reason in ((await self.engine.inspect.job(job_ref(QUEUE, id))).reason or "")
 
-        await eventually_async(dead, within=20)
+        await eventually_async(dead)
 
     @asynccontextmanager
     async def at_work(self) -> AsyncGenerator[None]:
@@ -126,7 +126,7 @@ class TestARowEditedWhileItsJobIsQueued:
         assert list(states.values()) == ["completed", "completed", "cancelled", "completed"]
 
     @pytest.mark.parametrize("change", [f"fence = {FAR}", "attempts = -1", "max_attempts = 0"])
-    async def test_into_what_nobody_can_count_with_is_dead_with_the_reason(
+    async def test_to_an_invalid_number_is_dead_with_the_reason(
         self, recorded_app: RecordedApp, change: str
     ) -> None:
         """Found by the worker itself: no relay looks here."""
@@ -134,7 +134,7 @@ class TestARowEditedWhileItsJobIsQueued:
         await recorded_app.edit("bad", change)
         async with working(recorded_app.app, lease=seconds(1)):
             states = await recorded_app.ends("bad", "good")
-            await recorded_app.is_dead("bad", "can't be read")
+            await recorded_app.is_dead("bad", change)
         assert states == {"bad": RecordState.DEAD, "good": RecordState.COMPLETED}
         assert recorded_app.ran == [("good", 1)]
 
@@ -153,7 +153,9 @@ class TestARowThatIsSpoilt:
         }  # fmt: skip
         await self.spoil(recorded_app, changes)
 
-    async def test_with_text_where_a_number_belongs_too(self, recorded_app: RecordedApp) -> None:
+    async def test_with_text_where_a_number_belongs_is_set_aside_with_the_reason(
+        self, recorded_app: RecordedApp
+    ) -> None:
         if not recorded_app.ledger.shown.startswith("sqlite"):
             pytest.skip("PostgreSQL takes no text for a number")
         names = ("attempts", "max_attempts", "fence", "priority", "due_at")
@@ -167,9 +169,8 @@ class TestARowThatIsSpoilt:
             states = await recorded_app.ends(*changes, "good")
         assert states.pop("good") is RecordState.COMPLETED
         assert {id: state for id, state in states.items() if state is not RecordState.DEAD} == {}
-        assert {
-            id for id in changes if "can't be read" not in await recorded_app.reason(id)
-        } == set()
+        assert {id for id in changes if not await recorded_app.reason(id)} == set()
+        assert recorded_app.ran == [("good", 1)]
         assert len((await recorded_app.ledger.jobs.list(QUEUE)).records) == len(changes) + 1
 
 
@@ -258,5 +259,5 @@ async def test_a_job_without_a_row_is_dead_with_the_reason(recorded_app: Recorde
     async with recorded_app.at_work():
         await recorded_app.make("a")
         assert await recorded_app.ends("a") == {"a": RecordState.COMPLETED}
-        await recorded_app.is_dead("nobodys", "RecordMissing: the ledger has no record of this job")
+        await recorded_app.is_dead("nobodys", "RecordMissing")
     assert recorded_app.ran == [("a", 1)]

@@ -12,10 +12,11 @@ from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
+from tests.amounts import amount
 from tests.faults.disk import small_disk
 from tests.faults.record_run import SLOW, RecordRun, run_of
 from tests.postgres import PostgresServer
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds, seconds
@@ -26,7 +27,7 @@ from towpath.engine.retry import Never
 from towpath.engine.states import State
 from towpath.ledger.ledger import Ledger
 
-MANY = 2_000
+MANY = amount(500, thoroughly=2_000)
 
 
 async def test_postgres_crashes_and_comes_back(
@@ -63,7 +64,7 @@ async def test_sqlite_is_locked_by_somebody_else_for_a_while(
     file = tmp_path / "ledger.db"
     async with run_of(MANY, server.url, f"sqlite:///{file}", tmp_path) as run:
         making = asyncio.create_task(run.make_the_rest())
-        with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
+        with closing(sqlite3.connect(file, timeout=HANGS, isolation_level=None)) as foreign:
             foreign.execute("BEGIN EXCLUSIVE")
             run.open_gate()
             await run.noticed("record.unwritten")
@@ -110,7 +111,7 @@ async def test_the_disk_under_postgres_is_full_for_a_while(
     assert repeated(run) == set()
 
 
-async def test_while_it_hangs_a_handlers_time_has_not_begun(
+async def test_a_handlers_time_limit_does_not_begin_while_the_database_hangs(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """Here it hangs for longer than the handler may take, and there would be no second attempt."""
@@ -129,12 +130,12 @@ async def test_while_it_hangs_a_handlers_time_has_not_begun(
                 return await app.engine.inspect.state(ticket.ref) is State.READY
 
             await eventually_async(is_queued)
-            with closing(sqlite3.connect(file, timeout=20, isolation_level=None)) as foreign:
+            with closing(sqlite3.connect(file, timeout=HANGS, isolation_level=None)) as foreign:
                 foreign.execute("BEGIN EXCLUSIVE")
                 async with working(app, lease=seconds(1)):
                     await renewed(app.engine, ticket.ref, times=3)
                     foreign.rollback()
-                    await ticket.result(within=seconds(20))
+                    await ticket.result(within=seconds(HANGS))
 
 
 async def renewed(engine: Engine, job: JobRef, *, times: int) -> None:

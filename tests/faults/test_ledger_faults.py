@@ -10,15 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.faults.record_processes import record_processes
 from tests.faults.record_run import SLOW, RecordRun, checked, run_of
-from towpath.clock import seconds
+from tests.fixtures import LEDGER_LIMIT
+from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
-MANY, SOME, KILLS = 2_000, 400, 3
+MANY, SOME, KILLS = amount(500, thoroughly=2_000), amount(200, thoroughly=400), 3
 
 
 class TestRedis:
@@ -60,7 +62,7 @@ class TestRedis:
 async def killed(server: EmbeddedServer, run: RecordRun) -> None:
     """Records are made while it is away: each is acknowledged in time all the same."""
     server.kill()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(HANGS):
         await run.make_the_rest()
     server.start()
 
@@ -76,31 +78,31 @@ async def test_workers_are_killed_at_random(
             run.processes.kill_one(chance)
 
 
-async def test_who_makes_them_is_killed(
+async def test_the_process_that_submits_records_is_killed(
     server: EmbeddedServer, url: str, tmp_path: Path, seed: int
 ) -> None:
     """What it was told is made, is; and what it was not told ends too, if it was made."""
     chance = random.Random(seed)
-    async with Ledger(url, limit=seconds(1)) as ledger:
+    async with Ledger(url, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
         with record_processes(server.url, url, tmp_path, workers=1) as processes:
             run = RecordRun(ledger, processes, MANY)
             maker = processes.start_maker(0, 100_000)
             share = chance.randrange(100, MANY)
-            await meanwhile(lambda: len(processes.entries("made")) >= share, within=60)
+            await meanwhile(lambda: len(processes.entries("made")) >= share)
             maker.kill()
             await run.all_ended()
             run.acknowledged |= {entry.id for entry in processes.entries("made")}
             await checked(run)
 
 
-async def test_who_made_them_is_gone_when_redis_forgets(
+async def test_redis_forgets_after_the_submitting_process_has_gone(
     server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """A worker that never made a record itself sees that those of its queue are lost."""
     database = f"sqlite:///{tmp_path}/ledger.db"
-    async with Ledger(database, limit=seconds(1)) as ledger:
+    async with Ledger(database, limit=LEDGER_LIMIT) as ledger:
         await ledger.migrate()
         await audit.watch(ledger)
         with record_processes(server.url, database, tmp_path, workers=1) as processes:

@@ -81,7 +81,9 @@ async def test_what_redis_refused_is_brought_again(
     await refused_once(file_ledger, server)
 
 
-async def test_noting_it_too_early_is_found(server: EmbeddedServer, file_ledger: Ledger) -> None:
+async def test_marking_a_record_as_queued_too_early_is_found(
+    server: EmbeddedServer, file_ledger: Ledger
+) -> None:
     with planted(MARKED_EARLY), pytest.raises(PromiseBroken):
         await refused_once(file_ledger, server)
 
@@ -101,13 +103,13 @@ async def undone(url: str, server: EmbeddedServer) -> None:
         raise PromiseBroken("a job without a record")
 
 
-async def test_redis_hears_of_no_record_that_is_not_there(
+async def test_redis_gets_no_record_whose_row_is_not_committed(
     server: EmbeddedServer, running_postgres: PostgresServer
 ) -> None:
     await undone(running_postgres.emptied(), server)
 
 
-async def test_telling_it_too_early_is_found(
+async def test_nudging_redis_before_the_commit_is_found(
     server: EmbeddedServer, running_postgres: PostgresServer
 ) -> None:
     with planted(NUDGED_EARLY), pytest.raises(PromiseBroken):

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import pytest
 
+from tests.amounts import slow
 from tests.faults.dumps import Dump, dumps
 from tests.faults.filled_queue import MEANWHILE, FilledQueue, prepare
 from tests.faults.queue_contents import QueueContents, contents_of, with_payloads
@@ -77,7 +78,13 @@ def expected() -> dict[str, QueueContents]:
     return {}
 
 
-@pytest.mark.parametrize("split", SPLITS)
+USUAL = ("half, by chance", "all but the leases")
+"""The others are tried by `make test-all`."""
+
+
+@pytest.mark.parametrize(
+    "split", [split if split in USUAL else pytest.param(split, marks=slow) for split in SPLITS]
+)
 async def test_calls_during_the_move_are_whole(
     own_cluster: EmbeddedCluster, expected: dict[str, QueueContents], split: str
 ) -> None:

@@ -5,9 +5,8 @@ import itertools
 import random
 from collections import Counter
 
-import pytest
-
 from tests.faults.meanwhile import meanwhile
+from tests.waiting import HANGS
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -76,7 +75,7 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
     for attempts in itertools.count(5):
         seen = proxy.cuts
         await engine.queues.reconfigure(QUEUE, QueueOptions(max_attempts=attempts, events=0))
-        await meanwhile(lambda seen=seen: proxy.cuts > seen, within=60)
+        await meanwhile(lambda seen=seen: proxy.cuts > seen)
 
 
 async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
@@ -90,7 +89,7 @@ async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
         changing = asyncio.create_task(change_with_every_cut(direct, proxy))
         await engine.queues.options(QUEUE)
         faults.cut_replies = 0.25
-        async with asyncio.timeout(90):
+        async with asyncio.timeout(HANGS):
             await asyncio.gather(history.submit(engine), history.work(engine))
         changing.cancel()
         counts = await direct.inspect.counts(QUEUE)
@@ -100,6 +99,5 @@ async def run(server: EmbeddedServer, seed: int) -> JobAnswers:
     return history
 
 
-@pytest.mark.timeout(120)
 async def test_every_call_has_one_effect(server: EmbeddedServer, seed: int) -> None:
     assert (await run(server, seed)).misdeeds() == []

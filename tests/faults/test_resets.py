@@ -82,16 +82,16 @@ class TestResetConnections:
 
         run(body())
 
-    def test_keep_nobody_from_waiting(self, run: Run) -> None:
+    def test_do_not_end_waiting_claims(self, run: Run) -> None:
         """Neither for work nor for a result: both are told on connections of their own."""
 
         # Who waits is counted, so nobody else may: the server is this test's own.
         async def body(server: EmbeddedServer) -> None:
             async with resetting(server) as (proxy, engine):
                 job = (await engine.submit(QUEUE, b"x", delay=hours(1))).job
-                ended = asyncio.create_task(engine.events.ended(job, within=minutes(1)))
+                ended = asyncio.create_task(engine.events.ended(job, within=hours(1)))
                 claim = asyncio.create_task(
-                    engine.claim(QUEUE, worker="w", lease=minutes(1), wait=minutes(1))
+                    engine.claim(QUEUE, worker="w", lease=minutes(1), wait=hours(1))
                 )
                 for _ in range(5):
                     await meanwhile(lambda: blocked_clients(server) == 2)

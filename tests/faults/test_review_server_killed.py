@@ -10,17 +10,16 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.amounts import amount
 from tests.apps.reviews.deliveries import GITHUB_SECRET, Delivery, github, payload
 from tests.faults import audit
 from tests.faults.meanwhile import meanwhile
 from tests.server.serving import RunningServer, begin, first_line
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
-MANY, AT_ONCE, KILLS = 2_000, 30, 2
-HANGS = 300
-"""Seconds: who takes longer than that hangs, however busy the machine is."""
+MANY, AT_ONCE, KILLS = amount(300, thoroughly=2_000), 30, 2
 REVIEWER = """
 async def review(task):
     return f"Looked at {task.number}"
@@ -59,11 +58,11 @@ class WebhookSender:
 
     async def deliver_all(self) -> None:
         turn = asyncio.Semaphore(AT_ONCE)
-        async with httpx.AsyncClient(timeout=60) as client:
+        async with httpx.AsyncClient(timeout=HANGS) as client:
 
             async def one(sent: Delivery) -> None:
                 async with turn:
-                    await eventually_async(lambda: self._answered(client, sent), within=HANGS)
+                    await eventually_async(lambda: self._answered(client, sent))
 
             await asyncio.gather(*(one(delivery(number)) for number in range(1, MANY + 1)))
 
@@ -106,7 +105,7 @@ async def test_every_promised_review_ends_once(
             async def none_left() -> bool:
                 return not await audit.left(ledger)
 
-            await eventually_async(none_left, within=HANGS)
+            await eventually_async(none_left)
         finally:
             restarted.serving.end()
         found, steps = await audit.rows(ledger), await audit.history(ledger)

@@ -21,12 +21,11 @@ from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.schedule import Every, Missed, NamedSchedule
 from towpath.engine.states import State
 from towpath.errors import MemoryFull, ServerError
+from towpath.telemetry.logs import LogLine
 from towpath.worker.schedules import DeclaredSchedules, keep_firing
 
 QUEUE, NAME = "reports", "tick"
 LIMITS = Limits(answer=seconds(1), give_up=seconds(2))
-
-pytestmark = pytest.mark.timeout(180)
 
 
 @asynccontextmanager
@@ -56,7 +55,7 @@ async def more(engine: Engine, firings: int = 2) -> None:
     async def so() -> bool:
         return await count(engine) >= before + firings
 
-    await eventually_async(so, within=60)
+    await eventually_async(so)
 
 
 def is_away(server: RunningServer) -> bool:
@@ -88,7 +87,7 @@ def servers(tmp_path: Path) -> Iterator[tuple[EmbeddedServer, RunningServer, Run
         yield store, one, two
 
 
-async def test_every_instant_is_fired_once_by_whoever_is_left(
+async def test_every_instant_is_fired_once_by_the_processes_that_are_left(
     servers: tuple[EmbeddedServer, RunningServer, RunningServer],
 ) -> None:
     store, one, two = servers
@@ -103,7 +102,7 @@ async def test_every_instant_is_fired_once_by_whoever_is_left(
         changed = await asyncio.to_thread(client.patch, path, json={"payload": 2})
         assert changed.status_code == 200, changed.text
         store.pause()
-        await eventually_async(lambda: asyncio.to_thread(is_away, two), within=60)
+        await eventually_async(lambda: asyncio.to_thread(is_away, two))
         store.unpause()
         await more(engine)
         paused = await engine.schedules.pause(QUEUE, NAME)
@@ -143,7 +142,7 @@ class TestAWatch:
             await more(engine, 3)
             assert (await engine.inspect.counts("elsewhere")).ready == 0
 
-    async def test_mends_an_index_that_was_lost(self, server: EmbeddedServer) -> None:
+    async def test_rebuilds_an_index_that_was_lost(self, server: EmbeddedServer) -> None:
         index = "towpath:{schedules}:index"
         async with Engine(server.url) as engine:
             await engine.schedules.set(QUEUE, NAME, Every(seconds(1)))
@@ -168,9 +167,9 @@ class TestAWatch:
             server.ask("HSET", "{reports}:schedules", NAME, plan)
             server.ask("HSET", "{reports}:meta", "schedules", "dead")
             await more(engine)
-            await eventually_async(lambda: finished(engine), within=30)
+            await eventually_async(lambda: finished(engine))
 
-    async def test_leaves_a_name_that_the_store_has_to_the_store(
+    async def test_does_not_fire_a_declared_schedule_whose_name_is_taken(
         self, server: EmbeddedServer, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Code that declares it later is told in the log, and fires nothing under it."""
@@ -180,7 +179,9 @@ class TestAWatch:
             async with worker(engine, QUEUE, work=[declared]):
                 await more(engine)
             assert {job.payload for job in await jobs_of(engine)} == {b"stored"}
-        assert "rename one of them" in caplog.text
+        lines = [record.msg for record in caplog.records if isinstance(record.msg, LogLine)]
+        failed = [line for line in lines if line["event"] == "duty.failed"]
+        assert {(line["queue"], line["error"]) for line in failed} == {(QUEUE, "NameTaken")}
 
 
 class TestAStoreWithoutMemory:

@@ -6,7 +6,8 @@ import random
 from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.faults.queue_contents import contents_of
-from towpath.clock import hours, minutes, seconds
+from tests.waiting import HANGS
+from towpath.clock import hours, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, new_job
@@ -80,12 +81,12 @@ class TestFlushAll:
     async def test_does_not_end_a_waiting_claim(self, server: EmbeddedServer) -> None:
         async with Engine(server.url) as engine, Engine(server.url) as producer:
             claim = asyncio.create_task(
-                engine.claim(QUEUE, worker="w", lease=minutes(1), wait=seconds(30))
+                engine.claim(QUEUE, worker="w", lease=minutes(1), wait=hours(1))
             )
             await meanwhile(lambda: blocked_clients(server) == 1)
             server.ask("FLUSHALL")
             await producer.submit(QUEUE, b"x")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(HANGS):
                 assert len(await claim) == 1
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.entering import facts_of, refusal_on_entering
 from tests.faults.load import CountedLoad, under_load
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of
@@ -17,11 +18,12 @@ from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.groups import SLOTS
 from towpath.embedded.process import ask_fields
-from towpath.engine.channel import Limits
+from towpath.engine.channel import Channels, Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY
 from towpath.engine.options import QueueOptions
+from towpath.engine.time_limit import Deadline
 from towpath.errors import (
     DurabilityUnavailable,
     DurabilityUnknown,
@@ -67,8 +69,12 @@ async def fails_at_once(engine: Engine) -> None:
     await eventually_async(at_once)
 
 
+def deadline_in_an_hour(channels: Channels) -> Deadline:
+    return channels._watch.deadline(hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
+
+
 class TestOneServerThatIsAway:
-    async def test_is_no_reason_not_to_begin(
+    async def test_does_not_keep_an_engine_from_starting(
         self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         """It is said once; the first calls wait for it, and work when it is back."""
@@ -82,20 +88,38 @@ class TestOneServerThatIsAway:
             await asyncio.to_thread(stopped_server.start)
             assert not (await submit).existed
             assert logged == ["server.unreachable", "server.back"]
-            assert (await engine.check()).durability == DISK
-            assert engine.facts.durability == DISK
+            assert (await facts_of(engine)).durability == DISK
 
     async def test_makes_calls_fail_at_once_after_one_was_given_up(
         self, stopped_server: EmbeddedServer, logged: list[str]
     ) -> None:
         async with Engine(stopped_server.url, limits=HASTY) as engine:
-            with pytest.raises(ServerUnreachable, match="no answer within 1"):
+            with pytest.raises(ServerUnreachable, match=r"\b1\.0 s"):
                 await engine.submit(QUEUE, b"x")
             await fails_at_once(engine)
             await asyncio.to_thread(stopped_server.start)
             await meanwhile(lambda: logged == ["server.unreachable", "server.back"])
             await engine.submit(QUEUE, b"x")
         assert logged == ["server.unreachable", "server.back"]
+
+    @pytest.mark.parametrize("fault", ["frozen", "killed"])
+    async def test_lets_no_submit_wait_longer_than_its_time_behind_another(
+        self, fault: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Submits gather behind the one under way, and fail at their own time, not later."""
+        with EmbeddedServer() as server:
+            async with Engine(server.url, limits=HASTY) as engine:
+                await engine.submit(QUEUE, b"x")
+                (server.pause if fault == "frozen" else server.kill)()
+                submits = [asyncio.create_task(engine.submit(QUEUE, b"x"))]
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                    submits.append(asyncio.create_task(engine.submit(QUEUE, b"x")))
+                await asyncio.sleep(0)
+                # From now on a call that begins without a time of its own never gives up.
+                monkeypatch.setattr(Channels, "new_deadline", deadline_in_an_hour)
+                ended = await asyncio.gather(*submits, return_exceptions=True)
+                assert {type(answer) for answer in ended} == {ServerUnreachable}
 
     async def test_is_found_back_beside_callers_who_try_again_without_a_pause(
         self, stopped_server: EmbeddedServer
@@ -136,34 +160,32 @@ class TestOneServerThatIsAway:
                 await engine.submit(QUEUE, b"x")
 
 
-class TestWhatWaitingCanNotMend:
-    """Is raised at the beginning, by one server, by Sentinel's primary, by any master."""
+class TestPermanentErrors:
+    """Are raised when an engine is entered, for one server, Sentinel's primary or any master."""
 
-    async def test_eviction_of_a_sentinel_primary(self) -> None:
+    async def test_an_evicting_sentinel_primary_is_refused_at_once(self) -> None:
         with EmbeddedSentinel(replicas=1) as group:
             group.primary.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-            with pytest.raises(EvictionUnsafe):
-                await Engine(group.url).__aenter__()
+            await refusal_on_entering(EvictionUnsafe, lambda: Engine(group.url))
 
-    async def test_eviction_of_one_master_while_another_is_away(self) -> None:
+    async def test_an_evicting_master_is_refused_while_another_is_away(self) -> None:
         options = {"cluster-require-full-coverage": "no"}
         with EmbeddedCluster(masters=3, options=options) as cluster:
             cluster.masters[0].pause()
             cluster.masters[2].ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-            with pytest.raises(EvictionUnsafe):
-                await Engine(cluster.url).__aenter__()
+            await refusal_on_entering(EvictionUnsafe, lambda: Engine(cluster.url), servers=2)
             cluster.masters[0].unpause()
 
-    async def test_a_login(self, server: EmbeddedServer) -> None:
+    async def test_a_wrong_login_is_refused_at_once(self, server: EmbeddedServer) -> None:
         url = server.url.replace("unix://", "unix://nobody:secret@")
-        with pytest.raises(ServerRefused):
-            await Engine(url).__aenter__()
+        await refusal_on_entering(ServerRefused, lambda: Engine(url))
 
-    async def test_an_unknown_class(self, server: EmbeddedServer) -> None:
+    async def test_an_unknown_durability_class_is_refused_at_once(
+        self, server: EmbeddedServer
+    ) -> None:
         server.ask("ACL", "SETUSER", "reader", "reset", "on", ">secret", "~*", "+@all", "-config")
         url = server.url.replace("unix://", "unix://reader:secret@")
-        with pytest.raises(DurabilityUnknown):
-            await Engine(url).__aenter__()
+        await refusal_on_entering(DurabilityUnknown, lambda: Engine(url))
         server.ask("ACL", "DELUSER", "reader")
 
 
@@ -210,15 +232,15 @@ class TestAShardThatIsAway:
                 task.cancel()
             await asyncio.gather(*stuck, return_exceptions=True)
 
-    async def test_keeps_no_engine_from_beginning(self, shards: EmbeddedCluster) -> None:
+    async def test_does_not_keep_an_engine_from_starting(self, shards: EmbeddedCluster) -> None:
         async with one_shard_away(shards) as (_, healthy), Engine(shards.url) as engine:
-            assert engine.facts.servers == 2
+            assert (await facts_of(engine, servers=2)).servers == 2
             for queue in healthy:
                 await engine.submit(queue, b"x")
                 [lease] = await engine.claim(queue, worker="w", lease=minutes(1))
                 await engine.complete(lease)
 
-    async def test_is_waited_for_by_nobody_once_a_call_was_given_up(
+    async def test_fails_its_calls_at_once_after_one_was_given_up(
         self, shards: EmbeddedCluster
     ) -> None:
         async with Engine(shards.url, limits=HASTY) as engine:
@@ -229,7 +251,7 @@ class TestAShardThatIsAway:
                     await engine.submit(queue, b"x")
             await eventually_async(lambda: _answers(engine, bad))
 
-    async def test_and_has_the_directory_of_queues_is_written_to_once_it_is_back(
+    async def test_is_written_to_once_it_is_back_if_it_has_the_directory_of_queues(
         self, shards: EmbeddedCluster
     ) -> None:
         """Until then one task tries, however often a queue's options change."""

@@ -26,7 +26,7 @@ async def test_a_disk_server_keeps_what_it_acknowledged(tmp_path: Path, seed: in
     assert len(load.tokens) == len(set(load.tokens))
 
 
-async def test_a_memory_server_does_not(seed: int) -> None:
+async def test_a_memory_server_loses_what_it_acknowledged(seed: int) -> None:
     """The check can fail: the same procedure finds the losses of a server without a disk."""
     with EmbeddedServer() as server:
         load, found = await killed_under_load(server, Durability.parse("memory"), seed)

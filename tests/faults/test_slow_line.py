@@ -2,8 +2,7 @@
 
 from collections import Counter
 
-import pytest
-
+from tests.amounts import amount
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -16,7 +15,7 @@ from towpath.testing.proxy import Faults, Proxy
 QUEUE = "large"
 MEBIBYTE = 1024 * 1024
 RATE = 8 * MEBIBYTE
-JOBS = 64
+JOBS = amount(24, thoroughly=64)
 LIMITS = Limits(answer=seconds(7), give_up=seconds(60))
 """All jobs in one answer would take longer than a reply may."""
 
@@ -30,7 +29,6 @@ async def submitted(engine: Engine) -> list[str]:
     return [job.id for job in (*large, *small)]
 
 
-@pytest.mark.timeout(300)
 async def test_every_job_arrives_and_is_done_once(server: EmbeddedServer) -> None:
     async with (
         Engine(server.url) as direct,

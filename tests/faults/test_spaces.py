@@ -92,7 +92,7 @@ async def test_calls_while_the_slot_of_a_record_moves_are_whole(
         [_] = await engine.publish("moved", [{"n": "2"}], cap=10)
 
 
-async def test_with_one_key_declared_half_a_record_is_seen(
+async def test_half_a_record_is_seen_if_only_one_of_its_keys_is_declared(
     own_cluster: EmbeddedCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The test above can fail: here both keys are one, and a piece seems not to be there."""

@@ -14,6 +14,7 @@ from typing import cast
 
 import pytest
 
+from tests.amounts import amount
 from tests.faults.meanwhile import meanwhile
 from tests.faults.upload_deployment import (
     UploadClient,
@@ -32,7 +33,7 @@ from towpath.clock import ZERO
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 
-UPLOADS = int(os.environ.get("TOWPATH_UPLOADS_UNDER_FAULTS", "5"))
+UPLOADS = int(os.environ.get("TOWPATH_UPLOADS_UNDER_FAULTS", amount(3, thoroughly=20)))
 STRIKES = max(4, UPLOADS // 2)
 AT_ONCE = 5
 HANGS = 240 + UPLOADS * 10

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, milliseconds, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -47,7 +47,7 @@ async def completed(engine: Engine, lease: Lease) -> bool:
 
 
 @outages
-async def test_an_outage(tmp_path: Path, away: Act, back: Act) -> None:
+async def test_waits_and_followers_outlast_an_outage(tmp_path: Path, away: Act, back: Act) -> None:
     with EmbeddedServer(data=tmp_path) as server:
         async with Engine(server.url, limits=SHORT) as engine:
             await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1)))
@@ -60,7 +60,7 @@ async def test_an_outage(tmp_path: Path, away: Act, back: Act) -> None:
                 with pytest.raises((ServerUnreachable, StillOpen)):
                     await engine.events.ended(lease.job, within=milliseconds(100))
                 await asyncio.to_thread(back, server)
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(HANGS):
                     await eventually_async(partial(completed, engine, lease))
                     assert (await ended).state is State.DONE
                     assert (await anext(live)).verb == "complete"

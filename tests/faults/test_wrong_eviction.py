@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.entering import facts_of, refusal_on_entering
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -33,40 +34,35 @@ async def test_every_policy_but_noeviction_is_refused(
     evicting: EmbeddedServer, policy: str
 ) -> None:
     evicting.ask("CONFIG", "SET", "maxmemory-policy", policy)
-    with pytest.raises(EvictionUnsafe, match=policy) as refusal:
-        async with Engine(evicting.url):
-            pass
-    assert refusal.value.policy == policy
-    assert "maxmemory-policy noeviction" in refusal.value.remedy
+    refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(evicting.url))
+    assert refusal.policy == policy
+    assert "maxmemory-policy noeviction" in refusal.remedy
 
 
-async def test_the_remedy_helps(evicting: EmbeddedServer) -> None:
+async def test_a_server_is_taken_after_the_remedys_command(evicting: EmbeddedServer) -> None:
     evicting.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    with pytest.raises(EvictionUnsafe) as refusal:
-        async with Engine(evicting.url):
-            pass
-    command = refusal.value.remedy.split("`")[1]
+    refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(evicting.url))
+    command = refusal.remedy.split("`")[1]
     evicting.ask(*command.split())
     async with Engine(evicting.url) as engine:
-        assert engine.facts.eviction == "noeviction"
+        assert (await facts_of(engine)).eviction == "noeviction"
 
 
-async def test_it_is_found_where_config_is_denied(evicting: EmbeddedServer) -> None:
+async def test_an_evicting_policy_is_found_where_config_is_denied(evicting: EmbeddedServer) -> None:
     """INFO tells it too; declaring a durability class does not switch the check off."""
     evicting.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     evicting.ask("ACL", "SETUSER", "reader", *READER)
     url = evicting.url.replace("unix://", "unix://reader:secret@")
-    with pytest.raises(EvictionUnsafe, match="allkeys-lru"):
-        async with Engine(url, declared=Durability.parse("disk")):
-            pass
+    declared = Durability.parse("disk")
+    refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(url, declared=declared))
+    assert refusal.policy == "allkeys-lru"
 
 
-async def test_one_master_of_a_cluster_is_enough(cluster: EmbeddedCluster) -> None:
+async def test_a_cluster_with_one_evicting_master_is_refused(cluster: EmbeddedCluster) -> None:
     master = cluster.masters[2]
     master.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
     try:
-        with pytest.raises(EvictionUnsafe, match="allkeys-lru"):
-            async with Engine(cluster.url):
-                pass
+        refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(cluster.url), servers=3)
+        assert refusal.policy == "allkeys-lru"
     finally:
         master.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")

@@ -13,7 +13,7 @@ from tests.faults.script_calls import CASES, Case
 from towpath.embedded import EmbeddedServer
 from towpath.engine.keys import TYPES
 from towpath.engine.script import Scripts
-from towpath.errors import JobError, LeaseError, ServerError
+from towpath.errors import JobError, LeaseError, ServerError, TowpathError, WrongKeyType
 
 OVERWRITTEN = {"job", "load", "result", "lock"}
 """Keys of one job: whoever writes them anew need not mind what was there."""
@@ -72,17 +72,29 @@ async def fails_whole(
     put_in_the_way(server, key)
     before = dump(server)
     try:
-        await case.call(filled)
-    except ServerError:
-        assert changed(before, dump(server)) == set(), f"half-written with a wrong {key}"
-        return True
-    except (JobError, LeaseError):
-        # An answer like any other, and remembered as one: that is all that was written.
-        assert {kind(name) for name in changed(before, dump(server))} <= {"call"}
-        return True
+        refusal = await refusal_of(case, filled)
+        written = changed(before, dump(server))
     finally:
         restore(server, saved)
-    return False
+    match refusal:
+        case None:
+            return False
+        case ServerError():
+            assert written == set(), f"half-written with a wrong {key}"
+            assert isinstance(refusal, WrongKeyType)
+            assert refusal.keys == TAG.decode().removesuffix(":")
+        case _:
+            # An answer like any other, and remembered as one: that is all that was written.
+            assert {kind(name) for name in written} <= {"call"}
+    return True
+
+
+async def refusal_of(case: Case, filled: FilledQueue) -> TowpathError | None:
+    try:
+        await case.call(filled)
+    except (ServerError, JobError, LeaseError) as refusal:
+        return refusal
+    return None
 
 
 def put_in_the_way(server: EmbeddedServer, key: bytes) -> None:

@@ -5,7 +5,6 @@ import random
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,8 +12,8 @@ from pathlib import Path
 
 from tests.apps.timers.service_mode import SECRET
 from tests.faults.timer_program import APP, APP_TYPE, PLUGIN_TYPE
+from tests.programs import ROOT, Program
 from tests.server.serving import begin, first_line
-from tests.warm import ROOT, Program
 from towpath.apps.timers.model import PREFIX
 
 QUEUES = {PLUGIN_TYPE: PREFIX + PLUGIN_TYPE, APP_TYPE: f"{PREFIX}{APP}--{APP_TYPE}"}
@@ -34,7 +33,7 @@ def free_port() -> int:
 class RestartedProcess:
     """A process that is started again whenever it was killed."""
 
-    def __init__(self, name: str, start: Callable[[], subprocess.Popen[str]]) -> None:
+    def __init__(self, name: str, start: Callable[[], Program[str]]) -> None:
         self.name, self._start = name, start
         self.process = start()
 
@@ -81,10 +80,10 @@ class TimerDeployment:
     def journal(self) -> Path:
         return self._folder / "journal"
 
-    def _add(self, name: str, start: Callable[[], subprocess.Popen[str]]) -> None:
+    def _add(self, name: str, start: Callable[[], Program[str]]) -> None:
         self.processes.append(RestartedProcess(name, start))
 
-    def _scheduler(self, at: int, port: int) -> subprocess.Popen[str]:
+    def _scheduler(self, at: int, port: int) -> Program[str]:
         log = self._folder / f"scheduler-{at}.log"
         database = f"sqlite:///{self._folder}/ledger-{at}.db"
         words = ("serve", "--url", self._url, "--database", database)
@@ -92,7 +91,7 @@ class TimerDeployment:
         first_line(process, log)
         return process
 
-    def _program(self, *words: str) -> subprocess.Popen[str]:
+    def _program(self, *words: str) -> Program[str]:
         role, *more = words
         program = [sys.executable, "-m", "tests.faults.timer_program", role, str(self.journal)]
         env = {**os.environ, **SETTINGS}

@@ -3,8 +3,7 @@
     python -m tests.faults.timer_program plugin <journal> <url>
     python -m tests.faults.timer_program instance <journal> <address> <server>
 
-A line for each attempt that began: the timer's id, its token and the time in ms. It is written in
-one piece to a file that is only appended to: whatever ends the process, it is whole.
+Each attempt that began writes `ran`.
 """
 
 import asyncio
@@ -13,6 +12,7 @@ import sys
 import threading
 from typing import Any
 
+from tests.journals import Journal
 from tests.waiting import eventually, eventually_async
 from towpath import Context
 from towpath.app.app import Towpath
@@ -25,13 +25,6 @@ PLUGIN_TYPE, APP, APP_TYPE = "p", "shop", "t"
 WORK_MS = 20
 """Milliseconds that an attempt takes: time to be killed in."""
 LEASE = seconds(3)
-
-
-def write(journal: str, *words: object) -> None:
-    """A line of the journal."""
-    file = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, (" ".join(map(str, words)) + "\n").encode())
-    os.close(file)
 
 
 def worked(until: int) -> None:
@@ -52,7 +45,7 @@ def plugin(journal: str, url: str) -> None:
 
     @timers.worker(PLUGIN_TYPE)
     async def _(_: Any, ctx: Context) -> None:
-        write(journal, ctx.id, ctx.token, wall_ms())
+        Journal(journal).write("ran", (ctx.token, ctx.id))
         await worked_async(wall_ms() + WORK_MS)
 
     asyncio.run(Worker(timers.app, lease=LEASE).run())
@@ -75,7 +68,7 @@ def instance(journal: str, address: str, server: str) -> None:
 
     @timers.on(APP_TYPE)
     def _(params: Any, call: TimerCall) -> Later | None:
-        write(journal, call.task_id, call.token, wall_ms())
+        Journal(journal).write("ran", (call.token, call.task_id))
         if params % 4:
             worked(wall_ms() + WORK_MS)
             return None

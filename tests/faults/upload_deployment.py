@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
-from itertools import pairwise
+from itertools import chain, pairwise, repeat
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import httpx
 from tests.faults.timer_deployment import RestartedProcess, free_port
 from tests.faults.timer_program import worked_async
 from tests.server.serving import begin, first_line
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
 from towpath.clock import seconds, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -143,7 +143,7 @@ class UploadClient:
 
     async def run(self) -> None:
         async with httpx.AsyncClient(
-            headers={"X-API-Key": KEY}, timeout=15, transport=httpx.AsyncHTTPTransport()
+            headers={"X-API-Key": KEY}, transport=httpx.AsyncHTTPTransport()
         ) as self._client:
             self.upload = await self._ask("POST", "", json=self._new(), headers=self._name())
             await self._send(range(self.upload["total_chunks"]))
@@ -155,7 +155,7 @@ class UploadClient:
     async def content(self) -> str:
         """The SHA-256 of what comes back."""
         url = f"http://127.0.0.1:{self._deployment.ports[0]}{ROOT}{self._path('/content')}"
-        async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=60) as client:
+        async with httpx.AsyncClient(headers={"X-API-Key": KEY}, timeout=HANGS) as client:
             answer = await client.get(url)
         assert answer.status_code == 200, answer.text
         return sha256(answer.content).hexdigest()
@@ -209,8 +209,11 @@ class UploadClient:
         self, method: str, path: str, *, fine: frozenset[int] | set[int] = frozenset(), **more: Any
     ) -> dict[str, Any]:
         found: dict[str, Any] = {}
+        # A frozen server is soon left for the other one; on a busy machine each try gets more time.
+        limits = chain((2.0, 4.0, 8.0, 15.0, 30.0), repeat(60.0))
 
         async def answered() -> bool:
+            more["timeout"] = next(limits)
             port = self._chance.choice(self._deployment.ports)
             url = f"http://127.0.0.1:{port}{ROOT}{path}"
             with suppress(httpx.TransportError):

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 
+from tests.waiting import HANGS
 from towpath.clock import milliseconds, seconds, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.model import new_job
@@ -20,7 +21,7 @@ async def _work(url: str, queue: str, lease_ms: int, jobs: int) -> None:
         await engine.submit_many(queue, [new_job(b"its own", delay=SUBMITTED_DELAY)])
         for _ in range(jobs):
             leases = await engine.claim(
-                queue, worker="shifted", lease=milliseconds(lease_ms), wait=seconds(20)
+                queue, worker="shifted", lease=milliseconds(lease_ms), wait=seconds(HANGS)
             )
             for lease in leases:
                 print(lease.id, lease.claimed_ms, lease.expires_ms, lease.due_ms, flush=True)  # noqa: T201

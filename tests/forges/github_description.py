@@ -22,8 +22,9 @@ from referencing.jsonschema import DRAFT4
 
 from towpath.testing.github.exchange import Asked
 
-FILE = Path(sys.prefix) / "github-openapi.json"
-MISSING = f"{FILE.name} is missing: `make {FILE.parent.name}/{FILE.name}` brings it, and needs npm"
+NPM = Path(sys.prefix) / "npm"
+FILE = NPM / "node_modules" / "@octokit" / "openapi" / "generated" / "api.github.com.json"
+MISSING = f"{FILE.name} is missing: `make .venv/{NPM.name}` brings it, and needs npm"
 _HERE = "urn:github"
 _SEVERAL = ("ref", "path", "basehead", "branch")
 """Parameters that may be several parts of a path."""

@@ -87,15 +87,16 @@ class TestALongList:
         assert await numbers(client) == [1] * 20
 
     @pytest.mark.parametrize("content", [{"message": "no list"}, [1, 2], "text"])
-    async def test_that_is_none_is_refused(
+    async def test_that_is_no_list_is_refused(
         self, client: ForgeClient, forge: ForgeServer, content: Any
     ) -> None:
         forge.rules.append(lambda _: Reply(200, content))
-        with pytest.raises(AnswerRefused, match="GitHub answered 200: not a list"):
+        with pytest.raises(AnswerRefused, match="GitHub") as raised:
             await numbers(client)
+        assert raised.value.status == 200
 
 
-class TestWhatHasNotChanged:
+class TestAnUnchangedPage:
     async def test_is_not_sent_again(self, client: ForgeClient, forge: ForgeServer) -> None:
         page = await client.page(LISTED)
         assert page is not None
@@ -107,12 +108,13 @@ class TestWhatHasNotChanged:
         assert changed.entries[0] == {"number": 7}
         assert changed.etag != page.etag
 
-    async def test_is_no_answer_to_who_did_not_ask(
+    async def test_is_no_answer_to_a_request_without_an_etag(
         self, client: ForgeClient, forge: ForgeServer
     ) -> None:
         says(forge, 304)
-        with pytest.raises(RefusedForGood, match="304"):
+        with pytest.raises(RefusedForGood) as raised:
             await client.page(LISTED)
+        assert raised.value.status == 304
 
 
 LATER = str(wall_ms() // 1000 + 3000)
@@ -139,13 +141,15 @@ class TestALimitOfRequests:
         most: Duration,
     ) -> None:
         says(forge, status, **said)
-        with pytest.raises(AnswerRefused, match=f"GitHub answered {status}") as raised:
+        with pytest.raises(AnswerRefused, match="GitHub") as raised:
             await client.get(ISSUES)
+        assert raised.value.status == status
         assert seconds(30) < raised.value.after <= most
         forge.rules.clear()
         for call in (client.get(ISSUES), client.post(ISSUES, {}), numbers(client)):
-            with pytest.raises(AnswerRefused, match="rate limit") as held:
+            with pytest.raises(AnswerRefused, match="GitHub") as held:
                 await call
+            assert held.value.status == status
             assert ZERO < held.value.after <= raised.value.after
             assert held.value.retry is RetryAdvice.LATER
         assert len(forge.asked) == 1  # it is left alone
@@ -214,8 +218,9 @@ class TestAForge:
         forge.rules.append(lambda _: Reply(200, [], waits=never))
         async with Caller(allow=["127.0.0.0/8"], timeout=milliseconds(300)) as caller:
             client = ForgeClient.github(caller, token=TOKEN, api=forge.url)
-            with pytest.raises(CallFailed, match="no complete response"):
+            with pytest.raises(CallFailed, match=r"0\.3 s") as failure:
                 await client.get(ISSUES)
+        assert isinstance(failure.value.__cause__, TimeoutError)
 
     async def test_that_hangs_up_is_left(self, client: ForgeClient, forge: ForgeServer) -> None:
         forge.hangs_up_after_posts = True
@@ -230,7 +235,7 @@ class TestAForge:
             assert await client.find(ISSUES, "mark", field="body") is None
 
     @pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
-    async def test_is_told_of_changes(
+    async def test_gets_changes_with_their_content(
         self, client: ForgeClient, forge: ForgeServer, method: str
     ) -> None:
         answer = await client.send(method, f"{ISSUES}/1/labels", {"labels": ["P1"]})

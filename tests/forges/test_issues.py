@@ -88,13 +88,13 @@ def test_an_issue_is_read(delivery: Delivery, body: str) -> None:
     [from_github(github_issue(state="closed")), from_gitlab(gitlab_issue(state="closed"))],
     ids=["github", "gitlab"],
 )
-def test_a_closed_one_is_closed(delivery: Delivery) -> None:
+def test_a_closed_issue_is_read_as_closed(delivery: Delivery) -> None:
     issue = delivery.fact()
     assert isinstance(issue, IssueFact)
     assert not issue.is_open
 
 
-def test_another_action_has_its_own_word() -> None:
+def test_an_unknown_action_keeps_its_own_word() -> None:
     acted = from_github(github_issue() | {"action": "labeled"}).acted()
     assert (acted.action, acted.said) == (None, "labeled")
 
@@ -107,20 +107,20 @@ def test_another_action_has_its_own_word() -> None:
     ],
     ids=["github", "gitlab"],
 )
-def test_what_is_wrong_is_named_as_the_forge_names_it(delivery: Delivery, field: str) -> None:
+def test_an_invalid_field_is_named_as_the_forge_names_it(delivery: Delivery, field: str) -> None:
     with pytest.raises(WebhookInvalid) as raised:
         delivery.fact()
     assert raised.value.field == field
 
 
-def test_a_time_that_is_none_is_named() -> None:
+def test_an_invalid_time_is_named() -> None:
     issue = from_github(github_issue(updated_at="soon")).fact()
     assert isinstance(issue, IssueFact)
     with pytest.raises(WebhookInvalid, match=r"issue\.updated_at"):
         _ = issue.at_ms
 
 
-def test_nothing_is_read_before_the_signature() -> None:
+def test_no_content_is_read_before_the_signature() -> None:
     sent = github("issues", b"no JSON")
     with pytest.raises(SignatureInvalid):
         github_webhooks.read(sent.headers, sent.body, secrets=["another"])

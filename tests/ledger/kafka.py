@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, Self
 from aiokafka import AIOKafkaConsumer  # pyright: ignore[reportMissingTypeStubs] -- it has none
 
 from tests.ledger.kafka_program import TOPIC
-from tests.warm import Bounded
+from tests.programs import Bounded
+from tests.waiting import HANGS
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,7 +45,7 @@ class KafkaBroker:
         at: TracebackType | None,
     ) -> None:
         assert self._process is not None
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=HANGS)
 
     def down(self) -> None:
         """Connections end and none is taken; what was produced stays."""

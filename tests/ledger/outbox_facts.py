@@ -13,18 +13,18 @@ async def pending(ledger: Ledger, sink: str = "events") -> int:
     return (await ledger.outbox.counts())[sink].pending
 
 
-async def all_gone(ledger: Ledger, sink: str = "events", *, within: float = 30) -> None:
+async def all_gone(ledger: Ledger, sink: str = "events") -> None:
     """Return when no event waits for *sink* any more."""
-    await at_most(ledger, 0, sink, within=within)
+    await at_most(ledger, 0, sink)
 
 
-async def at_most(ledger: Ledger, number: int, sink: str = "events", *, within: float = 30) -> None:
+async def at_most(ledger: Ledger, number: int, sink: str = "events") -> None:
     """Return when at most so many events wait for *sink*."""
 
     async def are() -> bool:
         return await pending(ledger, sink) <= number
 
-    await eventually_async(are, within=within)
+    await eventually_async(are)
 
 
 def lines(caplog: pytest.LogCaptureFixture, event: str) -> list[dict[str, Any]]:
@@ -41,4 +41,4 @@ async def said(caplog: pytest.LogCaptureFixture, event: str, *, times: int = 1) 
     async def is_there() -> bool:
         return len(lines(caplog, event)) >= times
 
-    await eventually_async(is_there, within=30)
+    await eventually_async(is_there)

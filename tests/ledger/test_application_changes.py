@@ -85,7 +85,7 @@ class TestAChange:
         assert (recorded.record.id, recorded.existed) == ("remind-1", False)
         assert await standing(library, lending) == (1, 1, 1)
 
-    async def test_makes_none_of_them_where_it_fails(
+    async def test_makes_no_row_job_or_event_where_it_fails(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
         """Whether its own code fails at the end, or the database refuses a row."""
@@ -101,7 +101,7 @@ class TestAChange:
             await library.decide(lend(library, lending, 1))
         assert await standing(library, lending) == (1, 1, 1)
 
-    async def test_that_fails_takes_none_with_it_that_come_at_the_same_time(
+    async def test_that_fails_does_not_fail_others_at_the_same_time(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
         numbers = (1, 1, 2, 2, 3)
@@ -129,7 +129,7 @@ class TestAChange:
         assert (await library.decide(decide)).record.id == "remind-2"
         assert await standing(library, lending) == (1, 1, 1)
 
-    async def test_that_is_overtaken_each_time_is_told_to_come_later(
+    async def test_that_is_overtaken_each_time_is_refused_for_now(
         self, library: Ledger, lending: LendingRelease
     ) -> None:
         """As one may be on PostgreSQL that did not lock what it read."""
@@ -161,8 +161,8 @@ class TestAChange:
             await library.decide(decide)
 
 
-class TestItsJob:
-    async def test_runs_once_it_is_committed(
+class TestTheJobOfAChange:
+    async def test_runs_after_the_commit(
         self, server: EmbeddedServer, library: Ledger, lending: LendingRelease
     ) -> None:
         app = Towpath(server.url, ledger=library)

@@ -35,7 +35,7 @@ class TestBeginning:
         assert (await ledger.jobs.begin(lease(record, 11))).attempt == 2
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.STALE
 
-    async def test_what_has_ended_does_not_begin(self, ledger: Ledger) -> None:
+    async def test_a_record_that_has_ended_is_refused(self, ledger: Ledger) -> None:
         record = await made(ledger)
         mine = lease(record, 10)
         await ledger.jobs.begin(mine)
@@ -43,12 +43,12 @@ class TestBeginning:
         begun = await ledger.jobs.begin(lease(record, 11))
         assert (begun.standing, begun.state) == (Standing.ENDED, RecordState.COMPLETED)
 
-    async def test_a_job_without_a_row_is_told_so(self, ledger: Ledger) -> None:
+    async def test_a_job_without_a_row_returns_so(self, ledger: Ledger) -> None:
         record = await made(ledger)
         await ledger.write(lambda connection: connection.execute(text("DELETE FROM towpath_jobs")))
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.MISSING
 
-    async def test_many_at_once_are_told_each_for_itself(self, ledger: Ledger) -> None:
+    async def test_many_attempts_at_once_answers_each(self, ledger: Ledger) -> None:
         records = [await made(ledger, f"r{n}") for n in range(6)]
         ended = lease(records[0], 5)
         await ledger.jobs.begin(ended)
@@ -104,11 +104,11 @@ class TestEnding:
         assert await ledger.jobs.end(ending) is RecordState.FAILED
         record = await ledger.jobs.get(REVIEWS, "a")
         assert record.last_error == "boom\N{REPLACEMENT CHARACTER}"
-        assert record.due_at is not None
+        assert record.next_try_at is not None
         assert record.started_at is not None
-        assert record.due_at - record.started_at >= hours(1)
+        assert record.next_try_at - record.started_at >= hours(1)
 
-    async def test_dead_with_its_reason(self, ledger: Ledger) -> None:
+    async def test_a_dead_record_keeps_its_reason(self, ledger: Ledger) -> None:
         mine = await self.begun(ledger)
         await ledger.jobs.end(Ending(mine, Bury(mine, "poison"), cancelled=False))
         record = await ledger.jobs.get(REVIEWS, "a")

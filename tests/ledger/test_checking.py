@@ -1,8 +1,6 @@
 """Checking a key: cheap, bounded in memory, and never wrong for longer than five seconds."""
 
 import asyncio
-import statistics
-import time
 from collections.abc import Iterator
 from itertools import islice
 
@@ -39,7 +37,7 @@ class SentStatements:
 
 
 class TestChecking:
-    async def test_answers_none_for_what_is_no_key(self, ledger: Ledger) -> None:
+    async def test_a_secret_of_no_key_returns_none(self, ledger: Ledger) -> None:
         made = await ledger.keys.create("shop", scopes=["read"])
         secret = made.secret.get_secret_value()
         wrong = ["", "x", secret[:-1], secret + "x", secret.upper(), f" {secret}", made.info.id]
@@ -54,14 +52,16 @@ class TestChecking:
                 assert await ledger.keys.check("a wrong one") is None
         assert len(sent.about_keys()) == 2
 
-    async def test_asks_once_for_all_who_come_at_once(self, ledger: Ledger) -> None:
+    async def test_asks_once_for_all_requests_at_once(self, ledger: Ledger) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         with SentStatements() as sent:
             asked = [ledger.keys.check(secret.get_secret_value()) for _ in range(200)]
             assert await asyncio.gather(*asked) == [info] * 200
         assert len(sent.about_keys()) == 1
 
-    async def test_goes_on_for_others_when_the_first_to_ask_gives_up(self, ledger: Ledger) -> None:
+    async def test_goes_on_for_others_when_the_first_request_is_cancelled(
+        self, ledger: Ledger
+    ) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         first, *others = (
             asyncio.create_task(ledger.keys.check(secret.get_secret_value())) for _ in range(5)
@@ -85,7 +85,7 @@ class TestChecking:
 
             await eventually_async(renewed)
 
-    async def test_tells_of_a_revocation_elsewhere_within_five_seconds(
+    async def test_sees_a_revocation_elsewhere_within_five_seconds(
         self, ledger: Ledger, url: str, manual_time: ManualTime
     ) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
@@ -110,9 +110,7 @@ class TestChecking:
             await ledger.keys.check(secret.get_secret_value())
         assert len(sent.about_keys()) == 1
 
-    async def test_is_not_fooled_by_an_answer_that_a_revocation_overtook(
-        self, ledger: Ledger
-    ) -> None:
+    async def test_discards_an_answer_that_a_revocation_overtook(self, ledger: Ledger) -> None:
         """Here at once means here at once, whatever was being read meanwhile."""
         for _ in range(20):
             info, secret = await ledger.keys.create("shop", scopes=["read"])
@@ -120,18 +118,14 @@ class TestChecking:
             await asyncio.gather(*checks, ledger.keys.revoke(info.id))
             assert await ledger.keys.check(secret.get_secret_value()) is None
 
-    async def test_of_a_key_in_use_takes_microseconds(self, ledger: Ledger) -> None:
-        """Below 20 on an idle machine; ten times that is asserted, for one that is not."""
+    async def test_a_key_in_use_is_checked_without_the_database(self, ledger: Ledger) -> None:
         _, secret = await ledger.keys.create("shop", scopes=["read"])
-        told = secret.get_secret_value()
-        await ledger.keys.check(told)
-        rounds: list[float] = []
-        for _ in range(20):
-            began = time.perf_counter()
-            for _ in range(200):
-                await ledger.keys.check(told)
-            rounds.append((time.perf_counter() - began) / 200)
-        assert statistics.median(rounds) < 200e-6
+        text = secret.get_secret_value()
+        await ledger.keys.check(text)
+        with SentStatements() as sent:
+            for _ in range(20):
+                await ledger.keys.check(text)
+        assert sent.about_keys() == []
 
 
 def batched(words: Iterator[str], size: int) -> Iterator[list[str]]:
@@ -139,8 +133,8 @@ def batched(words: Iterator[str], size: int) -> Iterator[list[str]]:
         yield some
 
 
-class TestRemembering:
-    async def test_wrong_keys_push_out_no_real_ones(self, ledger: Ledger) -> None:
+class TestTheCacheOfKeys:
+    async def test_keeps_valid_keys_when_wrong_ones_come(self, ledger: Ledger) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["read"])
         await ledger.keys.check(secret.get_secret_value())
         with SentStatements() as sent:
@@ -151,7 +145,7 @@ class TestRemembering:
             assert await ledger.keys.check(secret.get_secret_value()) == info
             assert len(sent.about_keys()) == before
 
-    def test_is_bounded_in_both_kinds(self, manual_time: ManualTime) -> None:
+    def test_is_bounded_for_valid_and_wrong_keys(self, manual_time: ManualTime) -> None:
         keys = KnownKeys(most_real=3, most_wrong=2)
         for n in range(1000):
             keys.put(KeyEntry(digest(str(n)), None, 0, manual_time.ticks()))
@@ -160,7 +154,7 @@ class TestRemembering:
         assert keys.find(digest("997"), manual_time.ticks()) is None
 
 
-class TestUses:
+class TestUsesOfKeys:
     async def test_are_noted_once_for_many_and_not_by_the_check(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tests.ledger.numbered_events import (
     some_events,
 )
 from tests.ledger.outbox_facts import all_gone, at_most, lines, pending, said
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.errors import InvalidOption
 from towpath.ledger.database.schema import couriers
@@ -36,8 +37,8 @@ def ledger_options() -> dict[str, Any]:
     return {"sinks": ["events"]}
 
 
-class TestCarrying:
-    async def test_brings_everything_in_order_and_leaves_no_rows(self, ledger: Ledger) -> None:
+class TestACourier:
+    async def test_sends_all_events_in_order_and_leaves_no_rows(self, ledger: Ledger) -> None:
         sink = MemorySink()
         await put(ledger, *some_events(7, 50))
         async with Courier(ledger, [sink], options=QUICK):
@@ -46,14 +47,14 @@ class TestCarrying:
         assert len(sink.bodies) == 350
         assert sink.closed
 
-    async def test_has_no_more_in_hand_than_a_batch(self, ledger: Ledger) -> None:
+    async def test_holds_no_more_than_a_batch(self, ledger: Ledger) -> None:
         sink = MemorySink()
         await put(ledger, *some_events(5, 9))
         async with Courier(ledger, [sink], options=CourierOptions(batch=10)):
             await all_gone(ledger)
         assert [len(batch) for batch in sink.batches] == [10, 10, 10, 10, 5]
 
-    async def test_begins_at_once_where_this_process_put_something(self, ledger: Ledger) -> None:
+    async def test_starts_at_once_after_an_event_of_its_process(self, ledger: Ledger) -> None:
         """Nobody waits for the next look."""
         sink = MemorySink()
         async with Courier(ledger, [sink], options=CourierOptions(look_every=hours(1))):
@@ -62,7 +63,7 @@ class TestCarrying:
                 await all_gone(ledger)
         assert sink.ids == ["a/1", "a/2", "a/3"]
 
-    async def test_finds_what_another_process_put(self, ledger: Ledger, url: str) -> None:
+    async def test_sends_events_of_another_process(self, ledger: Ledger, url: str) -> None:
         sink = MemorySink()
         async with (
             Courier(ledger, [sink], options=QUICK),
@@ -72,7 +73,7 @@ class TestCarrying:
             await all_gone(ledger)
         assert sink.ids == ["a/1"]
 
-    async def test_with_nothing_to_do_writes_nothing(self, ledger: Ledger) -> None:
+    async def test_without_events_writes_nothing(self, ledger: Ledger) -> None:
         sink = MemorySink()
         metrics = Metrics(CollectorRegistry())
         async with Courier(ledger, [sink], options=QUICK, metrics=metrics) as courier:
@@ -80,7 +81,7 @@ class TestCarrying:
             query = select(couriers.c.sink)
             assert await ledger.read(lambda connection: connection.execute(query).all()) == []
 
-    async def test_each_sink_gets_everything_and_waits_for_no_other(self, url: str) -> None:
+    async def test_sends_to_each_sink_without_waiting_for_others(self, url: str) -> None:
         quick, stuck = MemorySink("quick"), FailingSink(*[AWAY] * 1000)
         stuck.name = "stuck"
         async with Ledger(url, sinks=["quick", "stuck"]) as ledger:
@@ -91,12 +92,12 @@ class TestCarrying:
             assert await pending(ledger, "stuck") == 6
         assert first_arrivals(quick.bodies) == expected(2, 3)
 
-    def test_of_one_sink_twice_is_refused(self, url: str) -> None:
+    def test_with_one_sink_twice_is_refused(self, url: str) -> None:
         with pytest.raises(InvalidOption):
             Courier(Ledger(url), [MemorySink(), MemorySink()])
 
 
-class TestLeaving:
+class TestACourierThatStops:
     async def test_finishes_the_batch_that_is_under_way(self, ledger: Ledger) -> None:
         gate = HeldSink()
         await put(ledger, an_event("a", 1))
@@ -109,16 +110,16 @@ class TestLeaving:
             assert await pending(ledger) == 0
         assert gate.ids == ["a/1"]
 
-    async def test_waits_for_it_no_longer_than_its_grace(self, ledger: Ledger) -> None:
+    async def test_waits_for_its_batch_no_longer_than_its_grace(self, ledger: Ledger) -> None:
         """What was under way is sent again, under the same id."""
         gate = HeldSink()
         await put(ledger, an_event("a", 1))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(HANGS):
             async with Courier(ledger, [gate], options=CourierOptions(grace=milliseconds(50))):
                 await gate.reached.wait()
         assert (gate.cut, await pending(ledger)) == (1, 1)
 
-    async def test_lets_another_go_on_at_once(self, ledger: Ledger) -> None:
+    async def test_lets_another_courier_go_on_at_once(self, ledger: Ledger) -> None:
         first, second = FailingSink(AWAY), MemorySink()
         patient = CourierOptions(lease=minutes(10))
         await put(ledger, an_event("a", 1))
@@ -187,8 +188,8 @@ class TestARefusedEvent:
         assert (line["event_id"], line["sink"]) == ("a/2", "events")
 
 
-class TestAnEventThatIsNotTaken:
-    async def test_keeps_its_key_waiting_and_nobody_else(self, ledger: Ledger) -> None:
+class TestAPostponedEvent:
+    async def test_keeps_only_its_key_waiting(self, ledger: Ledger) -> None:
         sink = MemorySink(answers={"a/1": Postponed("answered 500"), "a/2": Behind()})
         await put(
             ledger,
@@ -214,7 +215,7 @@ class TestAnEventThatIsNotTaken:
             await all_gone(ledger)
         assert sink.ids == ["b/1", "a/1", "a/2"]
 
-    async def test_is_refused_in_the_end_where_others_get_through(
+    async def test_is_refused_after_its_attempts_where_others_get_through(
         self, ledger: Ledger, caplog: pytest.LogCaptureFixture
     ) -> None:
         """Else one poisoned event would hold up its key for ever."""
@@ -233,13 +234,14 @@ class TestAnEventThatIsNotTaken:
             await all_gone(ledger)
         [refused] = await ledger.outbox.refused("events")
         assert refused.event.id == "a/1"
-        assert refused.reason == "not accepted in 3 attempts: answered 500"
+        assert "answered 500" in refused.reason
+        assert re.findall(r"\d+", refused.reason) == ["3", "500"]
         assert [id for id in sink.ids if id.startswith("a")] == ["a/2"]
         assert [line["attempt"] for line in lines(caplog, "outbox.delayed")] == [1, 2]
 
 
-class TestWhatMustNotHappen:
-    async def test_a_defect_of_a_sink_is_said_and_stops_no_other(
+class TestADefectOfASink:
+    async def test_is_logged_and_stops_no_other_sink(
         self, url: str, caplog: pytest.LogCaptureFixture
     ) -> None:
         broken, sink = FailingSink(*[ZeroDivisionError("oops")] * 99), MemorySink("other")
@@ -249,11 +251,12 @@ class TestWhatMustNotHappen:
             async with Courier(ledger, [broken, sink], options=QUICK):
                 await all_gone(ledger, "other")
                 await said(caplog, "task.failed")
-                assert troubles() == {"courier of events": "ZeroDivisionError"}
+                [(name, trouble)] = troubles().items()
+                assert (name, trouble.error) == ("courier of events", "ZeroDivisionError")
                 assert await pending(ledger) == 1
         assert sink.closed
 
-    async def test_a_route_that_ended_by_a_defect_is_started_again(self, url: str) -> None:
+    async def test_does_not_end_its_route_for_good(self, url: str) -> None:
         sink = FailingSink(ZeroDivisionError("oops"), ZeroDivisionError("oops"))
         async with Ledger(url, sinks=["events"]) as ledger:
             await ledger.migrate()
@@ -264,7 +267,7 @@ class TestWhatMustNotHappen:
 
 
 class TestMetrics:
-    async def test_tell_what_left_and_what_waits(self, ledger: Ledger) -> None:
+    async def test_count_sent_and_waiting_events(self, ledger: Ledger) -> None:
         metrics = Metrics(CollectorRegistry())
         sink = MemorySink(answers={"a/2": Refusal("no")})
 
@@ -286,7 +289,7 @@ class TestMetrics:
             assert value("towpath_outbox_lag_seconds") is not None
             assert metrics.registry.get_sample_value("towpath_queues_readable") == 1
 
-    async def test_say_when_the_outbox_can_not_be_read(self, file_url: str) -> None:
+    async def test_show_that_the_outbox_cannot_be_read(self, file_url: str) -> None:
         ledger = Ledger(file_url)
         courier = Courier(ledger, [MemorySink()])
         assert courier.read().sinks == ()

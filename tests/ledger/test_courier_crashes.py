@@ -14,8 +14,8 @@ from tests.ledger.numbered_events import an_event, expected, first_arrivals, put
 from tests.ledger.outbox_facts import all_gone, at_most
 from tests.ledger.test_redis_sink import stream
 from tests.ledger.test_webhook_sink import SECRET, WebhookEndpoint
-from tests.waiting import eventually_async
-from tests.warm import ROOT, Program
+from tests.programs import ROOT, Program
+from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.database.schema import couriers as leases
 from towpath.ledger.database.schema import now_ms
@@ -33,7 +33,7 @@ class CourierProcesses:
         self._words = words
         self._at_work = [self._started(), self._started()]
 
-    def _started(self) -> subprocess.Popen[bytes]:
+    def _started(self) -> Program[bytes]:
         command = [
             sys.executable,
             "-W",
@@ -62,7 +62,7 @@ class CourierProcesses:
     def end(self) -> None:
         """In order: each gives back what it holds."""
         for process in self._at_work:
-            process.communicate(timeout=20)
+            process.communicate(timeout=HANGS)
             assert process.returncode == 0
 
 
@@ -88,7 +88,7 @@ async def carried_through_crashes(url: str, words: list[str], arrived: Arrived, 
     assert first_arrivals(await arrived()) == expected(KEYS, ROUNDS * EACH)
 
 
-class TestNothingIsLostAndEveryKeyIsInOrder:
+class TestEveryEventArrivesInTheOrderOfItsKey:
     async def test_in_a_redis_stream(self, url: str, server: EmbeddedServer, seed: int) -> None:
         async def arrived() -> list[bytes]:
             return [entry["event"] for entry in stream(server)]

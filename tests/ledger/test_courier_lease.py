@@ -56,7 +56,7 @@ class TestSeveralCouriers:
         assert first_arrivals(sink.bodies) == expected(4, 60)
         assert len(sink.bodies) == 240
 
-    async def test_wait_for_one_that_takes_long(self, ledger: Ledger) -> None:
+    async def test_wait_for_a_slow_one(self, ledger: Ledger) -> None:
         """It keeps its lease for as long as it works."""
         gate, sink = HeldSink(), MemorySink()
         brief = CourierOptions(lease=seconds(1), look_every=milliseconds(5))

@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from tests.postgres import PostgresServer
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.running import working
 from towpath import Towpath, seconds
 from towpath.embedded import EmbeddedServer
@@ -55,14 +55,14 @@ class TestAFullDisk:
     def url(self, prepared_file_url: str) -> str:
         return prepared_file_url
 
-    async def test_is_said_and_is_over_when_there_is_room(self, ledger: Ledger) -> None:
+    async def test_is_an_error_until_there_is_space(self, ledger: Ledger) -> None:
         async with full(ledger):
             with pytest.raises(LedgerUnwritable, match="full") as refusal:
                 await ledger.jobs.submit("mails", b"x" * LARGE, id="a")
             assert refusal.value.retry is RetryAdvice.LATER
         assert not (await ledger.jobs.submit("mails", b"x" * LARGE, id="a")).existed
 
-    async def test_what_has_finished_is_told_later_and_not_done_again(
+    async def test_delays_the_end_of_an_attempt_without_another_attempt(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
         """There would be no second attempt: what is thrown away now is dead."""
@@ -74,7 +74,7 @@ class TestAFullDisk:
             ran.append(number)
             return "x" * LARGE
 
-        async with app, working(app, lease=seconds(1)):
+        async with app, working(app, lease=seconds(HANGS)):
             async with full(ledger):
                 tickets = [await send.submit(number, id=f"r{number}") for number in range(5)]
 
@@ -83,7 +83,7 @@ class TestAFullDisk:
 
                 await eventually_async(all_ran)
             for ticket in tickets:
-                await ticket.result(within=seconds(30))
+                await ticket.result(within=seconds(HANGS))
         assert sorted(ran) == [0, 1, 2, 3, 4]
         counts = await ledger.jobs.counts("mails")
         assert counts[RecordState.COMPLETED] == 5
@@ -103,7 +103,7 @@ SQLITE_NEVER = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CO
 
 
 @pytest.mark.parametrize("code", [*SQLITE, *SQLITE_NEVER])
-def test_sqlite_codes_that_pass_and_that_do_not(code: int) -> None:
+def test_sqlite_error_codes_are_temporary_or_permanent(code: int) -> None:
     error = sqlite3.OperationalError("said")
     error.sqlite_errorcode = code
     told = meaning(error)
@@ -138,7 +138,7 @@ POSTGRES_NEVER = (
 
 
 @pytest.mark.parametrize("name", [*POSTGRES, *POSTGRES_NEVER])
-def test_postgresql_states_that_pass_and_that_do_not(name: str) -> None:
+def test_postgresql_error_states_are_temporary_or_permanent(name: str) -> None:
     told = meaning(getattr(asyncpg.exceptions, name)("said"))
     assert isinstance(told, POSTGRES.get(name, LedgerError))
     assert (told.retry is RetryAdvice.LATER) == (name in POSTGRES)
@@ -170,14 +170,16 @@ class TestPostgresql:
         ],
         ids=["an administrator ends it", "it takes too long"],
     )
-    async def test_that_gives_up_is_asked_again(self, ledger: Ledger, words: list[str]) -> None:
+    async def test_that_ends_a_statement_is_usable_afterwards(
+        self, ledger: Ledger, words: list[str]
+    ) -> None:
         with pytest.raises(LedgerUnreachable):
             await ledger.write(
                 lambda connection: [connection.exec_driver_sql(each) for each in words]
             )
         await ledger.probe()
 
-    async def test_a_lock_that_is_not_to_be_had_is_busy(self, ledger: Ledger, url: str) -> None:
+    async def test_with_a_lock_that_is_held_is_busy(self, ledger: Ledger, url: str) -> None:
         take = "LOCK TABLE towpath_jobs IN EXCLUSIVE MODE NOWAIT"
         other = create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://", 1))
         async with other.begin() as connection:
@@ -186,7 +188,7 @@ class TestPostgresql:
                 await ledger.write(lambda ours: ours.exec_driver_sql(take))
         await other.dispose()
 
-    async def test_a_connection_that_nobody_waits_for_any_more_is_closed(
+    async def test_has_a_connection_closed_when_its_caller_gave_up(
         self, ledger: Ledger, url: str, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Whoever asked for it was cancelled before it was ready."""
@@ -208,4 +210,4 @@ class TestPostgresql:
             await eventually_async(is_there)
             asking.cancel()
             await asyncio.wait([asking])
-            await eventually_async(is_gone, within=15)
+            await eventually_async(is_gone)

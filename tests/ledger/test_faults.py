@@ -8,6 +8,7 @@ import pytest
 
 from tests.ledger.manual_time import ManualTime
 from tests.postgres import PostgresServer
+from tests.waiting import HANGS
 from towpath import milliseconds, seconds
 from towpath.ledger.errors import LedgerRefused, LedgerUnreachable
 from towpath.ledger.keys.key import FRESH
@@ -15,7 +16,7 @@ from towpath.ledger.ledger import Ledger
 
 
 class TestAPostgresThatGoesAway:
-    async def test_is_said_and_is_over_by_itself(
+    async def test_is_an_error_until_it_is_back(
         self, own_postgres: PostgresServer, manual_time: ManualTime
     ) -> None:
         """A key in use goes on for as long as its answer is fresh."""
@@ -38,9 +39,7 @@ class TestAPostgresThatGoesAway:
             assert await ledger.keys.check(secret.get_secret_value()) == info
             await ledger.probe()
 
-    async def test_is_not_noticed_where_it_was_restarted_between_two_questions(
-        self, own_postgres: PostgresServer
-    ) -> None:
+    async def test_between_two_queries_causes_no_error(self, own_postgres: PostgresServer) -> None:
         """A connection that the restart has cut is not used."""
         async with Ledger(own_postgres.new_database("jobs")) as ledger:
             await ledger.migrate()
@@ -49,7 +48,7 @@ class TestAPostgresThatGoesAway:
             await asyncio.to_thread(own_postgres.start)
             await ledger.probe()
 
-    async def test_is_said_within_the_limit_where_it_is_frozen(
+    async def test_by_freezing_is_an_error_within_the_limit(
         self, own_postgres: PostgresServer
     ) -> None:
         """On a connection that was open, and for all who ask at once."""
@@ -59,7 +58,7 @@ class TestAPostgresThatGoesAway:
             await ledger.probe()
             own_postgres.freeze()
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(HANGS):
                     asked = [ledger.keys.check("some-key") for _ in range(20)]
                     told = await asyncio.gather(*asked, return_exceptions=True)
             finally:
@@ -67,7 +66,7 @@ class TestAPostgresThatGoesAway:
             assert {type(error) for error in told} == {LedgerUnreachable}
             assert await ledger.keys.check("some-key") is None
 
-    async def test_uses_are_noted_after_it_is_back(
+    async def test_loses_no_use_of_a_key(
         self, own_postgres: PostgresServer, manual_time: ManualTime
     ) -> None:
         url = own_postgres.new_database("jobs")

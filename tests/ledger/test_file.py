@@ -13,10 +13,8 @@ from towpath.ledger.ledger import Ledger
 REVIEWS = "reviews"
 
 
-class TestAFile:
-    async def test_that_is_not_there_is_made_by_a_migration_and_nobody_else(
-        self, file_url: str, tmp_path: Path
-    ) -> None:
+class TestAnSqliteFile:
+    async def test_is_created_only_by_a_migration(self, file_url: str, tmp_path: Path) -> None:
         async with Ledger(file_url) as ledger:
             with pytest.raises(LedgerAbsent, match=r"ledger\.db"):
                 await ledger.jobs.get(REVIEWS, "a")
@@ -26,7 +24,7 @@ class TestAFile:
             await ledger.migrate()
             await ledger.jobs.submit(REVIEWS, b"1", id="a")
 
-    async def test_is_for_its_owner_alone(self, file_url: str, tmp_path: Path) -> None:
+    async def test_is_readable_by_its_owner_only(self, file_url: str, tmp_path: Path) -> None:
         """Whatever the directory lets others do, and whatever the umask is."""
         tmp_path.chmod(0o755)  # noqa: ASYNC240 -- it takes no time
         async with Ledger(file_url) as ledger:
@@ -55,13 +53,12 @@ class TestAFile:
             assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
             await ledger.jobs.submit(REVIEWS, b"1", id="c")
 
-    async def test_that_another_transaction_holds_is_busy(self, file_url: str) -> None:
+    async def test_that_another_transaction_has_locked_is_busy(self, file_url: str) -> None:
         async with Ledger(file_url, limit=seconds(0.1)) as ledger:
             await ledger.migrate()
             other = sqlite3.connect(file_url.removeprefix("sqlite:///"), isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(LedgerBusy) as refusal:
+            with pytest.raises(LedgerBusy):
                 await ledger.jobs.submit(REVIEWS, b"1")
-            assert "end the transaction" in (refusal.value.remedy or "")
             other.close()
             await ledger.jobs.submit(REVIEWS, b"1")

@@ -15,7 +15,8 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import Connection, Engine
 
 from tests.ledger.records import lease, made
-from tests.warm import Bounded
+from tests.programs import Bounded
+from tests.waiting import HANGS
 from towpath import milliseconds
 from towpath.engine.model import Complete
 from towpath.ledger.database.writing import Overtaken, Write
@@ -79,7 +80,7 @@ asyncio.run(main())
 """
 
 
-async def test_postgresql_ends_a_transaction_in_which_nobody_says_anything(server_url: str) -> None:
+async def test_postgresql_ends_an_idle_transaction(server_url: str) -> None:
     """A frozen process can't give up its locks itself: the server takes them."""
     async with Ledger(server_url) as ledger:
         await ledger.migrate()
@@ -97,7 +98,7 @@ def thinking(url: str) -> Bounded[str]:
     return other
 
 
-async def test_on_sqlite_one_that_has_written_nothing_yet_is_in_nobodys_way(
+async def test_on_sqlite_a_transaction_that_has_written_nothing_blocks_no_other(
     prepared_file_url: str,
 ) -> None:
     """It stands still before its first write: the others write meanwhile."""
@@ -113,7 +114,7 @@ async def test_on_sqlite_one_that_has_written_nothing_yet_is_in_nobodys_way(
         finally:
             other.send_signal(signal.SIGCONT)
             # What it read is not true any more: it thinks once more.
-            told, _ = await asyncio.to_thread(other.communicate, "on\non\n", timeout=60)
+            told, _ = await asyncio.to_thread(other.communicate, "on\non\n", timeout=HANGS)
         assert (told, other.returncode) == ("thinks\n", 0)
         numbers = text("SELECT n FROM notes ORDER BY n")
         assert await ledger.read(lambda connection: list(connection.scalars(numbers))) == [
@@ -126,20 +127,20 @@ async def test_on_sqlite_one_that_has_written_nothing_yet_is_in_nobodys_way(
         ]
 
 
-async def test_what_was_decided_on_an_old_state_is_decided_again(
+async def test_a_decision_on_an_old_state_is_repeated(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
     """Also for changes that share a transaction: each is done once, on what is true then. And
     while they think, all of them, others write."""
     seen: list[list[int]] = [[], [], []]
-    thinking, go_on = threading.Barrier(2, timeout=30), threading.Event()
+    thinking, go_on = threading.Barrier(2, timeout=HANGS), threading.Event()
 
     def decide(connection: Connection, which: int) -> Write[int]:
         found = connection.scalar(text(COUNT)) or 0
         seen[which].append(found)
         if which == 2 and len(seen[which]) == 1:  # the last of those that share a transaction
             thinking.wait()
-            go_on.wait(30)
+            go_on.wait(HANGS)
 
         def write(connection: Connection) -> int:
             if connection.scalar(text(COUNT)) != found:
@@ -169,7 +170,7 @@ async def test_what_was_decided_on_an_old_state_is_decided_again(
     assert seen == [[0, 1], [0, 2], [0, 3]]
 
 
-async def test_with_the_write_lock_records_are_written_and_nothing_is_read(
+async def test_a_submit_under_the_write_lock_reads_nothing(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
     """Made, begun, ended and cancelled in one transaction: what is read for it comes before."""
@@ -207,7 +208,7 @@ async def test_with_the_write_lock_records_are_written_and_nothing_is_read(
     assert sorted(said[first:]) == ["INSERT"] * 3 + ["UPDATE"] * 3
 
 
-async def test_a_record_that_is_there_is_made_again_without_the_lock(
+async def test_a_submit_of_an_existing_record_takes_no_lock(
     prepared_file_url: str, tmp_path: Path
 ) -> None:
     """Another process has it, for as long as it likes."""
@@ -244,7 +245,7 @@ async def test_a_process_that_is_frozen_at_any_moment_loses_nothing(
             finally:
                 other.send_signal(signal.SIGCONT)
             await submitted(ledger, f"o{number}")
-        told, _ = await asyncio.to_thread(other.communicate, "stop\n", timeout=60)
+        told, _ = await asyncio.to_thread(other.communicate, "stop\n", timeout=HANGS)
         assert other.returncode == 0
         assert wrote >= 1
         ours, theirs = [await ledger.jobs.counts(queue) for queue in ("ours", "theirs")]

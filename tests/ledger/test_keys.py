@@ -28,7 +28,7 @@ def key(
 
 
 class TestCreatingAKey:
-    async def test_answers_with_its_secret_once(self, ledger: Ledger) -> None:
+    async def test_returns_its_secret_once(self, ledger: Ledger) -> None:
         info, secret = await ledger.keys.create("shop", scopes=["submit"])
         found = await ledger.keys.check(secret.get_secret_value())
         assert found == info
@@ -43,7 +43,7 @@ class TestCreatingAKey:
             assert re.fullmatch(pattern, secret.get_secret_value(), re.ASCII)
         assert len({info.id for info, _ in made}) == 3
 
-    async def test_keeps_what_was_asked_for(self, ledger: Ledger, manual_time: ManualTime) -> None:
+    async def test_stores_its_attributes(self, ledger: Ledger, manual_time: ManualTime) -> None:
         until = manual_time.clock.now + days(90)
         info, _ = await ledger.keys.create(
             "Anna's laptop", scopes=["work", "read"], queues=["mails*", "r?ports"], expires_at=until
@@ -58,7 +58,7 @@ class TestCreatingAKey:
         )
         assert await ledger.keys.list() == [info]
 
-    async def test_lets_two_with_one_name_live_at_once(self, ledger: Ledger) -> None:
+    async def test_allows_two_with_one_name(self, ledger: Ledger) -> None:
         """Which is how they are rotated: the second is there before the first is gone."""
         first = await ledger.keys.create("shop", scopes=["submit"])
         second = await ledger.keys.create("shop", scopes=["submit"])
@@ -69,7 +69,7 @@ class TestCreatingAKey:
         assert await ledger.keys.check(second.secret.get_secret_value()) == second.info
 
 
-class TestAKeyThatCanNotBeRight:
+class TestAKeyWithInvalidAttributes:
     @pytest.fixture
     def url(self, file_url: str) -> str:
         return file_url
@@ -139,7 +139,7 @@ class TestAKey:
         info = key(queues=queues)
         assert [queue for queue in covered + others if info.covers(queue)] == covered
 
-    def test_of_many_wildcards_is_matched_in_no_time(self) -> None:
+    def test_of_many_wildcards_is_matched_quickly(self) -> None:
         """Also one that was made before the number of wildcards was limited: a search that tries
         every way to fill them would take years.
         """
@@ -186,7 +186,7 @@ class TestRevokingAKey:
         manual_time.advance(seconds(60))
         assert await ledger.keys.revoke(info.id) == first
 
-    async def test_is_refused_for_a_key_that_is_not_there(self, ledger: Ledger) -> None:
+    async def test_is_refused_for_an_unknown_key(self, ledger: Ledger) -> None:
         with pytest.raises(KeyNotFound, match="nowhere"):
             await ledger.keys.revoke("nowhere")
 
@@ -204,7 +204,7 @@ class TestEnsuringAKey:
         assert info.may(Scope.ADMIN)
         assert await ledger.keys.check(CHOSEN) == info
 
-    async def test_leaves_one_that_is_there_as_it_is(
+    async def test_leaves_an_existing_one_as_it_is(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         first = await ledger.keys.ensure(CHOSEN, name="first", scopes=["read"])
@@ -219,7 +219,7 @@ class TestEnsuringAKey:
         assert len({info.id for info in made}) == 1
         assert len(await ledger.keys.list()) == 1
 
-    async def test_does_not_bring_back_what_was_revoked(self, ledger: Ledger) -> None:
+    async def test_does_not_bring_back_a_revoked_one(self, ledger: Ledger) -> None:
         info = await ledger.keys.ensure(CHOSEN, name="first")
         await ledger.keys.revoke(info.id)
         with pytest.raises(KeyEnded):
@@ -229,9 +229,7 @@ class TestEnsuringAKey:
     @pytest.mark.parametrize(
         "secret", ["", "short-canary", "canary " * 5, "canary" * 100, "é" * 20]
     )
-    async def test_is_refused_for_a_secret_that_can_not_be_one(
-        self, ledger: Ledger, secret: str
-    ) -> None:
+    async def test_is_refused_for_a_malformed_secret(self, ledger: Ledger, secret: str) -> None:
         with pytest.raises(InvalidOption) as refusal:
             await ledger.keys.ensure(secret, name="first")
         assert "canary" not in str(refusal.value)
@@ -254,8 +252,8 @@ class TestEnsuringAKey:
     async def test_is_refused_for_a_secret_that_can_be_guessed(
         self, ledger: Ledger, secret: str
     ) -> None:
-        """Under 128 random bits, by what can be seen; the way out is told."""
-        with pytest.raises(InvalidOption, match="openssl rand") as refusal:
+        """Fewer than 128 random bits, as far as can be seen; the error names a command."""
+        with pytest.raises(InvalidOption, match="`openssl ") as refusal:
             await ledger.keys.ensure(secret, name="first")
         assert secret not in str(refusal.value)
         assert await ledger.keys.list() == []

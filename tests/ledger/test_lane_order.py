@@ -67,11 +67,11 @@ class RecordWorker:
             await self.work()
             return len(self.began) >= count
 
-        await eventually_async(enough, within=30)
+        await eventually_async(enough)
         return self.began
 
 
-async def test_a_savepoint_that_is_undone_changes_nothing(
+async def test_a_rolled_back_savepoint_does_not_change_the_order(
     ledger: Ledger, engine: Engine, url: str
 ) -> None:
     """The transaction around it commits: what was made there comes before what is made then."""
@@ -90,7 +90,7 @@ async def test_a_savepoint_that_is_undone_changes_nothing(
     await theirs.dispose()
 
 
-async def test_what_nobody_brought_comes_before_what_was_brought(
+async def test_a_record_that_was_not_queued_comes_before_later_ones_that_were(
     ledger: Ledger, engine: Engine, relay: Relay
 ) -> None:
     """Whoever made the first died before Redis heard of it."""
@@ -104,7 +104,7 @@ async def test_what_nobody_brought_comes_before_what_was_brought(
     assert [id for id in began if id != "other"] == ["first", "second", "third"]
 
 
-async def test_what_redis_has_lost_comes_before_what_is_made_then(
+async def test_records_that_redis_lost_come_before_later_ones(
     ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
 ) -> None:
     """The new one is queued before anybody has seen that the store is empty."""
@@ -118,7 +118,7 @@ async def test_what_redis_has_lost_comes_before_what_is_made_then(
     assert await worker.work_until(3, relay.look) == ["first", "second", "third"]
 
 
-async def test_one_that_runs_keeps_its_lane_when_redis_forgets_it(
+async def test_a_running_record_keeps_its_lane_when_redis_forgets_it(
     ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
 ) -> None:
     await make(ledger, "first")
@@ -158,7 +158,7 @@ async def test_a_lane_that_skips_goes_on_while_its_head_retries(
     assert await worker.work_until(2, relay.look) == ["first", "second"]
 
 
-async def test_one_that_is_retried_has_its_old_place(
+async def test_a_retried_record_has_its_old_place(
     ledger: Ledger, engine: Engine, relay: Relay
 ) -> None:
     for id in ("first", "second", "third"):
@@ -172,7 +172,7 @@ async def test_one_that_is_retried_has_its_old_place(
     ]
 
 
-async def test_through_an_outage_of_redis(ledger: Ledger) -> None:
+async def test_the_order_is_kept_through_an_outage_of_redis(ledger: Ledger) -> None:
     """Made before, while it is away, while it comes back, and after."""
     with EmbeddedServer() as server:
         async with (
@@ -189,7 +189,7 @@ async def test_through_an_outage_of_redis(ledger: Ledger) -> None:
             assert await RecordWorker(ledger, engine).work_until(60) == ids
 
 
-async def test_of_several_producers_each_has_its_order(
+async def test_each_of_several_producers_has_its_order(
     ledger: Ledger, engine: Engine, url: str, server: EmbeddedServer
 ) -> None:
     """Three processes' worth of them share lanes; some nudges are lost, and once the store is."""

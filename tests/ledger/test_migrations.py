@@ -8,10 +8,13 @@ import pytest
 from sqlalchemy import inspect, text
 from sqlalchemy.engine import Connection
 
-from tests.warm import Bounded
+from tests.programs import Bounded
+from tests.waiting import HANGS
+from towpath.clock import seconds
 from towpath.ledger.database.migrate import Migration, steps_of
+from towpath.ledger.database.postgres import PostgresStore
 from towpath.ledger.database.schema import LEDGER, SCHEMA, metadata, schema_version
-from towpath.ledger.errors import LedgerAhead, LedgerOutdated
+from towpath.ledger.errors import LedgerAhead, LedgerOutdated, MigrationFailed
 from towpath.ledger.ledger import Ledger
 
 MIGRATE = """
@@ -56,7 +59,7 @@ class TestMigrating:
             assert process.stdin is not None
             process.stdin.write("now\n")
             process.stdin.flush()
-        ended = [process.communicate(timeout=60) for process in at_once]
+        ended = [process.communicate(timeout=HANGS) for process in at_once]
         assert [err for _, err in ended] == [""] * 4
         assert sorted(out.strip() for out, _ in ended) == [SCHEMA, SCHEMA, SCHEMA, "None"]
 
@@ -72,8 +75,9 @@ class TestMigrating:
             await ledger.write(
                 lambda connection: connection.execute(text(f"DROP TABLE {schema_version.name}"))
             )
-            with pytest.raises(Exception, match="already exists"):
+            with pytest.raises(MigrationFailed, match="0001") as refusal:
                 await ledger.migrate()
+            assert refusal.value.line == "ledger"
 
             def tables(connection: Connection) -> list[str]:
                 return inspect(connection).get_table_names()
@@ -88,10 +92,11 @@ class TestMigrating:
 
 
 class TestASchemaThatDoesNotFit:
-    async def test_is_refused_where_there_is_none(self, url: str) -> None:
+    async def test_is_refused_where_it_is_missing(self, url: str) -> None:
         async with Ledger(url) as ledger:
-            with pytest.raises(LedgerOutdated, match=r"no schema|no database file") as refusal:
+            with pytest.raises(LedgerOutdated) as refusal:
                 await ledger.keys.list()
+        assert refusal.value.found is None
         assert "towpath migrate" in refusal.value.remedy
 
     async def test_is_refused_for_writes_too(self, url: str) -> None:
@@ -104,21 +109,22 @@ class TestASchemaThatDoesNotFit:
     async def test_is_refused_where_it_is_older(self, ledger: Ledger, url: str) -> None:
         await _pretend(ledger, "0000")
         async with Ledger(url) as later:
-            with pytest.raises(LedgerOutdated, match="schema 0000") as refusal:
+            with pytest.raises(LedgerOutdated) as refusal:
                 await later.keys.check("anything")
         assert not isinstance(refusal.value, LedgerAhead)
+        assert (refusal.value.found, refusal.value.wanted) == ("0000", SCHEMA)
 
     async def test_is_refused_where_it_is_newer(self, ledger: Ledger, url: str) -> None:
         """This code does not know it, and must not change it back."""
         await _pretend(ledger, "0999")
         async with Ledger(url) as later:
-            with pytest.raises(LedgerAhead, match="schema 0999") as refusal:
+            with pytest.raises(LedgerAhead) as refusal:
                 await later.keys.list()
             with pytest.raises(LedgerAhead):
                 await later.migrate()
-        assert "newer" in refusal.value.remedy
+        assert (refusal.value.found, refusal.value.wanted) == ("0999", SCHEMA)
 
-    async def test_is_taken_as_soon_as_somebody_has_migrated_it(self, url: str) -> None:
+    async def test_is_accepted_as_soon_as_it_is_migrated(self, url: str) -> None:
         """A server that started too early goes on by itself."""
         async with Ledger(url) as early, Ledger(url) as other:
             with pytest.raises(LedgerOutdated):
@@ -127,7 +133,7 @@ class TestASchemaThatDoesNotFit:
             assert await early.keys.list() == []
 
 
-def test_the_steps_are_numbered_and_the_last_one_is_what_the_code_wants() -> None:
+def test_the_steps_are_numbered_and_the_last_one_is_the_schema_of_this_release() -> None:
     steps = list(steps_of(LEDGER))
     assert steps[-1] == SCHEMA
     assert steps == [f"{number:04}" for number in range(1, len(steps) + 1)]
@@ -136,3 +142,24 @@ def test_the_steps_are_numbered_and_the_last_one_is_what_the_code_wants() -> Non
 async def _pretend(ledger: Ledger, version: str) -> None:
     other = schema_version.update().values(version_num=version, oldest=version)
     await ledger.write(lambda connection: connection.execute(other))
+
+
+async def test_a_database_has_an_id_of_its_own(url: str, file_url: str, ledger: Ledger) -> None:
+    """The same for everybody who uses it, after each migration, and another in another database."""
+    async with Ledger(url) as again, Ledger(f"{file_url}-other") as other:
+        own = await ledger.identity()
+        assert own
+        await again.migrate()
+        assert await again.identity() == own
+        await other.migrate()
+        assert await other.identity() not in {None, own}
+
+
+async def test_a_migration_may_compute_for_minutes_between_two_statements(server_url: str) -> None:
+    """PostgreSQL ends the session of anybody else who is idle in a transaction for 10 s."""
+    store = PostgresStore(server_url, limit=seconds(30))
+    setting = text("SELECT setting FROM pg_settings WHERE name = :name")
+    name = {"name": "idle_in_transaction_session_timeout"}
+    found = await store.alone(lambda connection: connection.execute(setting, name).scalar_one())
+    assert int(found) >= 600_000
+    await store.close()

@@ -31,11 +31,11 @@ class _Undo(Exception):
 
 
 class TestPuttingEvents:
-    async def test_writes_them_with_the_change_that_they_tell_of(self, ledger: Ledger) -> None:
+    async def test_writes_them_with_the_change_that_they_describe(self, ledger: Ledger) -> None:
         await put(ledger, an_event("a", 1), an_event("b", 1))
         assert await pending(ledger) == 2
 
-    async def test_writes_nothing_where_the_change_is_undone(self, ledger: Ledger) -> None:
+    async def test_writes_nothing_where_the_change_is_rolled_back(self, ledger: Ledger) -> None:
         def change(connection: Connection) -> None:
             ledger.outbox.put(connection, [an_event("a", 1)])
             raise _Undo
@@ -119,8 +119,8 @@ class TestAnEvent:
             NewEvent(type="a", key="k", data=largest + b" ")
 
 
-class TestCounting:
-    async def test_tells_how_far_behind_a_sink_is(
+class TestCountingEvents:
+    async def test_shows_how_far_behind_a_sink_is(
         self, ledger: Ledger, manual_time: ManualTime
     ) -> None:
         assert await ledger.outbox.counts() == {"events": OutboxCounts()}
@@ -132,7 +132,7 @@ class TestCounting:
         assert counts == OutboxCounts(pending=2, refused=0, oldest_at=began)
         assert counts.lag(manual_time.clock.now) == seconds(7)
 
-    async def test_tells_of_sinks_that_nobody_serves_any_more(self, ledger: Ledger) -> None:
+    async def test_includes_sinks_that_are_no_longer_served(self, ledger: Ledger) -> None:
         await put(ledger, an_event("a", 1))
         other = update(outbox).values(sink="former")
         await ledger.write(lambda connection: connection.execute(other))
@@ -183,7 +183,7 @@ class TestRefusedEvents:
         assert await pending(ledger) == 1
 
 
-async def test_a_row_that_somebody_spoilt_is_set_aside_and_stops_nobody(file_url: str) -> None:
+async def test_a_row_with_an_invalid_value_is_refused_and_stops_no_other(file_url: str) -> None:
     """SQLite keeps whatever is written into a column."""
     async with Ledger(file_url, sinks=["events"]) as ledger:
         await ledger.migrate()
@@ -195,4 +195,5 @@ async def test_a_row_that_somebody_spoilt_is_set_aside_and_stops_nobody(file_url
             await all_gone(ledger)
         assert sink.ids == ["a/2"]
         [refused] = await ledger.outbox.refused("events")
-        assert refused.reason == "its row can't be read"
+        assert refused.event.id == "a/1"
+        assert refused.reason

@@ -35,7 +35,7 @@ async def somebodys_connection(url: str) -> AsyncGenerator[AsyncConnection]:
 
 
 class TestATransactionThatCommitsLate:
-    async def test_is_not_passed_over(self, server_url: str) -> None:
+    async def test_is_not_skipped(self, server_url: str) -> None:
         """Its rows come before others that were sent already: nothing goes by the last number."""
         sink = MemorySink()
         async with (
@@ -54,7 +54,7 @@ class TestATransactionThatCommitsLate:
                 await all_gone(ledger)
         assert sink.ids == ["other/1", "early/1"]
 
-    async def test_sends_nothing_where_it_is_undone(self, server_url: str) -> None:
+    async def test_sends_nothing_where_it_is_rolled_back(self, server_url: str) -> None:
         sink = MemorySink()
         async with (
             Ledger(server_url, sinks=["events"]) as ledger,

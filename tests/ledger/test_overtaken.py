@@ -12,6 +12,7 @@ from sqlalchemy.engine import Connection, Engine
 
 from tests.faults.planting import PlantedFault, planted
 from tests.ledger.records import REVIEWS, lease, made
+from tests.waiting import HANGS
 from towpath.engine.model import Complete, Fail
 from towpath.ledger.errors import RecordNotDead
 from towpath.ledger.ledger import Ledger
@@ -41,7 +42,7 @@ def held_up() -> Generator[tuple[threading.Event, threading.Event]]:
     def ready(connection: Connection, *_: Any) -> None:
         if connection.info.get("towpath.to_begin") == "BEGIN IMMEDIATE" and not decided.is_set():
             decided.set()
-            go_on.wait(30)
+            go_on.wait(HANGS)
 
     event.listen(Engine, "before_cursor_execute", ready)
     try:
@@ -81,7 +82,7 @@ async def test_an_attempt_that_is_late_does_not_begin(ledger: Ledger, other: Led
     assert (await ledger.jobs.get(REVIEWS, "a")).fence == 2
 
 
-async def test_one_that_is_cancelled_meanwhile_is_not_tried_again(
+async def test_a_record_that_is_cancelled_meanwhile_is_not_tried_again(
     ledger: Ledger, other: Ledger
 ) -> None:
     record = await made(ledger)
@@ -92,28 +93,34 @@ async def test_one_that_is_cancelled_meanwhile_is_not_tried_again(
     assert state is RecordState.CANCELLED
 
 
-async def test_one_that_begins_meanwhile_is_asked_to_stop(ledger: Ledger, other: Ledger) -> None:
+async def test_a_record_that_begins_meanwhile_is_asked_to_stop(
+    ledger: Ledger, other: Ledger
+) -> None:
     record = await made(ledger)
     cancelled = ledger.jobs.cancel(REVIEWS, "a")
     found = await overtaken(cancelled, lambda: other.jobs.begin(lease(record, 1)))
     assert (found.state, found.cancel_requested) == (RecordState.RUNNING, True)
 
 
-async def test_of_two_who_retry_a_record_one_does(ledger: Ledger, other: Ledger) -> None:
+async def test_one_of_two_concurrent_retries_counts(ledger: Ledger, other: Ledger) -> None:
     await made(ledger)
     await ledger.jobs.cancel(REVIEWS, "a")
     with pytest.raises(RecordNotDead):
         await overtaken(ledger.jobs.retry(REVIEWS, "a"), lambda: other.jobs.retry(REVIEWS, "a"))
 
 
-async def test_the_latest_of_a_subject_is_the_latest_then(ledger: Ledger, other: Ledger) -> None:
+async def test_the_latest_of_a_subject_is_decided_at_the_commit(
+    ledger: Ledger, other: Ledger
+) -> None:
     old = made(ledger, "old", subject="s", version=1)
     found = await overtaken(old, lambda: made(other, "new", subject="s", version=2))
     assert found.state is RecordState.SUPERSEDED
     assert (await ledger.jobs.get(REVIEWS, "new")).state is RecordState.PENDING
 
 
-async def test_of_two_who_make_the_same_record_one_does(ledger: Ledger, other: Ledger) -> None:
+async def test_one_of_two_concurrent_submits_creates_the_record(
+    ledger: Ledger, other: Ledger
+) -> None:
     second = ledger.jobs.submit(REVIEWS, b'"x"', id="a")
     recorded = await overtaken(second, lambda: made(other))
     assert recorded.existed

@@ -9,7 +9,7 @@ from sqlalchemy import text
 from sqlalchemy.engine import Connection
 
 from tests.ledger.records import REVIEWS
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Complete, Fail, Lease, job_ref
@@ -24,14 +24,14 @@ async def failed_once(ledger: Ledger, engine: Engine, **options: Unpack[RecordOp
     """A record whose first attempt has failed: the next comes in a minute."""
     options = {"id": "a", **options}
     await ledger.jobs.submit(REVIEWS, b"1", **options)
-    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(30))
+    [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(HANGS))
     await ledger.jobs.begin(lease)
     failure = Fail(lease, "no", seconds(60))
     await ledger.jobs.end(Ending(lease, failure, cancelled=False))
     await engine.settle([failure])
 
 
-async def test_one_that_is_sent_again_is_due_when_it_was(
+async def test_a_record_that_is_queued_again_keeps_its_due_time(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     """Redis has lost it, and it was made long ago."""
@@ -44,11 +44,11 @@ async def test_one_that_is_sent_again_is_due_when_it_was(
         server.ask("FLUSHALL")
         assert (await ledger.jobs.submit(REVIEWS, b"1", id="a")).existed
         job = await engine.inspect.job(job_ref(REVIEWS, "a"))
-    assert job.due_at is not None
-    assert 50 < (job.due_at - job.submitted_at).total_seconds() < 61
+    assert job.next_try_at is not None
+    assert 50 < (job.next_try_at - job.submitted_at).total_seconds() < 61
 
 
-async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
+async def test_a_retried_record_leaves_no_old_job_in_redis(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     async with Engine(server.url) as engine:
@@ -63,14 +63,14 @@ async def test_one_that_is_retried_leaves_nothing_of_before_in_redis(
         await eventually_async(only_the_new_one)
 
 
-async def test_one_whose_attempt_has_failed_can_not_be_completed_by_it_any_more(
+async def test_a_failed_attempt_can_no_longer_complete_its_record(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     """Its job stays in Redis: the row says when it runs again."""
     async with Engine(server.url) as engine:
         ledger.jobs.fastpath = Relay(ledger, lambda: engine, log=Log())
         await ledger.jobs.submit(REVIEWS, b"1", id="a")
-        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(30))
+        [lease] = await engine.claim(REVIEWS, worker="w", lease=seconds(30), wait=seconds(HANGS))
         recorder = LedgerRecorder(ledger.jobs)
         await recorder.begin(lease)
         await recorder.end(lease, Fail(lease, "no", seconds(60)), cancelled=False)
@@ -97,7 +97,7 @@ async def revived(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("again", [moved, retried, revived])
-async def test_one_that_gets_another_name_keeps_the_token_of_its_last_attempt(
+async def test_a_renamed_record_keeps_the_token_of_its_last_attempt(
     ledger: Ledger, server: EmbeddedServer, again: Callable[[Ledger], Awaitable[None]]
 ) -> None:
     """Those to come must be higher, also where Redis lost everything and its clock went back."""
@@ -111,7 +111,7 @@ async def test_one_that_gets_another_name_keeps_the_token_of_its_last_attempt(
         assert after.fence == before.fence > 0
 
 
-async def test_of_two_leases_that_begin_together_the_later_has_it(
+async def test_the_later_of_two_leases_that_begin_together_holds_the_record(
     ledger: Ledger, server: EmbeddedServer
 ) -> None:
     """Whichever of them asks first: the first who asks is alone, the others share a transaction."""
@@ -136,7 +136,7 @@ async def claimed(engine: Engine) -> dict[str, Lease]:
     return {lease.id: lease for lease in leases}
 
 
-async def test_two_who_wait_for_each_other_both_get_what_they_want(server_url: str) -> None:
+async def test_two_transactions_that_deadlock_both_succeed(server_url: str) -> None:
     """PostgreSQL sees it, and undoes one of them: that one is done again."""
     tries: list[int] = []
 

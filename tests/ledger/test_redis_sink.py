@@ -50,7 +50,7 @@ def arrived(server: EmbeddedServer) -> dict[str, list[int]]:
 
 
 class TestTheStream:
-    async def test_holds_whole_events_and_what_tells_them_apart(
+    async def test_has_whole_events_with_their_ids(
         self, ledger: Ledger, server: EmbeddedServer
     ) -> None:
         await put(ledger, an_event("a", 1))
@@ -73,7 +73,7 @@ class TestTheStream:
         assert 100 <= len(kept) <= 300
         assert kept[-1]["id"] == b"k0/1000"
 
-    async def test_has_a_name_and_a_cap_that_can_be(self, server: EmbeddedServer) -> None:
+    async def test_has_a_valid_name_and_cap(self, server: EmbeddedServer) -> None:
         async with Engine(server.url) as engine:
             with pytest.raises(InvalidName):
                 RedisStreamSink(engine, "Events")

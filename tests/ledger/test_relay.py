@@ -11,7 +11,7 @@ from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
 from tests.ledger.own_transactions import named
 from tests.ledger.records import SHORT
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.test_isolation import FreezableShards, running_shards, shards
 from towpath import Engine, seconds
 from towpath.embedded import EmbeddedServer
@@ -78,7 +78,7 @@ class InterruptedEngine(Engine):
 
 
 class TestARelay:
-    async def test_brings_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
+    async def test_queues_new_records_at_once(self, ledger: Ledger, engine: Engine) -> None:
         async with Relay(ledger, lambda: engine, log=Log()) as relay:
             await relay.look()  # what is made while its first look is on the way waits for the next
             made = await ledger.jobs.submit(REVIEWS, b"1", id="a", priority=100, lane="u1")
@@ -87,7 +87,7 @@ class TestARelay:
             # The payload stays in the row.
             assert job.payload == b""
 
-    async def test_says_what_it_brought_to_which_queue(
+    async def test_logs_what_it_queued_by_queue(
         self, ledger: Ledger, relay: Relay, caplog: pytest.LogCaptureFixture
     ) -> None:
         await missed(ledger, "a", "b")
@@ -102,7 +102,7 @@ class TestARelay:
         assert sum(line["jobs"] for line in said) == 2
         assert {line["queue"] for line in said} == {REVIEWS}
 
-    async def test_brings_what_was_missed_in_the_order_it_was_made(
+    async def test_queues_missed_records_in_their_order(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         ids = [f"r{n}" for n in range(12)]
@@ -112,16 +112,14 @@ class TestARelay:
         assert [lease.id for lease in claimed] == ids
         assert await relay.look() == 0
 
-    async def test_leaves_those_alone_that_were_just_made(
-        self, ledger: Ledger, relay: Relay
-    ) -> None:
+    async def test_skips_records_that_were_just_made(self, ledger: Ledger, relay: Relay) -> None:
         """Whoever made them is bringing them: two would only do the work twice."""
         await missed(ledger, "before")
         await relay.look()
         await ledger.jobs.submit(REVIEWS, b"1")
         assert await relay.look() == 0
 
-    async def test_does_not_bring_twice_what_another_relay_has_taken(
+    async def test_does_not_queue_again_what_another_relay_has_taken(
         self, url: str, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         async with Ledger(url) as another:
@@ -132,7 +130,7 @@ class TestARelay:
         assert sum(brought) == 700
         assert (await engine.inspect.counts(REVIEWS)).ready == 700
 
-    async def test_a_delay_counts_from_when_the_record_was_made(
+    async def test_counts_a_delay_from_the_creation_of_the_record(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         made = await ledger.jobs.submit(REVIEWS, b"1", delay=seconds(600))
@@ -148,7 +146,7 @@ class TestARelay:
         assert 200 < (job.due_at - job.submitted_at).total_seconds() < 301
 
 
-class TestWhenRedisLosesEverything:
+class TestAfterRedisHasLostEverything:
     async def test_all_open_records_are_queued_again(
         self, ledger: Ledger, engine: Engine, relay: Relay, server: EmbeddedServer
     ) -> None:
@@ -194,7 +192,7 @@ class TestWhenRedisLosesEverything:
         assert lease.token > seen
         assert (await ledger.jobs.begin(lease)).standing is Standing.BEGUN
 
-    async def test_going_through_them_again_and_again_leaves_tokens_to_the_clock(
+    async def test_repeated_looks_leave_tokens_to_the_clock(
         self, ledger: Ledger, engine: Engine
     ) -> None:
         """Every process does it at its start: a minute each time was an hour with many of them."""
@@ -206,7 +204,7 @@ class TestWhenRedisLosesEverything:
         assert second.token == pytest.approx(second.claimed_ms * 1000, abs=1000)
         assert second.token > first.token
 
-    async def test_a_record_whose_name_redis_remembers_gets_another(
+    async def test_a_record_whose_name_redis_remembers_gets_another_name(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         """Somebody set the row back by hand: it is meant to run again."""
@@ -221,7 +219,7 @@ class TestWhenRedisLosesEverything:
         assert await engine.inspect.state(job_ref(REVIEWS, "a~2")) is State.READY
 
 
-class TestWhenTheyDisagree:
+class TestWhereRedisAndTheLedgerDisagree:
     async def test_a_job_that_died_in_redis_is_dead_in_the_ledger(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
@@ -234,7 +232,7 @@ class TestWhenTheyDisagree:
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "poison")
 
-    async def test_one_that_died_while_it_ran_is_seen_when_all_are_gone_through(
+    async def test_a_job_that_died_while_it_ran_is_found_by_reconcile(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         """A last attempt that blocked its loop: nobody was left to tell the row."""
@@ -248,7 +246,7 @@ class TestWhenTheyDisagree:
         record = await ledger.jobs.get(REVIEWS, "a")
         assert (record.state, record.last_error) == (RecordState.DEAD, "took too long")
 
-    async def test_one_of_several_relays_goes_through_all(
+    async def test_only_one_of_several_relays_reconciles(
         self, url: str, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         """The others leave it to that one until the next time."""
@@ -264,7 +262,7 @@ class TestWhenTheyDisagree:
             await other.reconcile()
             assert not (await ledger.jobs.get(REVIEWS, "a")).open
 
-    async def test_a_row_that_somebody_spoilt_is_set_aside_and_the_others_go_on(
+    async def test_a_row_with_an_invalid_value_is_dead_and_the_others_go_on(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         await missed(ledger, "good", "priority", "options")
@@ -277,9 +275,9 @@ class TestWhenTheyDisagree:
         for id in ("priority", "options"):
             record = await ledger.jobs.get(REVIEWS, id)
             assert record.state is RecordState.DEAD
-            assert "can't be read" in (record.last_error or "")
+            assert record.last_error
 
-    async def test_a_cancelled_record_tells_the_worker_that_has_it(
+    async def test_a_cancelled_record_stops_its_worker(
         self, ledger: Ledger, engine: Engine
     ) -> None:
         async with Relay(ledger, lambda: engine, log=Log()):
@@ -289,7 +287,7 @@ class TestWhenTheyDisagree:
             await ledger.jobs.cancel(REVIEWS, "a")
             assert (await engine.inspect.job(lease.job)).cancel_requested
 
-    async def test_one_that_was_cancelled_without_redis_is_told_of_when_all_are_gone_through(
+    async def test_a_record_that_was_cancelled_without_redis_is_cancelled_there_later(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
         lease = await begun(ledger, engine)
@@ -297,7 +295,7 @@ class TestWhenTheyDisagree:
         await relay.look()
         assert (await engine.inspect.job(lease.job)).cancel_requested
 
-    async def test_one_that_is_cancelled_while_it_is_looked_at_is_told_of_the_next_time(
+    async def test_a_record_that_is_cancelled_during_a_look_is_found_by_the_next_look(
         self, server: EmbeddedServer, ledger: Ledger
     ) -> None:
         """The relay has read the row, and writes that it saw the job: not more than that."""
@@ -311,7 +309,7 @@ class TestWhenTheyDisagree:
             assert (await engine.inspect.job(lease.job)).cancel_requested
 
 
-class TestWhatEndedLongAgo:
+class TestARecordThatEndedLongAgo:
     async def test_is_removed_little_by_little_beside_the_work(
         self, ledger: Ledger, engine: Engine, relay: Relay
     ) -> None:
@@ -348,7 +346,7 @@ class TestWhileRedisIsAway:
 
 
 class TestBesideAFrozenShard:
-    async def test_what_is_committed_for_others_is_brought_at_once(
+    async def test_records_of_other_shards_are_queued_at_once(
         self, ledger: Ledger, url: str, shards: FreezableShards
     ) -> None:
         """Neither what was committed with a record of that shard waits for it, nor what was later:
@@ -373,7 +371,7 @@ class TestBesideAFrozenShard:
             shards.thaw()
         await database.dispose()
 
-    async def test_who_makes_a_record_for_another_does_not_wait(
+    async def test_a_submit_to_another_shard_does_not_wait(
         self, ledger: Ledger, shards: FreezableShards, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Not even if it was made in one transaction with a record of that shard."""
@@ -386,7 +384,7 @@ class TestBesideAFrozenShard:
             # The first goes alone; those that come meanwhile go together.
             queues = (shards.bad, shards.bad, shards.good)
             *waiting, mine = [asyncio.create_task(ledger.jobs.submit(q, b"1")) for q in queues]
-            await asyncio.wait_for(mine, timeout=30)
+            await asyncio.wait_for(mine, timeout=HANGS)
             assert not any(task.done() for task in waiting)
             assert (await engine.inspect.counts(shards.good)).ready == 1
             shards.thaw()

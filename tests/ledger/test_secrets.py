@@ -37,7 +37,7 @@ def all_logs(caplog: pytest.LogCaptureFixture) -> pytest.LogCaptureFixture:
     return caplog
 
 
-async def test_is_not_in_the_logs(url: str, all_logs: pytest.LogCaptureFixture) -> None:
+async def test_a_secret_is_not_in_the_logs(url: str, all_logs: pytest.LogCaptureFixture) -> None:
     async with Ledger(url) as ledger:
         await ledger.migrate()
         words = await use(ledger)
@@ -45,7 +45,7 @@ async def test_is_not_in_the_logs(url: str, all_logs: pytest.LogCaptureFixture) 
     assert [word for word in words if word in all_logs.text] == []
 
 
-async def test_is_not_in_the_files_of_sqlite(file_url: str, tmp_path: Path) -> None:
+async def test_a_secret_is_not_in_the_files_of_sqlite(file_url: str, tmp_path: Path) -> None:
     async with Ledger(file_url) as ledger:
         await ledger.migrate()
         words = await use(ledger)
@@ -56,7 +56,7 @@ async def test_is_not_in_the_files_of_sqlite(file_url: str, tmp_path: Path) -> N
     assert found == []
 
 
-async def test_is_not_in_a_table_of_postgresql(server_url: str) -> None:
+async def test_a_secret_is_not_in_a_table_of_postgresql(server_url: str) -> None:
     async with Ledger(server_url) as ledger:
         await ledger.migrate()
         words = await use(ledger)
@@ -66,7 +66,7 @@ async def test_is_not_in_a_table_of_postgresql(server_url: str) -> None:
     assert [word for word in words if word in told or word.encode().hex() in told] == []
 
 
-async def test_is_not_in_what_is_printed(ledger: Ledger) -> None:
+async def test_a_secret_is_not_in_printed_values(ledger: Ledger) -> None:
     made = await ledger.keys.create("shop", scopes=["admin"])
     info = await ledger.keys.check(made.secret.get_secret_value())
     printed = f"{made} {made!r} {made.info!r} {info!r} {ledger!r} {ledger.keys!r}"
@@ -74,7 +74,7 @@ async def test_is_not_in_what_is_printed(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("table", ["towpath_api_keys"])
-async def test_is_not_in_an_error_of_the_database(ledger: Ledger, table: str) -> None:
+async def test_a_secret_is_not_in_an_error_of_the_database(ledger: Ledger, table: str) -> None:
     """Nor in the errors behind it, which a traceback shows."""
     made = await ledger.keys.create("shop", scopes=["admin"])
     secret = made.secret.get_secret_value()

@@ -23,7 +23,7 @@ async def found(ledger: Ledger, names: list[str]) -> list[str]:
     return await ledger.read(lambda connection: list(connection.scalars(query("id"), asked)))
 
 
-async def test_finds_what_is_named_and_nothing_else(ledger: Ledger) -> None:
+async def test_a_condition_on_several_values_finds_them_and_no_others(ledger: Ledger) -> None:
     ids = ["a", 'b"]', "ü", "c"]
     for id in ids:
         await ledger.jobs.submit(REVIEWS, b"", id=id)
@@ -33,7 +33,9 @@ async def test_finds_what_is_named_and_nothing_else(ledger: Ledger) -> None:
     assert await found(ledger, ids * 500) == ids
 
 
-async def test_is_the_same_text_however_many_there_are(ledger: Ledger) -> None:
+async def test_a_condition_on_several_values_has_the_same_text_for_any_number(
+    ledger: Ledger,
+) -> None:
     texts: set[str] = set()
 
     def ask(connection: Connection) -> None:
@@ -51,7 +53,9 @@ async def test_is_the_same_text_however_many_there_are(ledger: Ledger) -> None:
 
 
 @pytest.mark.parametrize("column", ["id", "job", "subject"])
-async def test_an_index_serves_it_on_sqlite(file_url: str, column: str) -> None:
+async def test_a_condition_on_several_values_uses_an_index_on_sqlite(
+    file_url: str, column: str
+) -> None:
     """A plan that reads all rows of a queue is right, and slow once there are many."""
 
     def plan(connection: Connection) -> str:

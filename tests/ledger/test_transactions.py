@@ -66,7 +66,7 @@ class TestAJobInATransaction:
             await session.commit()
             record = await app.ledger.jobs.get("shop", "new")
             assert await old.state() is State.CANCELLED
-            assert await new.state() is State.READY
+            assert await new.state() is State.DELAYED
         assert (record.priority, record.lane, record.max_attempts) == (90, "anna", 7)
         assert dict(record.headers) == {"tenant": "t", "handler": "sell"}
         assert (record.subject, record.version) == ("order", 2)
@@ -89,7 +89,7 @@ class TestAJobInATransaction:
             assert await ticket.state() is State.READY
             assert await ticket.cancel() is State.CANCELLED
 
-    async def test_can_be_waited_for_while_somebody_else_commits(
+    async def test_can_be_waited_for_while_another_task_commits(
         self, app: Towpath, sell: Sell, orders: AsyncEngine
     ) -> None:
         async with app, working(app), AsyncSession(orders) as session:
@@ -99,7 +99,7 @@ class TestAJobInATransaction:
             await session.commit()
             assert await waiting == 14
 
-    async def test_never_was_after_a_rollback(
+    async def test_does_not_exist_after_a_rollback(
         self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app:
@@ -116,7 +116,7 @@ class TestAJobInATransaction:
                     await ticket.result(within=SOON)
         assert await rows(ledger) == 0
 
-    async def test_behind_a_savepoint_is_undone_alone(
+    async def test_behind_a_savepoint_is_rolled_back_alone(
         self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app, AsyncSession(orders) as session:
@@ -147,7 +147,7 @@ class TestAJobInATransaction:
             assert await first.result(within=SOON) == 2
             assert await second.result(within=SOON) == 4
 
-    async def test_many_are_all_there_or_none(
+    async def test_is_committed_with_all_others_or_none(
         self, app: Towpath, sell: Sell, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         async with app, working(app), AsyncSession(orders) as session:
@@ -209,12 +209,12 @@ class TestAJobInATransaction:
 class TestASavepoint:
     """That is undone does not keep Redis waiting for the rest."""
 
-    async def test_leaves_what_was_made_before_it(
+    async def test_keeps_jobs_that_were_submitted_before_it(
         self, server: EmbeddedServer, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         assert await self._queued(server, orders, ledger) == 2
 
-    async def test_that_forgets_it_is_found(
+    async def test_that_loses_earlier_jobs_is_found(
         self, server: EmbeddedServer, orders: AsyncEngine, ledger: Ledger
     ) -> None:
         with planted(SAVEPOINT_FORGETS):
@@ -239,8 +239,8 @@ class TestASavepoint:
             return (await redis.inspect.counts(REVIEWS)).ready
 
 
-class TestWithoutAnEventLoop:
-    async def test_a_plain_transaction_does(
+class TestABlockingTransaction:
+    async def test_submits_a_job(
         self, app: Towpath, sell: Sell, bill: Any, blocking: Engine, ledger: Ledger
     ) -> None:
         def shop() -> None:
@@ -266,7 +266,7 @@ class TestWithoutAnEventLoop:
 
             await eventually_async(done)
 
-    async def test_whoever_is_connected_queues_it_at_once(
+    async def test_has_its_job_queued_at_once_by_a_connected_app(
         self, blocking: Engine, server: EmbeddedServer, ledger: Ledger
     ) -> None:
         async with RedisEngine(server.url) as redis:
@@ -288,10 +288,10 @@ class TestWithoutAnEventLoop:
             await eventually_async(queued)
 
 
-class TestBytes:
+class TestBytesInATransaction:
     """For those who have no handler: a queue's name and bytes."""
 
-    async def test_are_a_record_if_it_commits(self, orders: AsyncEngine, ledger: Ledger) -> None:
+    async def test_are_a_record_after_a_commit(self, orders: AsyncEngine, ledger: Ledger) -> None:
         async with AsyncSession(orders) as session:
             recorded = await ledger.submit(session, REVIEWS, b"1", id="a")
             assert recorded.record.state is RecordState.PENDING
@@ -300,7 +300,9 @@ class TestBytes:
             await session.commit()
         assert (await ledger.jobs.get(REVIEWS, "a")).payload == b"1"
 
-    async def test_and_not_if_it_does_not(self, orders: AsyncEngine, ledger: Ledger) -> None:
+    async def test_are_no_record_after_a_rollback(
+        self, orders: AsyncEngine, ledger: Ledger
+    ) -> None:
         async with AsyncSession(orders) as session:
             await ledger.submit(session, REVIEWS, b"1", id="a")
             await session.rollback()

@@ -20,7 +20,7 @@ SECRET = "hunter2-canary"  # noqa: S105 -- it is one that must not be seen
         ("postgresql://anna@/jobs?host=/run/postgresql", "postgresql:///jobs"),
     ],
 )
-def test_is_shown_without_credentials(url: str, shown: str) -> None:
+def test_a_url_is_shown_without_credentials(url: str, shown: str) -> None:
     ledger = Ledger(url)
     assert ledger.shown == shown
     assert repr(ledger) == f"Ledger({shown})"
@@ -45,13 +45,13 @@ def test_is_shown_without_credentials(url: str, shown: str) -> None:
         f"postgresql+psycopg://anna:{SECRET}@db/jobs",
     ],
 )
-def test_is_refused_without_repeating_it(url: str) -> None:
+def test_an_invalid_url_is_refused_without_repeating_it(url: str) -> None:
     with pytest.raises(InvalidOption) as refusal:
         Ledger(url)
     assert SECRET not in f"{refusal.value!r} {refusal.value} {refusal.value.__cause__}"
 
 
-async def test_is_refused_without_repeating_it_where_only_the_driver_can_tell() -> None:
+async def test_a_url_that_the_driver_refuses_is_not_repeated() -> None:
     url = f"postgresql://anna:{SECRET}@db/jobs?sslmode={SECRET}"
     async with Ledger(url) as ledger:
         with pytest.raises(InvalidOption) as refusal:

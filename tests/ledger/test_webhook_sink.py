@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import re
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -86,7 +87,7 @@ async def sent(endpoint: WebhookEndpoint, caller: Caller, *events: OutboxEvent) 
         return list(await sink.send(events))
 
 
-class TestACall:
+class TestAWebhookCall:
     async def test_is_signed_under_the_events_own_id(self, caller: Caller) -> None:
         endpoint = WebhookEndpoint()
         assert await sent(endpoint, caller, event("a", 1, 1)) == [None]
@@ -118,35 +119,39 @@ class TestACall:
         with pytest.raises(CallRefused):
             WebhookSink(caller, "http://10.0.0.1/hook", secrets=[SECRET])
 
-    async def test_needs_a_secret_that_is_one(self, caller: Caller) -> None:
+    async def test_needs_a_valid_secret(self, caller: Caller) -> None:
         with pytest.raises(SecretInvalid):
             WebhookSink(caller, "http://127.0.0.1/hook", secrets=["letmein"])
 
 
-class TestAnAnswer:
+class TestAnAnswerToAWebhook:
     @pytest.mark.parametrize("status", ["200 OK", "202 Accepted", "204 Done"])
-    async def test_of_2xx_takes_the_event(self, caller: Caller, status: str) -> None:
+    async def test_of_2xx_accepts_the_event(self, caller: Caller, status: str) -> None:
         assert await sent(WebhookEndpoint(lambda _: status), caller, event("a", 1, 1)) == [None]
 
     @pytest.mark.parametrize("status", ["400 No", "404 No", "410 Gone", "413 Large", "302 Moved"])
     async def test_of_4xx_refuses_it_and_its_key_goes_on(self, caller: Caller, status: str) -> None:
         answers = iter([status, "200 OK"])
         endpoint = WebhookEndpoint(lambda _: next(answers))
-        outcomes = await sent(endpoint, caller, event("a", 1, 1), event("a", 2, 2))
-        assert outcomes == [Refusal(f"the receiver answered {status[:3]}"), None]
+        refused, sent_next = await sent(endpoint, caller, event("a", 1, 1), event("a", 2, 2))
+        assert isinstance(refused, Refusal)
+        assert status[:3] in refused.reason
+        assert sent_next is None
 
     @pytest.mark.parametrize("status", ["500 Oops", "503 Later", "429 Slow", "408 Late"])
     async def test_of_5xx_stops_its_key_and_no_other(self, caller: Caller, status: str) -> None:
         endpoint = WebhookEndpoint(
             lambda request: status if b'"subject":"a"' in request.body else "200 OK"
         )
-        outcomes = await sent(
+        postponed, *others = await sent(
             endpoint, caller, event("a", 1, 1), event("a", 2, 2), event("b", 1, 3)
         )
-        assert outcomes == [Postponed(f"the receiver answered {status[:3]}"), Behind(), None]
+        assert isinstance(postponed, Postponed)
+        assert status[:3] in postponed.reason
+        assert others == [Behind(), None]
         assert len(endpoint.requests) == 2
 
-    async def test_that_asks_for_patience_gets_it(self, caller: Caller) -> None:
+    async def test_with_retry_after_postpones_the_event_for_that_time(self, caller: Caller) -> None:
         async def busy(_: Reader, writer: Writer) -> None:
             writer.write(http("503 Later", headers=(("Retry-After", "7"),)))
             await writer.drain()
@@ -155,7 +160,9 @@ class TestAnAnswer:
         async with receiving(receiver):
             sink = WebhookSink(caller, receiver.url(), secrets=[SECRET])
             [outcome] = await sink.send([event("a", 1, 1)])
-        assert outcome == Postponed("the receiver answered 503", seconds(7))
+        assert isinstance(outcome, Postponed)
+        assert "503" in outcome.reason
+        assert outcome == Postponed(outcome.reason, seconds(7))
 
     async def test_that_never_ends_is_judged_by_its_status(self) -> None:
         async def floods(_: Reader, writer: Writer) -> None:
@@ -167,12 +174,14 @@ class TestAnAnswer:
             sink = WebhookSink(caller, receiver.url(), secrets=[SECRET])
             assert await sink.send([event("a", 1, 1)]) == [None]
 
-    async def test_that_does_not_come_is_later(self, caller: Caller) -> None:
+    async def test_that_does_not_come_postpones_the_event(self, caller: Caller) -> None:
         endpoint = WebhookEndpoint(lambda _: None)
         [outcome] = await sent(endpoint, caller, event("a", 1, 1))
         assert isinstance(outcome, Postponed)
 
-    async def test_of_nobody_is_believed_after_a_few_calls(self, caller: Caller) -> None:
+    async def test_that_does_not_come_for_a_few_calls_stops_the_others(
+        self, caller: Caller
+    ) -> None:
         """A hundred keys are not each tried at a receiver that is down."""
         endpoint = WebhookEndpoint(lambda _: None)
         events = [event(f"k{key}", 1, key) for key in range(100)]
@@ -181,7 +190,7 @@ class TestAnAnswer:
         assert [outcome for outcome in outcomes if outcome is None] == []
 
 
-class TestKeys:
+class TestKeysOfEvents:
     async def test_are_called_side_by_side_and_each_in_order(self, caller: Caller) -> None:
         open_, most = set[str](), 0
 
@@ -261,7 +270,7 @@ class TestAReceiverInTrouble:
             await all_gone(ledger, "webhook")
         assert first_arrivals(endpoint.taken) == expected(5, 5)
 
-    async def test_that_chokes_on_one_event_gets_the_others(
+    async def test_that_fails_on_one_event_gets_the_others(
         self, ledger: Ledger, caller: Caller
     ) -> None:
         endpoint = WebhookEndpoint(
@@ -282,7 +291,8 @@ class TestAReceiverInTrouble:
         arrived = first_arrivals(endpoint.taken)
         assert (arrived["k0"], arrived["k1"], arrived["k2"]) == ([2], [1, 2], [1, 2])
         [refused] = await ledger.outbox.refused("webhook")
-        assert refused.reason == "not accepted in 2 attempts: the receiver answered 500"
+        assert refused.event.id == "k0/1"
+        assert re.findall(r"\d+", refused.reason) == ["2", "500"]
 
 
 async def carried(ledger: Ledger, caller: Caller, endpoint: WebhookEndpoint) -> None:
@@ -293,7 +303,7 @@ async def carried(ledger: Ledger, caller: Caller, endpoint: WebhookEndpoint) -> 
     async with receiving(endpoint):
         sink = WebhookSink(caller, endpoint.url(), secrets=[SECRET])
         async with Courier(ledger, [sink], options=quickly):
-            await all_gone(ledger, "webhook", within=60)
+            await all_gone(ledger, "webhook")
 
 
 async def _called(receiver: Receiver, times: int) -> bool:

@@ -12,9 +12,9 @@ from tests.fixtures import LEDGER_LIMIT
 from towpath import milliseconds
 from towpath.ledger.database.writing import Write
 from towpath.ledger.errors import (
+    LedgerBusy,
     LedgerClosed,
     LedgerRefused,
-    LedgerUnreachable,
     LedgerUnwritable,
 )
 from towpath.ledger.ledger import Ledger
@@ -50,7 +50,7 @@ async def names(ledger: Ledger) -> list[str]:
 
 
 class TestWriting:
-    async def test_answers_what_the_change_answered(self, kept: Ledger) -> None:
+    async def test_returns_what_the_change_returned(self, kept: Ledger) -> None:
         assert await keep(kept, "one") == "one"
         assert await names(kept) == ["one"]
 
@@ -59,7 +59,7 @@ class TestWriting:
             await keep(kept, "bad")
         assert await names(kept) == []
 
-    async def test_a_change_that_fails_takes_nobody_with_it(self, kept: Ledger) -> None:
+    async def test_a_change_that_fails_does_not_fail_others(self, kept: Ledger) -> None:
         """Also one that the database refuses, in the middle of 30 that come at once."""
         wanted = [f"{'bad' if n % 5 == 0 else 'good'}{n}" for n in range(30)] + ["good1"]
         outcomes = await asyncio.gather(
@@ -72,7 +72,7 @@ class TestWriting:
         )
         assert len(await names(kept)) == 24
 
-    async def test_a_caller_who_gives_up_harms_nobody(self, kept: Ledger) -> None:
+    async def test_goes_on_for_others_when_a_caller_gives_up(self, kept: Ledger) -> None:
         tasks = [asyncio.create_task(keep(kept, f"n{n}")) for n in range(10)]
         await asyncio.sleep(0)
         for task in tasks[::2]:
@@ -94,9 +94,7 @@ class TestWriting:
                 assert await ledger.keys.list() == []
             await ledger.close()
 
-    async def test_what_was_asked_for_is_written_before_the_end(
-        self, kept: Ledger, url: str
-    ) -> None:
+    async def test_ends_before_the_ledger_closes(self, kept: Ledger, url: str) -> None:
         async with Ledger(url) as leaving:
             tasks = [asyncio.create_task(keep(leaving, f"n{n}")) for n in range(20)]
             await asyncio.sleep(0)
@@ -139,12 +137,12 @@ class TestOnSqlite:
         with pytest.raises(LedgerUnwritable, match="readonly"):
             await kept.read(lambda connection: connection.execute(KEEP, {"name": "x"}))
 
-    async def test_what_decides_can_not_write(self, kept: Ledger) -> None:
+    async def test_a_decision_can_not_write(self, kept: Ledger) -> None:
         def decide(connection: Connection) -> Write[None]:
             connection.execute(KEEP, {"name": "too early"})
             return lambda writer: writer.execute(KEEP, {"name": "in time"}).close()
 
-        with pytest.raises(LedgerRefused, match="may only read has written"):
+        with pytest.raises(LedgerRefused):
             await kept.decide(decide)
         assert await names(kept) == []
 
@@ -167,17 +165,17 @@ class TestOnSqlite:
         assert await waiting == "after"
 
     async def test_a_write_gives_up_after_the_limit(self, file_url: str, tmp_path: Path) -> None:
-        """LedgerUnreachable, which may be tried again, and nothing is written."""
+        """LedgerBusy, which may be tried again, and nothing is written."""
         async with Ledger(file_url, limit=milliseconds(50)) as ledger:
             await ledger.migrate()
             other = sqlite3.connect(tmp_path / "ledger.db", isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
-            with pytest.raises(LedgerUnreachable, match="locked"):
+            with pytest.raises(LedgerBusy):
                 await ledger.keys.create("anna", scopes=["read"])
             other.close()
             assert await ledger.keys.list() == []
 
-    async def test_a_change_that_makes_sqlite_undo_all_takes_nobody_with_it(
+    async def test_a_change_that_makes_sqlite_roll_back_does_not_fail_others(
         self, kept: Ledger
     ) -> None:
         """It may undo a whole transaction, as for a full disk. OR ROLLBACK makes it do so."""

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tests.dumped import Dumped
 from towpath.embedded import Address, Reply, ServerConnection
 from towpath.engine.script import Scripts
 
 # A hash is not dumped: the order of its fields may change while nothing else does.
 _DUMP = """
-local found = {}
+local now = redis.call('TIME')
+local found = { now[1] * 1000 + math.floor(now[2] / 1000) }
 for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
   if string.sub(key, #ARGV[1] + 1, #ARGV[1] + 5) ~= 'call:' then
     local value
@@ -22,6 +24,7 @@ for _, key in ipairs(redis.call('KEYS', ARGV[1] .. '*')) do
     end
     found[#found + 1] = key
     found[#found + 1] = value
+    found[#found + 1] = redis.call('PTTL', key)
   end
 end
 return found
@@ -49,11 +52,17 @@ class Keyspace:
         """Every key of the queue, without its tag."""
         return {name.removeprefix(self._tag) for name in self._full_names()}
 
-    def dump(self) -> dict[str, Reply]:
+    def dump(self) -> Dumped[str, Reply]:
         """The contents of every key but the memory of calls."""
-        flat = self._connection.ask("EVAL", _DUMP, 0, self._tag)
-        assert isinstance(flat, list)
-        return dict(zip([str(key) for key in flat[::2]], flat[1::2], strict=True))
+        answer = self._connection.ask("EVAL", _DUMP, 0, self._tag)
+        assert isinstance(answer, list)
+        taken, *flat = answer
+        assert isinstance(taken, int)
+        found = Dumped[str, Reply](taken)
+        for key, value, ttl in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
+            assert isinstance(ttl, int)
+            found.note(str(key), value, taken, ttl)
+        return found
 
     def lasting(self, *passing: str) -> list[str]:
         """Keys that begin so, and should go by themselves, but never would."""

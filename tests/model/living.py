@@ -24,6 +24,7 @@ from towpath.engine.model import job_ref
 BOUNDS = LivingBounds(known=4, listed=3, queues=2, jobs=2)
 KEYS = ("towpath:{workers}:living", "towpath:{workers}:told")
 QUEUE = "mails"
+AGES = (0, 1, 60_000)
 LASTS = (10_000, 25_000)
 
 names = st.sampled_from(["9", "10", "{x}:ü", "anna", "berta", "carla"])
@@ -57,10 +58,12 @@ class LivingAgainstOracle(RuleBasedStateMachine):
     def run(self, work: Any) -> Any:
         return self._runner.get_loop().run_until_complete(work)
 
-    @rule(name=names, said=said, lasts=st.sampled_from(LASTS))
-    def tell(self, name: str, said: WorkerReport, lasts: int) -> None:
-        expected = self.oracle.tell(name, said, lasts)
-        work = self.engine.workers.tell(name, _doing(said), lasts=milliseconds(lasts))
+    @rule(name=names, said=said, age=st.sampled_from(AGES), lasts=st.sampled_from(LASTS))
+    def tell(self, name: str, said: WorkerReport, age: int, lasts: int) -> None:
+        expected = self.oracle.tell(name, said, age, lasts)
+        work = self.engine.workers.tell(
+            name, _doing(said), age=milliseconds(age), lasts=milliseconds(lasts)
+        )
         found = self.run(work)
         assert found == expected, f"tell {name}: engine {found}, oracle {expected}"
         self.agree()
@@ -68,7 +71,7 @@ class LivingAgainstOracle(RuleBasedStateMachine):
     @rule(names=st.lists(names, min_size=3, max_size=6))
     def many_tell(self, names: list[str]) -> None:
         for name in names:
-            self.tell(name, WorkerReport("build-3", ("a",), ()), LASTS[-1])
+            self.tell(name, WorkerReport("build-3", ("a",), ()), 0, LASTS[-1])
 
     @rule(name=names)
     def withdraw(self, name: str) -> None:

@@ -51,16 +51,15 @@ class LivingOracle:
         lasting = [name for name, until in self.until.items() if until > self.now]
         return sorted(lasting, key=lambda name: (self.until[name], name))
 
-    def tell(self, name: str, said: WorkerReport, lasts: int) -> bool:
+    def tell(self, name: str, said: WorkerReport, age: int, lasts: int) -> bool:
         alive = self.alive()
         if name not in alive and len(alive) >= self.bounds.known:
             return False
-        since = self.shown[name].since if name in alive else self.now
         queues = tuple(sorted(said.queues)[: self.bounds.queues])
         jobs = tuple(sorted(said.jobs, key=lambda job: job[1])[: self.bounds.jobs])
         few = WorkerReport(said.host, queues, jobs)
         self.until[name] = self.now + lasts
-        self.shown[name] = ListedWorker(name, since, few, len(said.queues), len(said.jobs))
+        self.shown[name] = ListedWorker(name, self.now - age, few, len(said.queues), len(said.jobs))
         return True
 
     def gone(self, name: str) -> None:

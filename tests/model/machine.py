@@ -109,7 +109,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         repeated = number <= self.oracle.calls.get(channel, (0, None))[0]
         expected = self.oracle.perform(channel, number, verb, **asked)
         idle = repeated or changes_nothing(expected)
-        before = self.keyspace.dump() if idle else {}
+        before = self.keyspace.dump() if idle else None
         found = self.plain_engine.perform(channel, number, verb, **asked)
         self.log.append(f"{self.plain_engine.now} {channel}{number} {verb} {asked} -> {found}")
         assert found == expected, f"{verb} {asked}: engine {found}, oracle {expected}"

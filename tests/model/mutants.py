@@ -28,6 +28,11 @@ class Mutant:
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def pieces(self) -> list[str]:
+        """The pieces of Lua that it edits."""
+        return [edit.piece for edit in self._edits]
+
     def scripts(self) -> Scripts:
         """The scripts with the fault. Fails if its words are no longer there, exactly once."""
         for edit in self._edits:
@@ -77,7 +82,7 @@ MUTANTS = [
     ),
     Mutant(
         "a submitted job does not wait for its time",
-        ("accept", "elseif due > now then", "elseif due > now + 60000 then"),
+        ("accept", "elseif more.due then", "elseif due > now + 60000 then"),
     ),
     # ── leases and tokens ──
     Mutant(
@@ -127,6 +132,32 @@ MUTANTS = [
     Mutant("reaped to the end of the queue", ("reap", "enter_ready(job)", "enter_behind(job)")),
     Mutant(
         "released to the end of the queue", ("release", "enter_ready(job)", "enter_behind(job)")
+    ),
+    Mutant(
+        "a retry replaces the due time",
+        ("moves", "set(job, 'asked_due', job.asked_due or job.due or 0)", ""),
+    ),
+    Mutant(
+        "the second retry replaces the due time",
+        ("moves", "job.asked_due or job.due or 0", "job.due or 0"),
+    ),
+    Mutant(
+        "a dead job that is retried loses its due time",
+        ("retry", "job.asked_due = job.asked_due or job.due", ""),
+    ),
+    Mutant(
+        "a moved job keeps the due time that it had",
+        ("move", "job.asked_due, job.keep_turn = nil, nil", "job.keep_turn = nil"),
+    ),
+    Mutant("a failed job loses its turn", ("fail", "job.keep_turn = keep_turn", "")),
+    Mutant("a job keeps its turn for ever", ("promote", "job.keep_turn = nil", "")),
+    Mutant(
+        "promoted in the order of tries",
+        (
+            "promote",
+            "local first, second = due_of(a), due_of(b)",
+            "local first, second = a.due, b.due",
+        ),
     ),
     Mutant("promoted in the order of ids", ("promote", "table.sort(due, by_due_then_tick)", "")),
     Mutant(

@@ -162,7 +162,8 @@ class Oracle(Places):
             submitted=job.submitted,
             priority=new.priority,
             lane=new.lane,
-            due=job.due,
+            due=job.asked_due,
+            next_try=job.next_try,
             max_attempts=new.max_attempts,
             retry=new.retry,
             selector=new.selector,
@@ -213,7 +214,14 @@ class Oracle(Places):
         kept = ended is not None and ended.state == "done" and ended.token == token
         return kept or (id, token) in self.just_completed
 
-    def fail(self, id: str, token: int, delay: int | None, reason: str) -> str | Refusal:
+    def fail(
+        self,
+        id: str,
+        token: int,
+        delay: int | None,
+        reason: str,
+        keep_turn: bool = False,  # noqa: FBT001, FBT002 -- as programs have it
+    ) -> str | Refusal:
         job = self._held(id, token)
         if isinstance(job, Refusal):
             return job
@@ -225,7 +233,7 @@ class Oracle(Places):
             delay = self.options.retry if job.new.retry is None else job.new.retry
         if delay == NO_OTHER_ATTEMPT or self._used_up(job):
             return self._bury(job, reason)
-        job.reason = reason
+        job.reason, job.keep_turn = reason, keep_turn
         self._delay(job, delay)
         if self.options.lanes == "skip":
             self._leave_lane(job)
@@ -239,9 +247,9 @@ class Oracle(Places):
         if isinstance(job, Refusal):
             return job
         self.totals["released"] += 1
-        job.attempts -= 1
         if job.cancel:
             return self._cancel(job)
+        job.attempts -= 1
         if delay:
             self._delay(job, delay)
         else:
@@ -277,7 +285,7 @@ class Oracle(Places):
         if job.state == "ready" and due == self.now:
             return job.state
         self.totals["moved"] += 1
-        job.due = due
+        job.due, job.asked, job.keep_turn = due, None, False
         if job.state != "waiting":  # that one goes by its time when it comes forward
             if due > self.now:
                 job.state = "delayed"
@@ -329,11 +337,14 @@ class Oracle(Places):
         """Due jobs become ready in order of due time, then submission, within a batch."""
         due = [job for job in self.jobs_in("delayed") if (job.due or 0) <= self.now]
         due.sort(key=lambda job: (job.due, job.id))
-        batch = sorted(due[:limit], key=lambda job: (job.due, job.tick))
+        batch = sorted(due[:limit], key=lambda job: (job.asked_due or job.due, job.tick))
         for job in batch:
             self.totals["promoted"] += 1
             if self._take_lane(job):
-                self._come_forward(job)
+                if job.keep_turn:
+                    job.state, job.keep_turn = "ready", False
+                else:
+                    self._come_forward(job)
         return len(batch)
 
     def retry(self, id: str) -> str | Refusal:
@@ -343,6 +354,7 @@ class Oracle(Places):
         if job.state != "dead":
             return Refusal("job_not_dead", state=job.state)
         self.totals["retried"] += 1
+        job.asked = job.due if job.asked is None else job.asked
         job.attempts, job.ended, job.due = 0, None, None
         if self._take_lane(job):
             self._come_forward(job)

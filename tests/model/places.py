@@ -80,6 +80,8 @@ class Places:
         return self.last_tick
 
     def _delay(self, job: Job, delay: int) -> None:
+        """For another try: the due time that was asked for stays."""
+        job.asked = (job.due or 0) if job.asked is None else job.asked
         job.state, job.due = "delayed", self.now + delay
 
     def _come_forward(self, job: Job) -> None:

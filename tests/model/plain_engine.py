@@ -212,10 +212,19 @@ class PlainEngine:
         return "done"
 
     async def _fail(
-        self, call: Call | None, id: str, token: int, delay: int | None, reason: str
+        self,
+        call: Call | None,
+        id: str,
+        token: int,
+        delay: int | None,
+        reason: str,
+        *,
+        keep_turn: bool,
     ) -> str:
         wait = None if delay is None else milliseconds(delay)
-        return await self.engine.fail(self._lease(id, token), reason, delay=wait, call=call)
+        return await self.engine.fail(
+            self._lease(id, token), reason, delay=wait, keep_turn=keep_turn, call=call
+        )
 
     async def _bury(self, call: Call | None, id: str, token: int, reason: str) -> str:
         return await self.engine.bury(self._lease(id, token), reason, call=call)
@@ -288,9 +297,8 @@ class PlainEngine:
             case "complete":
                 return model.Complete(lease, rest[0])
             case "fail":
-                return model.Fail(
-                    lease, rest[1], None if rest[0] is None else milliseconds(rest[0])
-                )
+                wait = None if rest[0] is None else milliseconds(rest[0])
+                return model.Fail(lease, rest[1], wait, keep_turn=rest[2])
             case "bury":
                 return model.Bury(lease, rest[0])
             case "release":

@@ -116,7 +116,7 @@ rare_options: SearchStrategy[dict[str, Any]] = st.one_of(
 
 REST: Mapping[str, tuple[str, ...]] = {
     "complete": ("result",),
-    "fail": ("delay", "reason"),
+    "fail": ("delay", "reason", "keep_turn"),
     "bury": ("reason",),
     "release": ("delay",),
     "renew": ("ttl",),
@@ -128,6 +128,7 @@ _rest: dict[str, SearchStrategy[Any]] = {
     "result": payloads,
     "delay": waits,
     "reason": reasons,
+    "keep_turn": st.booleans(),
     "ttl": leases,
     "note": payloads,
 }

@@ -11,7 +11,7 @@ _REPLACED = (
 )
 
 FAILURE_MUTANTS = [
-    Mutant("a failure is not kept", ("fail", "note_failure(job, reason)", "")),
+    Mutant("a failure is not kept", ("fail", "note_failure(job, reason, traceback)", "")),
     Mutant(
         "a lease that ended is not kept as a failure", ("reap", "note_failure(job, reason)", "")
     ),

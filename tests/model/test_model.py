@@ -8,12 +8,13 @@ from types import ModuleType
 
 import pytest
 
+from tests.amounts import amount
 from tests.model import living_oracle, oracle, places, questions, values
 from tests.model.keyspace import ModelTarget
 from tests.model.runs import run_programs
 from towpath.embedded import EmbeddedServer, ServerConnection
 
-PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", "300"))
+PROGRAMS = int(os.environ.get("TOWPATH_MODEL_PROGRAMS", amount(60, thoroughly=1_500)))
 PARTS = 3
 
 

@@ -60,6 +60,11 @@ class Job:
     """Its place among the ready ones of its priority."""
     state: str = "new"
     due: int | None = None
+    """When it may run, or be tried again."""
+    asked: int | None = None
+    """The due time that was asked for, once another try has a time of its own; 0 = none was."""
+    keep_turn: bool = False
+    """It comes back at its old place when it is tried again."""
     attempts: int = 0
     token: int = 0
     worker: str = ""
@@ -79,6 +84,16 @@ class Job:
     @property
     def id(self) -> str:
         return self.new.id
+
+    @property
+    def asked_due(self) -> int | None:
+        """The due time that was asked for; a retry does not change it."""
+        return self.due if self.asked is None else self.asked or None
+
+    @property
+    def next_try(self) -> int | None:
+        """When it may be tried again, if it was tried before."""
+        return None if self.asked is None else self.due
 
 
 # ── answers ──────────────────────────────────────────────────────────────────────────────
@@ -126,6 +141,7 @@ class HeldLease:
     priority: int
     lane: str | None
     due: int | None
+    next_try: int | None
     max_attempts: int | None
     retry: int | None
     selector: str | None
@@ -176,6 +192,7 @@ class JobSummary:
     max_attempts: int | None
     submitted: int
     due: int | None
+    next_try: int | None
     ended: int | None
     worker: str | None
     token: int | None

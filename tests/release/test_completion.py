@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
-from tests.waiting import eventually
-from tests.warm import COMMAND, Bounded
+from tests.programs import COMMAND, Bounded
+from tests.waiting import HANGS, eventually
 
 BROUGHT = ROOT / ".venv" / "shells"
 REPORT = "\x07"
@@ -21,12 +21,12 @@ REPORT = "\x07"
 SETUP = {
     "bash": (".bashrc", """
         PS1='ready> '
-        report() { printf '%s' "$READLINE_LINE" > ~/line; }
+        report() { printf '%s\\n' "$READLINE_LINE" > ~/line; }
         bind -x '"\\C-g": report'
     """),
     "zsh": (".zshrc", """
         PS1='ready> '
-        report() { print -rn -- "$BUFFER" > ~/line; }
+        report() { print -r -- "$BUFFER" > ~/line; }
         zle -N report
         bindkey '^G' report
     """),
@@ -63,7 +63,7 @@ def install(shell: str, home: Path) -> None:
     """As people do: in the shell itself, which the command recognizes."""
     told = subprocess.run(
         [program(shell), "-c", "towpath --install-completion; true"],
-        env=environment(home), cwd=home, capture_output=True, text=True, check=True, timeout=100,
+        env=environment(home), cwd=home, capture_output=True, text=True, check=True, timeout=HANGS,
     )  # fmt: skip
     assert f"{shell} completion installed" in told.stdout, told
 
@@ -89,14 +89,19 @@ class Terminal:
         return text in self._screen
 
     def ready(self) -> None:
-        eventually(lambda: self._shows(b"ready> "), within=100)
+        eventually(lambda: self._shows(b"ready> "))
 
     def completed(self, words: str) -> str:
         """What becomes of *words* when Tab is pressed; the line is empty again."""
         self._line.unlink(missing_ok=True)
         os.write(self._keys, f"\x15{words}\t{REPORT}".encode())
-        eventually(lambda: self._shows(b"\0") or self._line.exists(), within=100)
+        eventually(self._reported)
         return self._line.read_text().rstrip()
+
+    def _reported(self) -> bool:
+        """Whether the line is written down whole; what the shell shows meanwhile is read off."""
+        self._shows(REPORT.encode())
+        return self._line.exists() and self._line.read_text().endswith("\n")
 
     def close(self) -> None:
         os.close(self._keys)  # the shell hangs up
@@ -121,7 +126,7 @@ def test_fish_completes_nouns_verbs_and_options(home: Path) -> None:
     asked = "; ".join(f"complete -C '{words}'" for words in CASES)
     told = subprocess.run(
         [program("fish"), "-c", asked],
-        env=environment(home), capture_output=True, text=True, check=True, timeout=100,
+        env=environment(home), capture_output=True, text=True, check=True, timeout=HANGS,
     )  # fmt: skip
     found = [line.partition("\t")[0] for line in told.stdout.splitlines()]
     assert found == [words.split()[-1] for words in CASES.values()]
@@ -138,6 +143,10 @@ main()
 
 def test_a_typer_that_keeps_its_scripts_elsewhere_does_not_stop_the_command() -> None:
     ran = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", ELSEWHERE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=HANGS,
     )
     assert (ran.returncode, ran.stdout.split()[:1]) == (0, ["towpath"]), ran.stderr

@@ -16,8 +16,10 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from tests.amounts import slow
 from tests.architecture.sources import ROOT
-from tests.warm import Bounded, Ran
+from tests.programs import Bounded, Ran
+from tests.waiting import HANGS
 
 FROM_INDEX = os.environ.get("TOWPATH_TEST_PYPI") == "1"
 APP = """
@@ -39,7 +41,7 @@ class Built(NamedTuple):
 def build(tree: Path, place: Path) -> Built:
     """Without an environment of its own: what builds it is installed."""
     command = [sys.executable, "-m", "hatchling", "build", "-d", str(place)]
-    subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=110)
+    subprocess.run(command, cwd=tree, check=True, capture_output=True, timeout=HANGS)
     [wheel], [archive] = place.glob("*.whl"), place.glob("*.tar.gz")
     return Built(wheel, archive)
 
@@ -156,6 +158,7 @@ class TestTheWheel:
             assert server.wait() == 0
 
 
+@slow
 class TestTheSourceArchive:
     def test_makes_the_same_wheel(self, built: Built, unpacked: Path, tmp_path: Path) -> None:
         again = build(unpacked, tmp_path)

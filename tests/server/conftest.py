@@ -9,8 +9,9 @@ import pytest
 from fastapi import FastAPI
 
 from tests.server.description import Description
-from tests.server.messaging import app_on, client_of, key_of, started
-from tests.server.serving import Api, RunningServer, serve, up
+from tests.server.in_process import client_of, key_of, started
+from tests.server.messaging import app_on
+from tests.server.serving import PATIENT, Api, RunningServer, serve, up
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -60,7 +61,7 @@ def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningServer]
         "TOWPATH_HTTP__STREAMS_PER_KEY": "2",
     }
     home = tmp_path_factory.mktemp("serve")
-    with EmbeddedServer() as store, serve(home, store.url, **limits) as served:
+    with EmbeddedServer() as store, serve(home, store.url, command=PATIENT, **limits) as served:
         yield served
 
 

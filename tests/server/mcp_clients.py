@@ -13,7 +13,8 @@ from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 from mcp_types import CallToolResult, TextContent
 
-from tests.warm import COMMAND
+from tests.programs import COMMAND
+from tests.waiting import HANGS
 
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
@@ -25,7 +26,7 @@ async def over_http(
     """A client of `/mcp` at *address*."""
     named = {"Authorization": f"Bearer {key}", **headers} if key else headers
     async with (
-        httpx2.AsyncClient(headers=named, timeout=60, verify=_NO_TLS) as lines,
+        httpx2.AsyncClient(headers=named, timeout=HANGS, verify=_NO_TLS) as lines,
         Client(streamable_http_client(f"{address}/mcp", http_client=lines), mode=mode) as client,
     ):
         yield client

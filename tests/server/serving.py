@@ -8,7 +8,8 @@ import signal
 import socket
 import ssl
 import subprocess
-from collections.abc import Generator, Iterator
+import sys
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -18,15 +19,14 @@ from urllib.parse import quote
 
 import httpx
 
+from tests.programs import COMMAND, Program
 from tests.server.description import Description
-from tests.warm import COMMAND, Program
+from tests.waiting import HANGS
 from towpath.embedded.process import ask
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
 from towpath.ledger.ledger import Ledger
 
-PATIENCE = 60.0
-"""Seconds: machines that run tests are busy."""
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """One for all clients: each would make its own otherwise, which takes longer than most tests."""
 
@@ -35,7 +35,7 @@ _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 class RunningServer:
     """A running `towpath up` or `towpath serve`."""
 
-    process: subprocess.Popen[str]
+    process: Program[str]
     said: dict[str, Any]
     database: str
     log: Path
@@ -65,7 +65,7 @@ class RunningServer:
         client = httpx.Client(
             base_url=self.address,
             headers=headers,
-            timeout=PATIENCE,
+            timeout=HANGS,
             verify=_NO_TLS,
             event_hooks={"response": [self.description.check] if self.description else []},
         )
@@ -113,12 +113,12 @@ class RunningServer:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(PATIENCE)
+        self.process.wait(HANGS)
 
     def stop(self) -> int:
         """SIGTERM, and its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(PATIENCE)
+        return self.process.wait(HANGS)
 
     def end(self) -> None:
         """Leave nothing behind, whatever happened."""
@@ -206,14 +206,22 @@ def code(answer: httpx.Response, status: int) -> str:
 # ── starting ─────────────────────────────────────────────────────────────────────────────
 
 
+PATIENT = (sys.executable, str(Path(__file__).with_name("patient_server.py")))
+"""The command with a server that waits for Redis, however busy the machine is."""
+
+
 def begin(
-    *words: str, log: Path, env: dict[str, str] | None = None, port: int = 0
-) -> subprocess.Popen[str]:
+    *words: str,
+    log: Path,
+    env: dict[str, str] | None = None,
+    port: int = 0,
+    command: Sequence[str] = (str(COMMAND),),
+) -> Program[str]:
     """A server that was told to start; nobody has waited for it."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("TOWPATH_", "REDIS_"))}
     with log.open("a") as lines:
         return Program(
-            [COMMAND, *words, "--port", str(port), "--json"],
+            [*command, *words, "--port", str(port), "--json"],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=lines,
@@ -223,21 +231,26 @@ def begin(
         )
 
 
-def first_line(process: subprocess.Popen[str], log: Path) -> dict[str, Any]:
+def first_line(process: Program[str], log: Path) -> dict[str, Any]:
     """What it says once it serves."""
     assert process.stdout is not None
     with selectors.DefaultSelector() as waiting:
         waiting.register(process.stdout, selectors.EVENT_READ)
-        line = process.stdout.readline() if waiting.select(PATIENCE) else ""
+        line = process.stdout.readline() if waiting.select(HANGS) else ""
     assert line, f"it did not start:\n{log.read_text()}"
     return json.loads(line)
 
 
 @contextmanager
 def serving(
-    *words: str, database: str, log: Path, env: dict[str, str] | None = None, port: int = 0
+    *words: str,
+    database: str,
+    log: Path,
+    env: dict[str, str] | None = None,
+    port: int = 0,
+    command: Sequence[str] = (str(COMMAND),),
 ) -> Generator[RunningServer]:
-    process = begin(*words, log=log, env=env, port=port)
+    process = begin(*words, log=log, env=env, port=port, command=command)
     own_key = (env or {}).get("TOWPATH_API_KEY", "")
     running = RunningServer(process, {}, database, log, own_key)
     try:
@@ -249,19 +262,23 @@ def serving(
 
 @contextmanager
 def up(home: Path, **env: str) -> Generator[RunningServer]:
-    """`towpath up` with its data in *home*."""
+    """`towpath up` with its data in *home*. Nobody takes its Redis away, so it waits for it."""
     data = home / "data"
     database = f"sqlite:///{data}/towpath.db"
-    with serving("up", "--data", str(data), database=database, log=home / "log", env=env) as served:
+    words = ("up", "--data", str(data))
+    with serving(*words, database=database, log=home / "log", env=env, command=PATIENT) as served:
         yield served
 
 
 @contextmanager
-def serve(home: Path, url: str, **env: str) -> Generator[RunningServer]:
+def serve(
+    home: Path, url: str, *, command: Sequence[str] = (str(COMMAND),), **env: str
+) -> Generator[RunningServer]:
     """`towpath serve` on the store at *url*, with a database in *home*."""
     database = f"sqlite:///{home}/ledger.db"
     words = ("serve", "--url", url, "--database", database)
-    with serving(*words, database=database, log=home / "log", env=env) as served:
+    log = home / "log"
+    with serving(*words, database=database, log=log, env=env, command=command) as served:
         if not served.own_key:
             _, served.own_key = served.make_key("admin")
         yield served
@@ -302,7 +319,7 @@ class RawConnection:
     """A connection that sends what it likes."""
 
     def __init__(self, served: RunningServer) -> None:
-        self._socket = socket.create_connection(served.host_and_port, timeout=60)
+        self._socket = socket.create_connection(served.host_and_port, timeout=HANGS)
 
     def __enter__(self) -> "RawConnection":
         return self

@@ -8,7 +8,8 @@ import pytest
 
 from tests.apps.reviews.deliveries import GITHUB_SECRET, hub_signature, pull_request
 from tests.architecture.sources import ROOT
-from tests.server.messaging import app_on, started
+from tests.server.in_process import started
+from tests.server.messaging import app_on
 from tests.server.serving import RunningServer, problem, up
 from tests.waiting import eventually, eventually_async
 from towpath.apps.application import applications

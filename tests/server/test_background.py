@@ -8,7 +8,8 @@ import pytest
 from fastapi import FastAPI
 
 from tests.apps.messages.sending import SECRET
-from tests.server.messaging import app_on, client_of, key_of, started
+from tests.server.in_process import client_of, key_of, started
+from tests.server.messaging import app_on
 from tests.waiting import eventually_async
 from towpath import supervise
 from towpath.app.app import Towpath

@@ -9,9 +9,11 @@ import httpx
 import pytest
 from sse_starlette.sse import AppStatus
 
-from tests.server.messaging import app_on, key_of
-from tests.server.serving import code
+from tests.server.in_process import key_of
+from tests.server.messaging import app_on
+from tests.server.serving import Api, RunningServer, code, problem
 from towpath.embedded import EmbeddedServer
+from towpath.embedded.process import ask
 from towpath.ledger.ledger import Ledger
 from towpath.server.run import listen, serve
 from towpath.telemetry.logs import Log
@@ -19,7 +21,7 @@ from towpath.telemetry.logs import Log
 CANARY = "canary-in-an-error"
 
 
-async def test_a_defect_is_a_500_that_tells_nothing(
+async def test_a_defect_is_a_500_without_details(
     server: EmbeddedServer, ledger: Ledger, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = app_on(server.url, ledger)
@@ -50,3 +52,12 @@ async def test_a_defect_is_a_500_that_tells_nothing(
     assert "RuntimeError" in lines[0]
     assert Path(__file__).name in lines[0]
     assert CANARY not in caplog.text
+
+
+def test_a_key_of_another_program_is_no_defect(running: RunningServer, api: Api) -> None:
+    key = f"{{{api.queue}}}:queue"
+    ask(running.store, "SET", key, "of another program")
+    told = problem(api.post("/jobs", {"payload": 1}), 503)
+    assert told["type"].endswith("/wrong-key-type")
+    ask(running.store, "DEL", key)
+    assert api.post("/jobs", {"payload": 1}).status_code == 202

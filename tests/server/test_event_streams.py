@@ -20,7 +20,10 @@ from tests.server.serving import (
     processor_time,
     stream_events,
 )
-from tests.waiting import eventually
+from tests.waiting import HANGS, eventually
+
+WAIT = 50
+"""Seconds that a claim waits by itself."""
 
 
 @contextmanager
@@ -33,7 +36,7 @@ def following(api: Api, last_id: str | None = None) -> Generator[Iterator[Stream
         yield stream_events(answer.iter_lines())
 
 
-def test_tells_what_happens_as_it_happens(api: Api) -> None:
+def test_a_stream_sends_events_as_they_happen(api: Api) -> None:
     with following(api) as events:
         api.submit(1, id="a")
         [job] = api.claim()
@@ -42,7 +45,7 @@ def test_tells_what_happens_as_it_happens(api: Api) -> None:
     assert found == [("submit", "a"), ("claim", "a"), ("complete", "a")]
 
 
-def test_begins_with_the_answer(api: Api) -> None:
+def test_a_stream_begins_with_the_answer(api: Api) -> None:
     """Whatever happens after the client has the answer's head is told, nothing before."""
     api.submit(1, id="before")
     with following(api) as events:
@@ -50,7 +53,7 @@ def test_begins_with_the_answer(api: Api) -> None:
         assert next(events).job == "after"
 
 
-def test_goes_on_where_the_client_left_off(api: Api) -> None:
+def test_a_stream_goes_on_where_the_client_left_off(api: Api) -> None:
     with following(api) as events:
         for id in "abcd":
             api.submit(1, id=id)
@@ -60,7 +63,7 @@ def test_goes_on_where_the_client_left_off(api: Api) -> None:
         assert [event.job for event in islice(events, 3)] == ["c", "d", "e"]
 
 
-def test_goes_on_inside_of_an_entry_that_tells_of_several_jobs(api: Api) -> None:
+def test_a_stream_goes_on_inside_of_an_entry_with_several_jobs(api: Api) -> None:
     """A list is one step in the store, so its jobs share a place in the stream: none is lost."""
     with following(api) as events:
         api.post("/jobs", [{"payload": 1, "id": id} for id in "abcde"])
@@ -72,20 +75,20 @@ def test_goes_on_inside_of_an_entry_that_tells_of_several_jobs(api: Api) -> None
             assert [event.job for event in islice(events, 5 - n)] == list("abcde")[n:]
 
 
-def test_from_the_beginning_of_what_is_kept(api: Api) -> None:
+def test_a_stream_may_begin_with_the_oldest_kept_event(api: Api) -> None:
     api.submit(1, id="a")
     with following(api, last_id="0-0") as events:
         assert next(events).job == "a"
 
 
-def test_several_clients_hear_the_same(api: Api) -> None:
+def test_several_clients_get_the_same_events(api: Api) -> None:
     with following(api) as one, following(api) as two:
         api.submit(1, id="a")
         assert next(one) == next(two)
 
 
 @pytest.mark.parametrize("last_id", ["x", "1", "1-", "-1", "1-1.x", "9" * 20 + "-1", "²-²"])
-def test_what_is_no_event_s_id_is_refused(api: Api, last_id: str) -> None:
+def test_an_invalid_event_id_is_refused(api: Api, last_id: str) -> None:
     headers = [(b"Last-Event-ID", last_id.encode("latin-1"))]
     problem(api.client.get(f"{api.root}/events", headers=headers), 422)
 
@@ -111,8 +114,10 @@ class TestAKeyThatEnds:
     """Machines are busy: how soon is said by the server's own interval, not here."""
 
     def until_its_end(self, api: Api, opened: Event | None = None) -> list[str]:
-        """All lines of a stream that ends by itself."""
+        """All lines of a stream that ends by itself; none if the key was over before it."""
         with api.client.stream("GET", f"{api.root}/events") as answer:
+            if answer.status_code == 401:
+                return []
             assert answer.status_code == 200
             if opened is not None:
                 opened.set()
@@ -124,9 +129,13 @@ class TestAKeyThatEnds:
             return lines
 
     def test_by_its_time_ends_its_streams(self, running: RunningServer, queue: str) -> None:
-        soon = datetime.now(UTC) + timedelta(seconds=1.5)
-        _, secret = running.make_key("read", expires_at=soon)
-        assert self.until_its_end(running.api(queue, secret))
+        """On a busy machine a key may be over before its stream opens: the next lasts longer."""
+        for seconds in (1.5, 10, 60):
+            soon = datetime.now(UTC) + timedelta(seconds=seconds)
+            _, secret = running.make_key("read", expires_at=soon)
+            if self.until_its_end(running.api(queue, secret)):
+                return
+        pytest.fail("no stream opened while its key was good")
 
     def test_by_being_revoked_ends_its_streams(self, running: RunningServer, queue: str) -> None:
         id, secret = running.make_key("read")
@@ -134,9 +143,9 @@ class TestAKeyThatEnds:
         with following(other) as events, ThreadPoolExecutor(1) as beside:
             opened = Event()
             ending = beside.submit(self.until_its_end, api, opened)
-            assert opened.wait(60)
+            assert opened.wait(HANGS)
             running.revoke(id)
-            ending.result(60)
+            ending.result(HANGS)
             other.submit(1, id="goes-on")
             assert next(events).job == "goes-on"
 
@@ -144,14 +153,19 @@ class TestAKeyThatEnds:
         self, running: RunningServer, queue: str
     ) -> None:
         """It gets no job that comes after."""
-        id, secret = running.make_key("work")
-        with ThreadPoolExecutor(1) as beside:
-            waiting = beside.submit(running.api(queue, secret).claim, wait=50)
-            eventually(lambda: running.asked_for(queue))
-            running.revoke(id)
-            began = time.monotonic()
-            assert waiting.result(60) == []
-            assert time.monotonic() - began < 30
+
+        def ended_before_its_time() -> bool:
+            id, secret = running.make_key("work")
+            with ThreadPoolExecutor(1) as beside:
+                began = time.monotonic()
+                waiting = beside.submit(running.api(queue, secret).claim, wait=WAIT)
+                eventually(lambda: running.asked_for(queue))
+                running.revoke(id)
+                assert waiting.result(HANGS) == []
+                return time.monotonic() - began < WAIT
+
+        # A busy machine may take longer than the whole wait, but not every time.
+        eventually(ended_before_its_time)
         api = running.api(queue)
         api.submit(1, id="a")
         assert api.look("a")["state"] == "ready"

@@ -14,9 +14,9 @@ import pytest
 
 from tests.architecture.sources import ROOT
 from tests.cli.command import Command
-from tests.server.serving import PATIENCE, RunningServer, up
+from tests.programs import COMMAND
+from tests.server.serving import RunningServer, up
 from tests.waiting import eventually
-from tests.warm import COMMAND
 
 HOW_TO = ROOT / "docs" / "how-to"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -88,7 +88,7 @@ def test_the_lines_of_the_page_about_reviews_run(
     with up(tmp_path, **env) as served:
         said = run(page, served, least=5)
         client, path = served.client(), "/api/v1/reviews/github-d-1"
-        eventually(lambda: client.get(path).json()["state"] == "COMPLETED", within=PATIENCE)
+        eventually(lambda: client.get(path).json()["state"] == "COMPLETED")
         told = client.get(path).json()["review"]
     assert told["summary"] == "Looked at a1a1a1a1a1a1 of octo/repo."
     assert '{"id":"github-d-1","state":"PENDING","existed":false,"superseded":[]}' in said
@@ -96,7 +96,7 @@ def test_the_lines_of_the_page_about_reviews_run(
     assert "api-by-hand" in said
 
 
-def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> None:
+def test_the_application_of_the_page_about_applications_is_mounted(tmp_path: Path) -> None:
     page = (HOW_TO / "write-an-application.md").read_text()
     text = page.partition('```python title="pings.py"\n')[2].partition("```")[0]
     (tmp_path / "pings.py").write_text(text)
@@ -106,7 +106,7 @@ def test_the_application_of_the_page_about_them_is_mounted(tmp_path: Path) -> No
         client = served.client()
         job = client.post("/api/v1/pings").json()["job"]
         path = f"/api/v1/queues/pings/jobs/{job}"
-        eventually(lambda: client.get(path).json()["state"] == "done", within=PATIENCE)
+        eventually(lambda: client.get(path).json()["state"] == "done")
         assert client.get(path).json()["result"] == "here"
         assert client.get("/readyz").json()["parts"]["pings"] == {"ok": True}
         assert "towpath_pings_asked_total 1.0" in client.get("/metrics").text

@@ -126,7 +126,7 @@ class TestSubmitting:
             ("listed:1s,5s", 3),
         ],
     )
-    def test_its_own_retry_policy_is_said_and_shown(
+    def test_a_job_s_own_retry_policy_is_stored_and_shown(
         self, api: Api, retry: str, attempts: int | None
     ) -> None:
         """With one that names its waits, as many attempts as they take."""
@@ -136,29 +136,32 @@ class TestSubmitting:
         for shown in (found, job):
             assert (shown["retry"], shown["max_attempts"]) == (retry, attempts)
 
-    def test_its_own_retry_policy_decides(self, api: Api) -> None:
+    def test_a_job_s_own_retry_policy_decides(self, api: Api) -> None:
         api.submit("x", retry="never")
         [job] = api.claim()
         assert api.say("fail", job, reason="no").json()["state"] == "dead"
 
     @pytest.mark.parametrize(
-        ("body", "detail"),
+        ("body", "place"),
         [
-            ({"payload": 1, "priority": True}, "body.job.priority: Input should be a valid int"),
-            ({"payload": 1, "retry": "often"}, "body.job.retry: must be exponential[:FIRST"),
-            ({"payload": 1, "due": 7}, "body.job.due: must be an ISO time, as text"),
-            ([], "body.list: List should have at least 1 item"),
+            ({"payload": 1, "priority": True}, "body.job.priority"),
+            ({"payload": 1, "retry": "often"}, "body.job.retry"),
+            ({"payload": 1, "due": 7}, "body.job.due"),
+            ([], "body.list"),
         ],
         ids=["job", "retry", "due", "list"],
     )
-    def test_is_told_what_it_was_meant_for_alone(self, api: Api, body: Any, detail: str) -> None:
+    def test_reports_the_errors_of_the_matching_variant_only(
+        self, api: Api, body: Any, place: str
+    ) -> None:
         told = problem(api.post("/jobs", body), 422)
-        assert told["detail"].startswith(detail)
+        assert told["detail"].startswith(f"{place}: ")
         assert len(told["errors"]) == 1
 
-    def test_a_long_name_is_told_in_characters(self, api: Api) -> None:
+    def test_a_name_that_is_too_long_is_refused_with_the_limit(self, api: Api) -> None:
         told = problem(api.client.get(f"/api/v1/queues/{'-' * 2_000}"), 422)
-        assert told["detail"] == "path.queue: String should have at most 64 characters"
+        assert told["detail"].startswith("path.queue: ")
+        assert "64" in told["detail"]
 
     @pytest.mark.parametrize("queue", ["UPPER", "a b", "-x", "x" * 65, "a%2Fb", "ü", "%ff"])
     def test_a_name_that_no_queue_can_have_is_refused(self, api: Api, queue: str) -> None:
@@ -203,9 +206,7 @@ class TestSubmittingAList:
         ],
         ids=str,
     )
-    def test_one_that_does_not_fit_its_description_does_not_either(
-        self, api: Api, wrong: Any
-    ) -> None:
+    def test_an_invalid_job_does_not_stop_the_others(self, api: Api, wrong: Any) -> None:
         jobs = [{"payload": 1, "id": "first"}, {"payload": 1, **wrong}, {"payload": 2, "id": "b"}]
         answer = api.post("/jobs", jobs)
         assert answer.status_code == 202, answer.text
@@ -217,12 +218,12 @@ class TestSubmittingAList:
         assert api.get().json()["ready"] == 2
 
     @pytest.mark.parametrize("wrong", [1, [], None, "x"], ids=str)
-    def test_what_is_no_job_at_all_does_not_either(self, api: Api, wrong: Any) -> None:
+    def test_a_value_that_is_no_job_does_not_stop_the_others(self, api: Api, wrong: Any) -> None:
         refused, taken = api.post("/jobs", [wrong, {"payload": 1}]).json()["jobs"]
         assert refused["error"] == "invalid_input"
         assert taken["state"] == "ready"
 
-    def test_it_is_not_empty_and_not_endless(self, api: Api) -> None:
+    def test_is_refused_if_the_list_is_empty_or_too_long(self, api: Api) -> None:
         problem(api.post("/jobs", []), 422)
         problem(api.post("/jobs", [{"payload": 1}] * 1001), 422)
 
@@ -337,17 +338,22 @@ class TestListing:
         problem(api.get("/jobs", **asked), 422)
 
 
+CANCELLED = {"id": "a", "state": "cancelled", "cancel_requested": False}
+
+
 class TestCancelling:
     def test_ends_a_job_that_waits(self, api: Api) -> None:
         api.submit(1, id="a")
-        assert api.post("/jobs/a/cancel").json() == {"id": "a", "state": "cancelled"}
+        assert api.post("/jobs/a/cancel").json() == CANCELLED
         assert api.claim() == []
         assert api.look("a")["state"] == "cancelled"
 
     def test_asks_a_running_one_to_stop(self, api: Api) -> None:
         api.submit(1, id="a")
         [job] = api.claim()
-        assert api.post("/jobs/a/cancel").json() == {"id": "a", "state": "leased"}
+        assert api.post("/jobs/a/cancel").json() == {
+            "id": "a", "state": "leased", "cancel_requested": True,
+        }  # fmt: skip
         assert api.say("renew", job).json()["cancel_requested"] is True
 
     def test_is_too_late_for_one_that_has_ended(self, api: Api) -> None:
@@ -356,9 +362,9 @@ class TestCancelling:
         api.say("complete", job)
         assert code(api.post("/jobs/a/cancel"), 409) == "job-done"
 
-    def test_with_delete_is_how_older_clients_say_it(self, api: Api) -> None:
+    def test_works_with_delete_for_older_clients(self, api: Api) -> None:
         api.submit(1, id="a")
-        assert api.delete("/jobs/a").json() == {"id": "a", "state": "cancelled"}
+        assert api.delete("/jobs/a").json() == CANCELLED
 
 
 def test_a_delayed_job_runs_when_it_is_due(api: Api) -> None:

@@ -106,10 +106,15 @@ class TestAKey:
         eventually(lambda: client.get("/api/v1/queues").status_code == 401)
 
     def test_that_has_expired_ends_by_itself(self, running: RunningServer) -> None:
-        soon = datetime.now(UTC) + timedelta(seconds=1)
-        _, secret = running.make_key("read", expires_at=soon)
-        client = running.client(secret)
-        assert client.get("/api/v1/queues").status_code == 200
+        """On a busy machine a key may be over before it is used: the next one lasts longer."""
+        for seconds in (1, 10, 60):
+            soon = datetime.now(UTC) + timedelta(seconds=seconds)
+            _, secret = running.make_key("read", expires_at=soon)
+            client = running.client(secret)
+            if client.get("/api/v1/queues").status_code == 200:
+                break
+        else:
+            pytest.fail("no key was good before its end")
         eventually(lambda: client.get("/api/v1/queues").status_code == 401)
         assert datetime.now(UTC) >= soon
 
@@ -197,7 +202,7 @@ class TestQueuePatterns:
             answer = asked(client, method, f"/api/v1/queues/other{path}")
             assert code(answer, 403) == "queue-forbidden", (method, path)
 
-    def test_of_many_wildcards_stop_nobody(self, running: RunningServer) -> None:
+    def test_with_many_wildcards_do_not_hold_the_server(self, running: RunningServer) -> None:
         """Matched by a search that goes back, one request would hold the server for minutes."""
         _, secret = running.make_key("read", queues=("*-*-*-*-*-*-*-*x",))
         client = running.client(secret)
@@ -205,7 +210,9 @@ class TestQueuePatterns:
             answer = client.get(f"/api/v1/queues/{queue}")
             assert code(answer, 403) == "queue-forbidden", queue
 
-    def test_it_learns_nothing_about_others(self, running: RunningServer, api: Api) -> None:
+    def test_a_key_learns_nothing_about_other_queues(
+        self, running: RunningServer, api: Api
+    ) -> None:
         """There or not there: the same answer."""
         api.submit(1, id="there")
         _, secret = running.make_key("admin", queues=("mine",))

@@ -9,8 +9,9 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from tests.server.messaging import claim, key_of, listening, post, settle
-from tests.waiting import eventually_async
+from tests.server.in_process import key_of, listening
+from tests.server.messaging import claim, post, settle
+from tests.waiting import HANGS, eventually_async
 from towpath.web.auth import OpenKind
 
 
@@ -23,7 +24,7 @@ class Listener:
     async def next(self) -> tuple[str, Any]:
         """The next event and its data."""
         name = ""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS):
             async for line in self._lines:
                 if line.startswith("event: "):
                     name = line.removeprefix("event: ")
@@ -37,14 +38,14 @@ async def waiting_for(
     client: httpx.AsyncClient, message_id: str, **headers: str
 ) -> AsyncGenerator[Listener]:
     path = f"/api/v1/message/{message_id}/events"
-    async with client.stream("GET", path, headers=headers, timeout=30) as answer:
+    async with client.stream("GET", path, headers=headers, timeout=HANGS) as answer:
         assert answer.status_code == 200
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield Listener(answer.aiter_lines())
 
 
 class TestWaitingForTheAnswer:
-    async def test_tells_position_processing_progress_and_answer_then_ends(
+    async def test_sends_position_processing_progress_and_answer_then_ends(
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         first, second = await post(client), await post(client)

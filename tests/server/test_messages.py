@@ -11,18 +11,9 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.server.messaging import (
-    HELLO,
-    app_on,
-    claim,
-    client_of,
-    key_of,
-    listening,
-    post,
-    settle,
-    started,
-)
-from tests.waiting import eventually_async
+from tests.server.in_process import client_of, key_of, listening, started
+from tests.server.messaging import HELLO, app_on, claim, post, settle
+from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -169,7 +160,7 @@ class TestBadInput:
 
 
 class TestAnsweringAMessage:
-    async def test_by_pull_over_the_queue_s_own_api(self, client: httpx.AsyncClient) -> None:
+    async def test_works_by_pull_over_the_queue_s_own_api(self, client: httpx.AsyncClient) -> None:
         sent = await post(client, metadata={"thread": 7})
         job = await claim(client)
         assert job["id"] == sent["message_id"]
@@ -211,12 +202,12 @@ class TestAnsweringAMessage:
         assert stale.status_code == 409
 
 
-class TestTheStoreIsAway:
-    async def test_while_it_was_never_there(self, tmp_path: Path, ledger: Ledger) -> None:
+class TestRequestsWithoutTheStore:
+    async def test_are_refused_from_the_start(self, tmp_path: Path, ledger: Ledger) -> None:
         async with started(app_on(f"unix://{tmp_path}/nobody.sock", ledger)) as app:
             await away(app, "degraded")
 
-    async def test_after_it_was_there_and_when_it_comes_back(self, ledger: Ledger) -> None:
+    async def test_are_refused_until_it_is_back(self, ledger: Ledger) -> None:
         with EmbeddedServer() as server:
             app = app_on(server.url, ledger)
             async with started(app), client_of(app, await key_of(app, "admin")) as client:
@@ -240,7 +231,7 @@ async def away(app: FastAPI, status: str) -> None:
             ("GET", "/api/v1/message/m"),
             ("GET", "/api/v1/message/m/events"),
         ):
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(HANGS):
                 answer = await client.request(method, path, json=HELLO)
             assert answer.status_code == 503
             assert answer.json()["detail"] == "Queue service unavailable"

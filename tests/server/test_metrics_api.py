@@ -26,7 +26,7 @@ def depth(found: Samples, queue: str) -> dict[str, float]:
 DEPTH = "towpath_queue_depth"
 
 
-def test_tells_how_every_queue_stands(running: RunningServer, api: Api, queue: str) -> None:
+def test_the_metrics_show_every_queue(running: RunningServer, api: Api, queue: str) -> None:
     """Though nobody but clients over HTTP works on it."""
     api.bury("x")
     for n in range(5):
@@ -40,7 +40,7 @@ def test_tells_how_every_queue_stands(running: RunningServer, api: Api, queue: s
     assert found["towpath_queues_readable",] == 1
 
 
-def test_tells_of_the_handlers_that_run_beside_the_server(running: RunningServer) -> None:
+def test_the_metrics_show_handlers_that_run_beside_the_server(running: RunningServer) -> None:
     """`up` delivers callbacks: their worker is there, and its counters are in the same place."""
     found = scraped(running)
     assert found["towpath_slots", "free"] > 0
@@ -48,7 +48,7 @@ def test_tells_of_the_handlers_that_run_beside_the_server(running: RunningServer
     assert found["process_resident_memory_bytes",] > 0
 
 
-def test_tells_nothing_about_queues_that_the_key_is_not_for(
+def test_the_metrics_show_nothing_about_queues_that_the_key_is_not_for(
     running: RunningServer, api: Api, queue: str
 ) -> None:
     api.submit(1)

@@ -1,7 +1,9 @@
-"""The store or the database is away: refused within two seconds, and back by itself."""
+"""The store or the database is away: requests are refused, and answered again by themselves.
+
+How soon they are refused is the limit of the server's engine and of its ledger.
+"""
 
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -9,11 +11,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.server.serving import PATIENCE, Api, RunningServer, begin, code, problem, serve
-from tests.waiting import SLACK, eventually
+from tests.server.serving import Api, RunningServer, begin, code, problem, serve
+from tests.waiting import HANGS, eventually
 from towpath.embedded import EmbeddedServer
-
-WITHIN = 2.0
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +27,8 @@ def api(served: RunningServer, queue: str) -> Api:
     return served.api(queue)
 
 
-def timed(ask: Callable[[], httpx.Response]) -> httpx.Response:
-    """The answer, which came within two seconds."""
-    began = time.monotonic()
-    answer = ask()
-    assert time.monotonic() - began < WITHIN + SLACK
-    return answer
+def _ask(ask: Callable[[], httpx.Response]) -> httpx.Response:
+    return ask()
 
 
 def every_kind_is_refused(api: Api) -> None:
@@ -45,12 +41,12 @@ def every_kind_is_refused(api: Api) -> None:
         api.get,
     ]
     with ThreadPoolExecutor(len(asks)) as askers:
-        answers = list(askers.map(timed, asks))
+        answers = list(askers.map(_ask, asks))
     assert {code(answer, 503) for answer in answers} == {"server-unreachable"}
 
 
 def part_is_named(client: httpx.Client, part: str) -> None:
-    answer = timed(lambda: client.get("/readyz"))
+    answer = client.get("/readyz")
     assert answer.status_code == 503
     assert int(answer.headers["retry-after"]) >= 1
     told = answer.json()
@@ -61,46 +57,78 @@ def part_is_named(client: httpx.Client, part: str) -> None:
 
 
 class TestTheStore:
-    def test_frozen(self, api: Api, store: EmbeddedServer) -> None:
+    def test_that_is_frozen_is_named_and_found_again(self, api: Api, store: EmbeddedServer) -> None:
         api.submit(1, id="a")
         store.pause()
         try:
             every_kind_is_refused(api)
             part_is_named(api.client, "store")
-            scraped = timed(lambda: api.client.get("/metrics"))
+            scraped = api.client.get("/metrics")
             assert "\ntowpath_queues_readable 0.0\n" in scraped.text
         finally:
             store.unpause()
-        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: api.client.get("/readyz").status_code == 200)
         assert api.look("a")["payload"] == 1
 
-    def test_killed_and_started_again(self, api: Api, store: EmbeddedServer) -> None:
+    def test_that_is_killed_is_named_and_found_again(self, api: Api, store: EmbeddedServer) -> None:
         api.submit(1, id="a")
         store.kill()
         every_kind_is_refused(api)
         part_is_named(api.client, "store")
         store.start()
-        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: api.client.get("/readyz").status_code == 200)
         assert api.look("a")["payload"] == 1
         assert api.post("/jobs", {"payload": 2}).status_code == 202
 
-    def test_not_there_at_the_start(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("fault", ["frozen", "killed"])
+    def test_that_is_back_makes_the_server_ready_at_once(self, tmp_path: Path, fault: str) -> None:
+        """No background task has a trouble of its own because the store was away."""
+        sweeping = {
+            "TOWPATH_UPLOADS__DIRECTORY": str(tmp_path / "objects"),
+            "TOWPATH_UPLOADS__SWEEP_EVERY": "1s",
+        }
+        with (
+            EmbeddedServer(data=tmp_path / "valkey") as store,
+            serve(tmp_path, store.url, **sweeping) as served,
+        ):
+            client = served.client()
+
+            def failing() -> set[str]:
+                parts = client.get("/readyz").json()["parts"]
+                return {name for name, part in parts.items() if not part["ok"]}
+
+            def of_tasks() -> list[str]:
+                events = [event["event"] for event in served.events()]
+                return [event for event in events if event.startswith("task.")]
+
+            eventually(lambda: failing() == set())
+            (store.pause if fault == "frozen" else store.kill)()
+            eventually(lambda: "store" in failing())
+            eventually(of_tasks)
+            assert "uploads: sweep" not in failing()
+            (store.unpause if fault == "frozen" else store.start)()
+            while failed := failing():
+                assert "store" in failed
+            eventually(lambda: of_tasks()[-1] == "task.recovered")
+            assert set(of_tasks()) == {"task.interrupted", "task.recovered"}
+
+    def test_that_is_away_at_the_start_is_named_and_found_later(self, tmp_path: Path) -> None:
         store = EmbeddedServer(data=tmp_path / "valkey")
         with serve(tmp_path, store.url) as served:
             api = served.api("mails")
-            assert code(timed(api.get), 503) == "server-unreachable"
+            assert code(api.get(), 503) == "server-unreachable"
             part_is_named(api.client, "store")
             store.start()
-            eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+            eventually(lambda: api.client.get("/readyz").status_code == 200)
             assert api.submit(1)["state"] == "ready"
 
             def said() -> list[str]:
                 return [e["event"] for e in served.events() if e["event"].startswith("server")]
 
-            eventually(lambda: said() == ["server.unreachable", "server.back"], within=PATIENCE)
+            eventually(lambda: said() == ["server.unreachable", "server.back"])
         store.stop()
 
-    def test_that_may_evict_jobs_is_called_that(
+    def test_that_may_evict_jobs_is_reported_as_unsafe(
         self, served: RunningServer, store: EmbeddedServer
     ) -> None:
         """Not away: whoever reads it would look for it. Also for one that is changed later."""
@@ -112,9 +140,9 @@ class TestTheStore:
             assert "noeviction" in told["remedy"]
         finally:
             store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-        eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: client.get("/readyz").status_code == 200)
 
-    def test_that_may_evict_jobs_at_the_start_as_well(
+    def test_that_may_evict_jobs_at_the_start_is_reported_as_unsafe(
         self, tmp_path: Path, store: EmbeddedServer
     ) -> None:
         store.ask("CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
@@ -126,11 +154,11 @@ class TestTheStore:
                 assert "noeviction" in told["remedy"]
                 assert code(api.get(), 503) == "eviction-unsafe"
                 store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
-                eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+                eventually(lambda: api.client.get("/readyz").status_code == 200)
         finally:
             store.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
 
-    def test_full_refuses_submits_and_lets_workers_drain(
+    def test_that_is_full_refuses_submits_and_lets_workers_drain(
         self, api: Api, store: EmbeddedServer
     ) -> None:
         api.submit(1, id="a")
@@ -148,19 +176,21 @@ class TestTheDatabase:
 
     def refused(self, api: Api) -> None:
         def is_refused() -> bool:
-            return timed(api.get).status_code == 503
+            return api.get().status_code == 503
 
-        eventually(is_refused, within=PATIENCE)
+        eventually(is_refused)
         told = problem(api.get(), 503)
         assert "ledger" in told["type"]
         assert "ledger.db" not in str(told)
         part_is_named(api.client, "ledger")
 
     def back(self, api: Api) -> None:
-        eventually(lambda: api.client.get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: api.client.get("/readyz").status_code == 200)
         assert api.get().status_code == 200
 
-    def test_locked_by_somebody_else(self, api: Api, home: Path) -> None:
+    def test_that_is_locked_by_another_process_can_still_be_read(
+        self, api: Api, home: Path
+    ) -> None:
         """Reading goes on beside a writer; readiness says that nothing can be written."""
         client = api.client
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
@@ -169,9 +199,11 @@ class TestTheDatabase:
         assert client.get("/api/v1/queues").status_code == 200
         other.execute("ROLLBACK")
         other.close()
-        eventually(lambda: client.get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: client.get("/readyz").status_code == 200)
 
-    def test_without_its_tables(self, served: RunningServer, api: Api, home: Path) -> None:
+    def test_without_its_tables_is_named_and_found_again(
+        self, served: RunningServer, api: Api, home: Path
+    ) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         tables = [
             name
@@ -187,7 +219,9 @@ class TestTheDatabase:
         other.close()
         self.back(api)
 
-    def test_moved_away_tells_nobody_where_it_was(self, served: RunningServer, home: Path) -> None:
+    def test_that_was_moved_does_not_reveal_its_path(
+        self, served: RunningServer, home: Path
+    ) -> None:
         """A key that was guessed is enough to have the database asked."""
         file, away = home / "ledger.db", home / "away.db"
         file.rename(away)
@@ -197,12 +231,14 @@ class TestTheDatabase:
             away.rename(file)
         assert told["type"].rpartition("/")[2].startswith("ledger")
         assert not any(word in str(told) for word in (home.name, "ledger.db", "sqlite")), told
-        eventually(lambda: served.client().get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: served.client().get("/readyz").status_code == 200)
 
-    def test_not_there_at_the_start(self, tmp_path: Path, server: EmbeddedServer) -> None:
+    def test_that_is_away_at_the_start_ends_the_server(
+        self, tmp_path: Path, server: EmbeddedServer
+    ) -> None:
         """It can't be served without knowing who may ask: the way out is told, at once."""
         words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/no/such.db")
-        process = begin(*words, log=tmp_path / "log")
-        process.communicate(timeout=PATIENCE)
+        with begin(*words, log=tmp_path / "log") as process:
+            process.communicate(timeout=HANGS)
         assert process.returncode == 75
         assert "ledger_unreachable" in (tmp_path / "log").read_text()

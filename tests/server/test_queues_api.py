@@ -1,8 +1,15 @@
 """Queues over HTTP: counts, pause and resume, dead jobs."""
 
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import httpx
 import pytest
 
 from tests.server.serving import Api, RunningServer, code, problem
+from towpath.embedded.process import ask
+from towpath.engine.keys import keys_of
+from towpath.ids import QueueName
 
 
 class TestCounts:
@@ -20,7 +27,7 @@ class TestCounts:
         assert found["totals"]["submitted"] == 5
         assert found["oldest"] >= 0
 
-    def test_of_a_queue_that_nobody_used_are_nought(self, api: Api) -> None:
+    def test_of_an_unused_queue_are_0(self, api: Api) -> None:
         found = api.get().json()
         assert (found["ready"], found["oldest"], found["paused"]) == (0, None, False)
 
@@ -30,6 +37,27 @@ class TestCounts:
         assert [counts["ready"] for counts in listed if counts["queue"] == api.queue] == [1]
         assert listed == sorted(listed, key=lambda counts: counts["queue"])
 
+    def test_of_a_queue_that_cannot_be_read_hide_no_other(
+        self, running: RunningServer, api: Api, queue: str
+    ) -> None:
+        bad = running.api(f"{queue}-spoilt")
+        for one in (api, bad):
+            one.submit(1)
+        key = keys_of(QueueName(bad.queue)).queue
+        ask(running.store, "RENAME", key, f"{key}-hidden")
+        ask(running.store, "SET", key, "not a sorted set")
+        try:
+            listed = api.client.get("/api/v1/queues").json()
+            page = api.client.get("/")
+            alone = bad.get()
+        finally:
+            ask(running.store, "RENAME", f"{key}-hidden", key)
+        assert api.queue in {counts["queue"] for counts in listed["queues"]}
+        assert listed["unreadable"] == [bad.queue]
+        assert page.status_code == 200
+        problem(alone, 503)
+        assert bad.get().json()["ready"] == 1
+
     def test_readiness_leaves_no_queue_behind(self, api: Api) -> None:
         assert api.client.get("/readyz").status_code == 200
         names = [counts["queue"] for counts in api.client.get("/api/v1/queues").json()["queues"]]
@@ -37,7 +65,7 @@ class TestCounts:
 
 
 class TestHistory:
-    def test_tells_how_the_queue_stood(self, api: Api) -> None:
+    def test_shows_the_queue_over_time(self, api: Api) -> None:
         for n in range(3):
             api.submit(n)
         found = api.get("/history").json()
@@ -142,7 +170,7 @@ def test_a_key_sees_only_its_queues(running: RunningServer, api: Api) -> None:
 @pytest.mark.parametrize(
     "path", ["", "/jobs?state=ready", "/jobs/nobody", "/jobs/nobody/explain", "/dead", "/events"]
 )
-def test_looking_at_a_queue_that_nobody_used_makes_none(
+def test_looking_at_an_unused_queue_does_not_create_it(
     running: RunningServer, queue: str, path: str
 ) -> None:
     _, secret = running.make_key("read")
@@ -151,3 +179,98 @@ def test_looking_at_a_queue_that_nobody_used_makes_none(
         assert answer.status_code in (200, 404)
     known = client.get("/api/v1/queues").json()["queues"]
     assert queue not in [counts["queue"] for counts in known]
+
+
+class TestManyJobs:
+    def test_are_counted_and_cancelled_in_steps(self, api: Api) -> None:
+        for n in range(3):
+            api.submit(n, lane="ann", headers={"handler": "mail"})
+        api.submit(4, headers={"handler": "print"})
+        body = {"handler": "mail"}
+        counted = api.post("/cancel", body | {"count_only": True}).json()
+        assert counted["jobs"] == 0 or counted["after"]  # the first step is about one state
+        assert self._all(api, "/cancel", body | {"count_only": True}) == {"waiting": 2, "ready": 1}
+        assert self._all(api, "/cancel", body | {"size": 1}) == {"waiting": 2, "ready": 1}
+        assert api.get().json()["ready"] == 1
+
+    def test_are_deleted_but_not_while_they_run(self, api: Api) -> None:
+        api.bury("dead")
+        api.submit(id="runs")
+        api.claim(lease=600)
+        api.submit(id="waits")
+        refused = problem(api.post("/purge", {"before_delete": True}), 409)
+        assert (refused["held"]["ready"], refused["held"]["leased"]) == (1, 1)
+        assert self._all(api, "/purge", {}) == {"ready": 1, "dead": 1}
+        problem(api.post("/purge", {"states": ["leased"]}), 422)
+        held = problem(api.delete(""), 409)
+        assert (held["type"].rpartition("/")[2], held["held"]["leased"]) == ("queue-not-empty", 1)
+
+    def test_go_by_age(self, api: Api) -> None:
+        api.submit(1)
+        for before, count in (("2020-01-01T00:00:00Z", 0), ("2120-01-01T00:00:00", 1)):
+            body = {"submitted_before": before, "count_only": True}
+            assert sum(self._all(api, "/cancel", body).values()) == count
+
+    @pytest.mark.parametrize(
+        "body", [{"states": []}, {"states": ["dead"]}, {"size": 0}, {"after": "x:1"}, {"lane": ""}]
+    )
+    def test_need_valid_values(self, api: Api, body: dict[str, object]) -> None:
+        api.submit(1)
+        problem(api.post("/cancel", body), 422)
+
+    def _all(self, api: Api, path: str, body: Mapping[str, Any]) -> dict[str, int]:
+        found: dict[str, int] = {}
+        after: dict[str, Any] = {}
+        while True:
+            answer = api.post(path, {**body, **after})
+            assert answer.status_code == 200, answer.text
+            for state, count in answer.json()["states"].items():
+                found[state] = found.get(state, 0) + count
+            if answer.json()["after"] is None:
+                return found
+            after = {"after": answer.json()["after"]}
+
+
+class TestDeletingAQueue:
+    def test_takes_it_off_the_list(self, api: Api) -> None:
+        api.submit(1, id="a")
+        [job] = api.claim()
+        api.say("complete", job)
+        assert code(api.delete(""), 409) == "queue-not-empty"  # it keeps the result
+        after: str | None = ""
+        while after is not None:
+            after = api.post("/purge", {"after": after} if after else {}).json()["after"]
+        assert api.delete("").status_code == 204
+        listed = api.client.get("/api/v1/queues").json()["queues"]
+        assert api.queue not in [counts["queue"] for counts in listed]
+        assert code(api.delete(""), 404) == "queue-not-found"
+
+    def test_needs_the_scope_admin(self, running: RunningServer, api: Api) -> None:
+        api.submit(1)
+        _, secret = running.make_key("read", "submit", "work")
+        other = running.api(api.queue, secret)
+        for answer in (other.delete(""), other.post("/purge", {}), other.post("/cancel", {})):
+            assert code(answer, 403) == "scope-missing"
+
+
+class TestAMistypedQueue:
+    def test_is_guessed_among_those_that_the_key_covers(
+        self, running: RunningServer, api: Api
+    ) -> None:
+        api.submit(1, id="a")
+        near = f"{api.queue}x"
+        _, secret = running.make_key("read", "admin", queues=(near,))
+        seen, hidden = running.api(near), running.api(near, secret)
+        asks: list[Callable[[Api], httpx.Response]] = [
+            lambda one: one.post("/cancel", {}),
+            lambda one: one.delete(""),
+            lambda one: one.get("/jobs/a"),
+            lambda one: one.post("/dead/a/retry"),
+        ]
+        for ask_for in asks:
+            assert problem(ask_for(seen), 404)["did_you_mean"].startswith("queue-")
+            assert "did_you_mean" not in problem(ask_for(hidden), 404)
+        page = running.client().get(f"/ui/queues/{near}")
+        assert page.status_code == 404
+        listed = running.client().get("/api/v1/queues").json()["queues"]
+        assert near not in [counts["queue"] for counts in listed]

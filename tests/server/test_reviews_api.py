@@ -1,6 +1,7 @@
 """Reviews over HTTP: asked for, looked at, listed, cancelled, retried."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -11,9 +12,9 @@ import httpx
 import pytest
 
 from tests.postgres import PostgresServer
-from tests.server.serving import PATIENCE, RunningServer, begin, code, problem, serving
-from tests.waiting import eventually
-from towpath.apps.reviews.model import REVIEWS
+from tests.server.serving import RunningServer, begin, code, problem, serving
+from tests.waiting import HANGS, eventually
+from towpath.apps.reviews.model import REVIEWS, Forge
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import Bury, Lease, job_ref
 from towpath.ids import Token
@@ -63,8 +64,10 @@ def bury(served: RunningServer, id: str) -> None:
     asyncio.run(bury())
 
 
-class TestAskingForOne:
-    def test_answers_where_it_can_be_looked_at(self, client: httpx.Client, repository: str) -> None:
+class TestAskingForAReview:
+    def test_answers_with_the_place_of_the_review(
+        self, client: httpx.Client, repository: str
+    ) -> None:
         body = {"repository": repository, "head": HEAD, "number": 7, "id": f"{repository} ü"}
         answer = client.post(ROOT, json=body)
         assert answer.status_code == 202
@@ -129,7 +132,7 @@ class TestAskingForOne:
         ],
         ids=str,
     )  # fmt: skip
-    def test_that_can_not_be_right_is_refused_by_field(
+    def test_with_an_invalid_field_is_refused(
         self, client: httpx.Client, repository: str, wrong: dict[str, Any]
     ) -> None:
         body = {"repository": repository, "head": HEAD, "number": 7, **wrong}
@@ -141,13 +144,13 @@ class TestAskingForOne:
 
 
 class TestLooking:
-    def test_what_is_not_there_is_not_found(self, client: httpx.Client) -> None:
+    def test_an_unknown_review_is_not_found(self, client: httpx.Client) -> None:
         for method, path in (("GET", ""), ("POST", "/cancel"), ("POST", "/retry")):
             answer = client.request(method, f"{ROOT}/nobody{path}")
             assert code(answer, 404) == "record-not-found"
-            assert "api-, github- or gitlab-" in answer.json()["remedy"]
+            assert all(f"{forge}-" in answer.json()["remedy"] for forge in Forge)
 
-    def test_a_method_that_there_is_not_is_refused_with_a_way_out(
+    def test_an_unknown_method_is_refused_with_the_place_of_the_description(
         self, client: httpx.Client
     ) -> None:
         told = problem(client.request("DELETE", f"{ROOT}/nobody"), 405)
@@ -179,12 +182,12 @@ class TestLooking:
             "size=0", "size=201", "after=!", "number=1", "repository=x", "repository=a/b%00",
         ],
     )  # fmt: skip
-    def test_a_wish_that_can_not_be_right_is_refused(self, client: httpx.Client, wish: str) -> None:
+    def test_an_invalid_filter_is_refused(self, client: httpx.Client, wish: str) -> None:
         problem(client.get(f"{ROOT}?{wish}"), 422)
 
 
 class TestCancellingAndRetrying:
-    def test_ends_one_and_gives_it_new_attempts(
+    def test_ends_a_review_and_gives_it_new_attempts(
         self, client: httpx.Client, repository: str
     ) -> None:
         id = ask(client, repository)["id"]
@@ -195,7 +198,7 @@ class TestCancellingAndRetrying:
         told = problem(client.post(f"{ROOT}/{id}/retry"), 409)
         assert told["state"] == "PENDING"
 
-    def test_a_dead_one_is_shown_with_its_reason(
+    def test_a_dead_review_is_shown_with_its_reason(
         self, running: RunningServer, client: httpx.Client, repository: str
     ) -> None:
         id = ask(client, repository)["id"]
@@ -243,7 +246,7 @@ class TestKeys:
             assert answers[0].json() == answers[1].json()
         assert code(stranger.get(ROOT), 403) == "queue-forbidden"
 
-    def test_without_one_nothing_answers(self, running: RunningServer) -> None:
+    def test_no_path_answers_without_a_key(self, running: RunningServer) -> None:
         for _, method, path in self.NEEDS:
             assert code(running.client(key="").request(method, ROOT + path), 401) == "unauthorized"
 
@@ -264,32 +267,34 @@ def on_postgres(tmp_path: Path, server: EmbeddedServer) -> Iterator[RunningServe
 def test_a_function_reviews_on_postgresql(on_postgres: RunningServer) -> None:
     client = on_postgres.client()
     id = ask(client, "octo/repo", title="Say hello")["id"]
-    eventually(lambda: look(client, id)["state"] == "COMPLETED", within=PATIENCE)
+    eventually(lambda: look(client, id)["state"] == "COMPLETED")
     assert look(client, id)["review"]["summary"] == "Fine: Say hello"
     [listed] = client.get(ROOT, params={"state": "COMPLETED"}).json()["reviews"]
     assert (listed["id"], listed["review"]) == (id, None)
 
 
 @pytest.mark.parametrize(
-    ("reviewer", "said"),
+    ("reviewer", "named"),
     [
-        ({"function": "nowhere:review"}, "there is no module nowhere"),
-        ({"command": "no-such-program x"}, "there is no such program"),
-        ({"command": "python reviewer.py"}, "'reviewer.py': there is no such file"),
-        ({"url": "canary"}, "must begin with http:// or https://"),
-        ({"command": "true", "url": "https://canary.example/"}, "choose one"),
+        ({"function": "nowhere:review"}, "nowhere"),
+        ({"command": "no-such-program x"}, "no-such-program"),
+        ({"command": "python reviewer.py"}, "'reviewer.py'"),
+        ({"url": "canary"}, "http://"),
+        ({"command": "true", "url": "https://canary.example/"}, "reviewer_command = '…'"),
     ],
     ids=str,
 )
-def test_a_reviewer_that_can_not_be_right_is_refused_at_the_start_by_its_setting(
-    tmp_path: Path, server: EmbeddedServer, reviewer: dict[str, str], said: str
+def test_an_invalid_reviewer_is_refused_at_the_start_by_its_setting(
+    tmp_path: Path, server: EmbeddedServer, reviewer: dict[str, str], named: str
 ) -> None:
     words = ("serve", "--url", server.url, "--database", f"sqlite:///{tmp_path}/ledger.db")
     env = {f"TOWPATH_REVIEWS__REVIEWER_{name.upper()}": value for name, value in reviewer.items()}
-    process = begin(*words, log=tmp_path / "log", env=env)
-    process.communicate(timeout=PATIENCE)
-    told = (tmp_path / "log").read_text()
-    assert process.returncode == 2, told
-    assert f"reviews.reviewer_{next(iter(reviewer))} = " in told
-    assert said in told
-    assert "canary" not in told
+    with begin(*words, log=tmp_path / "log", env=env) as process:
+        process.communicate(timeout=HANGS)
+    log = (tmp_path / "log").read_text()
+    assert process.returncode == 2, log
+    refusal = json.loads(log.splitlines()[-1])
+    assert refusal["refused"] == "invalid_option"
+    assert refusal["message"].startswith(f"reviews.reviewer_{next(iter(reviewer))} = ")
+    assert named in refusal["message"]
+    assert "canary" not in log

@@ -116,7 +116,7 @@ class TestASchedule:
 class TestTheServer:
     def test_fires_the_schedules_of_a_queue_without_workers(self, schedules: SchedulesApi) -> None:
         schedules.put("tick", every=1, payload="now")
-        eventually(lambda: schedules.ready() >= 2, within=30)
+        eventually(lambda: schedules.ready() >= 2)
         job = schedules.client.post(
             f"/api/v1/queues/{schedules.queue}/claim", json={"worker": "w"}
         ).json()["jobs"][0]
@@ -161,8 +161,10 @@ class TestListing:
         assert code(client.get(ROOT, params={"queue": schedules.queue}), 403) == "queue-forbidden"
 
 
-class TestWhatCodeDeclares:
-    def test_is_not_changed_here(self, running: RunningServer, schedules: SchedulesApi) -> None:
+class TestADeclaredSchedule:
+    def test_is_not_changed_over_http(
+        self, running: RunningServer, schedules: SchedulesApi
+    ) -> None:
         schedules.put("x", every=3600)  # so that the queue is there
         declare(running, schedules.queue, "nightly")
         found = schedules.get("nightly")
@@ -175,7 +177,7 @@ class TestWhatCodeDeclares:
         ):
             told = problem(answer, 409)
             assert told["type"].endswith("schedule-declared")
-            assert "towpath schedules delete --declared" in told["remedy"]
+            assert "--declared" in told["remedy"]
 
 
 class TestScopes:
@@ -204,7 +206,7 @@ class TestScopes:
 
 
 class TestPreview:
-    def test_tells_the_next_firings_and_what_the_clock_does(self, schedules: SchedulesApi) -> None:
+    def test_shows_the_next_firings_and_the_clock_changes(self, schedules: SchedulesApi) -> None:
         body = {"cron": "30 2 * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
         told = schedules.client.post(f"{ROOT}/preview", json={**body, "count": 3}).json()
         assert told["firings"] == [
@@ -217,58 +219,60 @@ class TestPreview:
             ("2026-10-25T01:00:00Z", "once"),
         ]
 
-    def test_of_what_follows_the_wall_clock(self, schedules: SchedulesApi) -> None:
+    def test_of_a_schedule_that_follows_the_wall_clock_shows_its_changes(
+        self, schedules: SchedulesApi
+    ) -> None:
         body = {"cron": "*/30 * * * *", "tz": "Europe/Berlin", "after": "2026-03-28T00:00:00Z"}
         told = schedules.client.post(f"{ROOT}/preview", json=body).json()
         assert [change["effect"] for change in told["clock_changes"][:2]] == ["skipped", "doubled"]
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "neither": ({}, "give one of cron and every"),
-    "both": ({"cron": "0 3 * * *", "every": 60}, "give one of cron and every"),
-    "never": ({"cron": "0 0 30 2 *"}, "never fires: none of its months has such a day"),
-    "garbled": ({"cron": "often"}, "five fields"),
-    "zone": ({"cron": "0 3 * * *", "tz": "Mars/Crater"}, "time zone"),
-    "empty zone": ({"cron": "0 3 * * *", "tz": ""}, "time zone"),
-    "zone of an interval": ({"every": 60, "tz": "UTC"}, "only be used with `cron`"),
-    "nought": ({"every": 0}, "must be at least 1s"),
-    "negative": ({"every": -5}, "greater than or equal to 0"),
-    "too often": ({"every": "1ms"}, "must be at least 1s"),
-    "absurd": ({"every": 3155760001}, "less than or equal to"),
-    "no duration": ({"every": "soon"}, "must be a duration"),
+    "neither": ({}, "cron = None"),
+    "both": ({"cron": "0 3 * * *", "every": 60}, "cron = '0 3 * * *'"),
+    "never": ({"cron": "0 0 30 2 *"}, "cron = '0 0 30 2 *'"),
+    "garbled": ({"cron": "often"}, "cron = 'often'"),
+    "zone": ({"cron": "0 3 * * *", "tz": "Mars/Crater"}, "tz = 'Mars/Crater'"),
+    "empty zone": ({"cron": "0 3 * * *", "tz": ""}, "tz = ''"),
+    "zone of an interval": ({"every": 60, "tz": "UTC"}, "tz = 'UTC'"),
+    "nought": ({"every": 0}, "every = 0 s"),
+    "negative": ({"every": -5}, "every"),
+    "too often": ({"every": "1ms"}, "every = 0.001 s"),
+    "absurd": ({"every": 3155760001}, "every"),
+    "no duration": ({"every": "soon"}, "every"),
     "truth": ({"every": True}, "every"),
     "missed": ({"every": 60, "missed": "never"}, "missed"),
     "id": ({"every": 60, "id": "x"}, "id"),
     "delay": ({"every": 60, "delay": 5}, "delay"),
     "priority": ({"every": 60, "priority": 101}, "priority"),
-    "two payloads": ({"every": 60, "payload": 1, "payload_base64": "MQ=="}, "not both"),
+    "two payloads": ({"every": 60, "payload": 1, "payload_base64": "MQ=="}, "payload_base64"),
     "unknown": ({"every": 60, "moon": "full"}, "moon"),
 }
 
 
 class TestBadInput:
     @pytest.mark.parametrize("which", BAD)
-    def test_of_a_schedule(self, schedules: SchedulesApi, which: str) -> None:
-        body, said = BAD[which]
-        assert said in problem(schedules.put("x", **body), 422)["detail"]
+    def test_of_a_schedule_is_refused(self, schedules: SchedulesApi, which: str) -> None:
+        body, named = BAD[which]
+        assert named in problem(schedules.put("x", **body), 422)["detail"]
         assert code(schedules.client.get(schedules.path("x")), 404) == "schedule-not-found"
 
-    def test_of_a_payload_that_is_no_json(self, schedules: SchedulesApi) -> None:
+    def test_of_a_payload_that_is_no_json_is_refused(self, schedules: SchedulesApi) -> None:
         text = '{"every": 60, "payload": nope}'
         headers = {"content-type": "application/json"}
         answer = schedules.client.put(schedules.path("x"), content=text, headers=headers)
         assert answer.status_code == 400
 
-    def test_of_a_payload_that_is_too_large(self, schedules: SchedulesApi) -> None:
+    def test_of_a_payload_that_is_too_large_is_refused(self, schedules: SchedulesApi) -> None:
         answer = schedules.put("x", every=60, payload="x" * 2_000_000)
         assert code(answer, 413) == "payload-too-large"
         assert schedules.client.get(schedules.path("x")).status_code == 404
 
     @pytest.mark.parametrize("name", ["%00", "a" * 257])
-    def test_of_a_name(self, schedules: SchedulesApi, name: str) -> None:
+    def test_of_a_name_is_refused(self, schedules: SchedulesApi, name: str) -> None:
         answer = schedules.client.put(f"{ROOT}/{schedules.queue}/{name}", json={"every": 60})
         assert answer.status_code == 422
 
-    def test_of_what_is_not_there(self, schedules: SchedulesApi) -> None:
+    def test_of_an_unknown_schedule_is_not_found(self, schedules: SchedulesApi) -> None:
         for answer in (schedules.patch("x", paused=True), schedules.fire("x")):
             assert code(answer, 404) == "schedule-not-found"

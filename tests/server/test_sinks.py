@@ -12,9 +12,9 @@ import pytest
 
 from tests.ledger.kafka import KafkaBroker
 from tests.ledger.kafka_program import TOPIC
-from tests.server.serving import PATIENCE, RunningServer, begin, serve, up
+from tests.server.serving import RunningServer, begin, serve, up
 from tests.server.webhook_endpoint import Endpoint, Posted, endpoint
-from tests.waiting import eventually
+from tests.waiting import HANGS, eventually
 from towpath.calls.signature import OUTBOX, derived, message_id, new_secret, verify
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
@@ -50,7 +50,7 @@ def served(tmp_path_factory: pytest.TempPathFactory, receiver: Endpoint) -> Iter
 
 def reviewed(served: RunningServer) -> str:
     """The id of a review that was asked for just now."""
-    body = {"repository": f"octo/repo-{next(_numbers)}", "head": HEAD, "number": 7}
+    body = {"repository": f"octo/sinks-{next(_numbers)}", "head": HEAD, "number": 7}
     answer = served.client().post(REVIEWS, json=body)
     assert answer.status_code == 202, answer.text
     return answer.json()["id"]
@@ -99,7 +99,7 @@ def counts(served: RunningServer) -> dict[str, OutboxCounts]:
 class TestTheStreamInRedis:
     def test_gets_the_end_of_a_record_as_a_cloud_event(self, served: RunningServer) -> None:
         review = reviewed(served)
-        eventually(lambda: about(served, review), within=PATIENCE)
+        eventually(lambda: about(served, review))
         [told] = about(served, review)
         assert told.pop("time").endswith("Z")
         assert told == {
@@ -121,9 +121,11 @@ class TestTheStreamInRedis:
         [entry] = [one for one in stream(served) if one["id"].decode() == told["id"]]
         assert entry["type"] == b"towpath.job.completed"
 
-    def test_is_what_a_server_tells_if_nothing_else_is_said(self, running: RunningServer) -> None:
+    def test_gets_the_events_of_a_server_without_outbox_settings(
+        self, running: RunningServer
+    ) -> None:
         review = cancelled(running)
-        eventually(lambda: about(running, review), within=PATIENCE)
+        eventually(lambda: about(running, review))
         [told] = about(running, review)
         assert told["type"] == "towpath.job.cancelled"
 
@@ -132,12 +134,12 @@ class TestTheStreamInRedis:
         store = EmbeddedServer(data=tmp_path / "valkey")
         with serve(tmp_path, store.url, TOWPATH_OUTBOX__REDIS_STREAM="ends") as served:
             review = cancelled(served)
-            eventually(lambda: unreachable(served), within=PATIENCE)
+            eventually(lambda: unreachable(served))
             assert counts(served)["redis"].pending == 1
             store.start()
-            eventually(lambda: about(store, review, "ends"), within=PATIENCE)
-            eventually(lambda: "sink.back" in served.log.read_text(), within=PATIENCE)
-            eventually(lambda: counts(served) == {}, within=PATIENCE)
+            eventually(lambda: about(store, review, "ends"))
+            eventually(lambda: "sink.back" in served.log.read_text())
+            eventually(lambda: counts(served) == {})
         store.stop()
         assert "courier.failed" not in served.log.read_text()
 
@@ -147,10 +149,10 @@ def unreachable(served: RunningServer) -> bool:
 
 
 class TestTheWebhook:
-    def test_gets_it_signed(self, served: RunningServer, receiver: Endpoint) -> None:
+    def test_gets_signed_events(self, served: RunningServer, receiver: Endpoint) -> None:
         """With both secrets while one is replaced; the id is that of the event, for a header."""
         review = reviewed(served)
-        eventually(lambda: posted(receiver, review), within=PATIENCE)
+        eventually(lambda: posted(receiver, review))
         [got] = posted(receiver, review)
         assert got.path == f"/hooks?key={CANARY}"
         assert got.headers["content-type"] == "application/cloudevents+json"
@@ -160,28 +162,29 @@ class TestTheWebhook:
                 got.told["id"]
             )
 
-    def test_that_refuses_one_sets_it_aside_until_it_is_resent(
+    def test_that_refuses_an_event_gets_it_again_when_it_is_resent(
         self, served: RunningServer, receiver: Endpoint
     ) -> None:
         receiver.status = 410
         try:
             review = reviewed(served)
-            eventually(lambda: any(one.refused for one in counts(served).values()), within=60)
+            eventually(lambda: any(one.refused for one in counts(served).values()))
         finally:
             receiver.status = 204
         line = next(e for e in served.events() if e["event"] == "outbox.refused")
-        assert (line["sink"], line["reason"]) == ("webhook", "the receiver answered 410")
+        assert line["sink"] == "webhook"
+        assert "410" in line["reason"]
 
         async def resend() -> int:
             async with Ledger(served.database) as ledger:
                 return await ledger.outbox.resend_all("webhook")
 
         assert asyncio.run(resend()) == 1
-        eventually(lambda: len(posted(receiver, review)) == 2, within=PATIENCE)
-        eventually(lambda: counts(served) == {}, within=PATIENCE)
+        eventually(lambda: len(posted(receiver, review)) == 2)
+        eventually(lambda: counts(served) == {})
 
 
-def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
+def test_kafka_gets_the_event_too(tmp_path: Path, server: EmbeddedServer) -> None:
     """With options of librdkafka, from a file."""
     options = tmp_path / "options"
     options.write_text("client.id=towpath\nsocket.timeout.ms=5000\n")
@@ -194,14 +197,14 @@ def test_kafka_gets_it_too(tmp_path: Path, server: EmbeddedServer) -> None:
         }
         with serve(tmp_path, server.url, **env) as served:
             review = cancelled(served)
-            eventually(lambda: counts(served) == {}, within=PATIENCE)
+            eventually(lambda: counts(served) == {})
         [message] = asyncio.run(broker.messages())
     assert message.key == f"reviews/{review}".encode()
     assert json.loads(message.value)["type"] == "towpath.job.cancelled"
     assert server.ask("EXISTS", "towpath:stream:events") == 0
 
 
-def test_with_no_sinks_nothing_is_written(tmp_path: Path, server: EmbeddedServer) -> None:
+def test_a_server_without_sinks_writes_no_events(tmp_path: Path, server: EmbeddedServer) -> None:
     """What is set for a sink may stay: so events are switched off for a while."""
     env = {
         "TOWPATH_OUTBOX__SINKS": "none",
@@ -214,9 +217,9 @@ def test_with_no_sinks_nothing_is_written(tmp_path: Path, server: EmbeddedServer
     assert server.ask("EXISTS", "towpath:stream:events") == 0
 
 
-def test_the_metrics_tell_how_the_sinks_stand(served: RunningServer) -> None:
+def test_the_metrics_show_the_sinks(served: RunningServer) -> None:
     review = reviewed(served)
-    eventually(lambda: about(served, review), within=PATIENCE)
+    eventually(lambda: about(served, review))
 
     def told() -> bool:
         text = served.client().get("/metrics").text
@@ -226,7 +229,7 @@ def test_the_metrics_tell_how_the_sinks_stand(served: RunningServer) -> None:
             and 'towpath_outbox_lag_seconds{sink="webhook"}' in text
         )
 
-    eventually(told, within=PATIENCE)
+    eventually(told)
 
 
 # ── what can't be right ──────────────────────────────────────────────────────────────────
@@ -239,21 +242,25 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
     "kafka without servers": (
         {"SINKS": "kafka"},
         {},
-        ("outbox.kafka_servers", "the sink kafka needs this setting"),
+        ("outbox.kafka_servers = 'none'",),
     ),
     "webhook without a url": (
         {"SINKS": "webhook"},
         SIGNED,
-        ("outbox.webhook_url", "the sink webhook needs this setting"),
+        ("outbox.webhook_url = 'none'",),
     ),
     "webhook without secrets": (HOOK, {}, ("calls.secrets", "whsec_")),
-    "a secret that signs nothing": (HOOK, {"TOWPATH_CALLS__SECRETS": CANARY}, ("the secret",)),
+    "a secret that signs nothing": (HOOK, {"TOWPATH_CALLS__SECRETS": CANARY}, ("secret_invalid",)),
     "no http": (
         HOOK | {"WEBHOOK_URL": f"ftp://{CANARY}"},
         SIGNED,
-        ("outbox.webhook_url", "must begin with http"),
+        ("outbox.webhook_url = ", "http://"),
     ),
-    "servers without kafka": ({"KAFKA_SERVERS": "127.0.0.1:1"}, {}, ("outbox.sinks", "add kafka")),
+    "servers without kafka": (
+        {"KAFKA_SERVERS": "127.0.0.1:1"},
+        {},
+        ("outbox.sinks", "kafka_servers"),
+    ),
     "no such option": (
         KAFKA | {"KAFKA_OPTIONS": f"sasl.pasword={CANARY}"},
         {},
@@ -262,15 +269,15 @@ WRONG: dict[str, tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = {
     "an option of ours": (
         KAFKA | {"KAFKA_OPTIONS": f"acks={CANARY}"},
         {},
-        ("outbox.kafka_options", "cannot be overridden"),
+        ("outbox.kafka_options",),
     ),
-    "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("outbox.kafka_options", "one per line")),
+    "no options": (KAFKA | {"KAFKA_OPTIONS": CANARY}, {}, ("outbox.kafka_options", "name=value")),
     "no stream": ({"REDIS_STREAM": "a b"}, {}, ("outbox.redis_stream",)),
 }
 
 
 @pytest.mark.parametrize(("outbox", "more", "words"), WRONG.values(), ids=WRONG.keys())
-def test_what_can_not_be_right_is_refused_at_the_start(
+def test_invalid_outbox_settings_are_refused_at_the_start(
     tmp_path: Path,
     server: EmbeddedServer,
     outbox: dict[str, str],
@@ -281,13 +288,14 @@ def test_what_can_not_be_right_is_refused_at_the_start(
     env = {f"TOWPATH_OUTBOX__{name}": value for name, value in outbox.items()} | more
     database = f"sqlite:///{tmp_path}/ledger.db"
     begun = ("serve", "--url", server.url, "--database", database)
-    process = begin(*begun, log=tmp_path / "log", env=env)
-    process.communicate(timeout=PATIENCE)
+    with begin(*begun, log=tmp_path / "log", env=env) as process:
+        process.communicate(timeout=HANGS)
     log = (tmp_path / "log").read_text()
     refusal = json.loads(log.splitlines()[-1])
     assert process.returncode == 2, log
     assert refusal["do"]
-    assert [word for word in words if word not in refusal["message"]] == []
+    told = f"{refusal['refused']}: {refusal['message']}"
+    assert [word for word in words if word not in told] == []
     assert CANARY not in log
 
 
@@ -296,10 +304,10 @@ def test_no_secret_is_in_the_log(served: RunningServer, receiver: Endpoint) -> N
     receiver.status = 500
     try:
         review = reviewed(served)
-        eventually(lambda: len(posted(receiver, review)) > 1, within=PATIENCE)
+        eventually(lambda: len(posted(receiver, review)) > 1)
     finally:
         receiver.status = 204
-    eventually(lambda: counts(served) == {}, within=PATIENCE)
+    eventually(lambda: counts(served) == {})
     log = served.log.read_text()
     assert "sink.unreachable" in log
     for hidden in (CANARY, SECRET, OLD_SECRET):

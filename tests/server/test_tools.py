@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,16 +46,19 @@ class TestATool:
     ) -> None:
         async with over_http(greeting.address, reader, mode=mode) as client:
             said = await refused(client, "greet", name="ann")
-            assert said.startswith("scope-missing: the key has no scope `submit`")
+            assert said.startswith("scope-missing: ")
+            assert "`submit`" in said
 
 
 class TestADefect:
     @pytest.mark.parametrize("mode", ["auto", "legacy"])
-    async def test_is_told_without_its_words(self, greeting: RunningServer, mode: str) -> None:
+    async def test_is_reported_without_its_message(
+        self, greeting: RunningServer, mode: str
+    ) -> None:
         """The library logs nothing of its own: what it says may be somebody's data."""
         async with over_http(greeting.address, greeting.key, mode=mode) as client:
             said = await refused(client, "greet", name="defect")
-            assert said.startswith("defect: the server has a defect")
+            assert said.startswith("defect: ")
         told = greeting.events()
         assert any(
             line["event"] == "http.defect" and "service.py" in line["place"] for line in told
@@ -76,10 +80,9 @@ async def _try_all(client: Client) -> None:
     said = await refused(client, "greet", name="nobody")
     assert said == "nobody-there: nobody is there\nDo: Greet somebody else."
     said = await refused(client, "greet", nam="ann")
-    assert "name: Field required" in said
-    assert "nam: Extra inputs are not permitted" in said
+    assert {"name", "nam"} <= set(re.findall(r"(\w+): ", said))
     said = await refused(client, "gret", name="ann")
-    assert "Use one of" in said
+    assert re.search(r"\bgreet\b", said)
 
 
 class TestThePath:
@@ -98,14 +101,14 @@ class TestThePath:
         answer = greeting.client().post("/mcp/", json={}, headers=ACCEPT)
         assert answer.status_code == 404
 
-    def test_is_nothing_for_pages_of_strangers(self, greeting: RunningServer) -> None:
+    def test_is_closed_to_pages_of_other_sites(self, greeting: RunningServer) -> None:
         """A page under a name that was made to lead here gets nothing, even with a key."""
         for origin in ("http://evil.example", "http://127.0.0.1:8080", "null"):
             assert code(self.post(greeting, Origin=origin), 403) == "origin-forbidden"
         for host in ("evil.example", "localhost.evil.example:80", "127.0.0.1.nip.io"):
             assert code(self.post(greeting, Host=host), 403) == "host-forbidden"
 
-    def test_is_for_those_who_are_known(self, greeting: RunningServer) -> None:
+    def test_is_open_to_known_origins_and_hosts(self, greeting: RunningServer) -> None:
         for headers in (
             {"Origin": "https://tools.example"},
             {"Host": "localhost:8080"},
@@ -158,7 +161,7 @@ class TestTheCommand:
         async with over_stdio(greeting.address, greeting.key, *words, **NAMED) as client:
             await _try_all(client)
 
-    async def test_says_that_the_server_is_away(self) -> None:
+    async def test_reports_that_the_server_is_away(self) -> None:
         async with over_stdio("http://127.0.0.1:9", "tp_none", mode="legacy", **NAMED) as client:
             said = await refused(client, "greet", name="ann")
             assert said.startswith("call_failed: ")
@@ -167,5 +170,7 @@ class TestTheCommand:
 def test_no_two_applications_have_a_tool_of_one_name() -> None:
     *_, application = applications([NAMED["TOWPATH_APPLICATIONS"]])
     other = msgspec.structs.replace(application, name="others")
-    with pytest.raises(ApplicationInvalid, match="greetings has a tool greet, too"):
+    with pytest.raises(ApplicationInvalid, match=r"\bgreet\b") as refusal:
         tools_of([application, other])
+    assert refusal.value.application == "others"
+    assert "greetings" in refusal.value.reason

@@ -4,9 +4,9 @@ import json
 import secrets
 import sqlite3
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -26,8 +26,9 @@ from tests.apps.reviews.deliveries import (
     payload,
     signed,
 )
-from tests.server.serving import PATIENCE, RawConnection, RunningServer, code, problem, serve, up
-from tests.waiting import SLACK, eventually
+from tests.server.serving import RawConnection, RunningServer, code, problem, serve, up
+from tests.waiting import eventually
+from towpath.calls.signature import SIGNATURE
 from towpath.embedded import EmbeddedServer
 
 GITHUB, GITLAB = "/api/v1/webhooks/github", "/api/v1/webhooks/gitlab"
@@ -36,7 +37,6 @@ SECRETS = {
     "TOWPATH_REVIEWS__GITHUB_SECRETS": f"{OLD_SECRET},{GITHUB_SECRET}",
     "TOWPATH_REVIEWS__GITLAB_SECRETS": f"{GITLAB_TOKEN},{GITLAB_SIGNING_TOKEN}",
 }
-QUICK = 1.0
 _numbers = count(1)
 
 
@@ -132,26 +132,30 @@ class TestAGenuineDelivery:
         ],
         ids=["ping", "another event", "another action", "of gitlab"],
     )
-    def test_that_means_nothing_to_us_is_well_received(
+    def test_of_an_unused_event_is_accepted_and_ignored(
         self, served: RunningServer, path: str, sent: Delivery, reason: str
     ) -> None:
         assert taken(deliver(served, path, sent)) == {"ignored": reason}
 
-    def test_is_answered_within_a_second_also_in_a_crowd(self, served: RunningServer) -> None:
+    def test_is_accepted_also_in_a_crowd(self, served: RunningServer) -> None:
         sent = [a_pull(1_000_000 + n) for n in range(40)]
-
-        def timed(delivery: Delivery) -> float:
-            began = time.monotonic()
-            taken(deliver(served, GITHUB, delivery))
-            return time.monotonic() - began
-
         with ThreadPoolExecutor(8) as senders:
-            assert max(senders.map(timed, sent)) < QUICK + SLACK
+            answers = list(senders.map(partial(deliver, served, GITHUB), sent))
+        assert len({taken(answer)["id"] for answer in answers}) == len(sent)
 
 
 def queued(served: RunningServer) -> int:
-    counts = served.client().get("/api/v1/queues/reviews").json()
-    return counts["ready"]
+    counts = list[int]()
+
+    def told() -> bool:
+        """Redis may be too busy to answer in time."""
+        answer = served.client().get("/api/v1/queues/reviews")
+        if answer.status_code == 200:
+            counts.append(answer.json()["ready"])
+        return bool(counts)
+
+    eventually(told)
+    return counts[0]
 
 
 def re_encoded(sent: Delivery) -> Delivery:
@@ -196,8 +200,8 @@ class TestAForgedDelivery:
     def test_is_refused_and_changes_nothing(self, served: RunningServer, way: str) -> None:
         path, sent = FORGED[way]
         before = served.client().get("/api/v1/reviews").json()
-        told = problem(deliver(served, path, sent), 401)
-        assert "secret" in told["remedy"]
+        refusal = "signature-wrong" if SIGNATURE in sent.headers else "signature-invalid"
+        assert code(deliver(served, path, sent), 401) == refusal
         assert served.client().get("/api/v1/reviews").json() == before
 
     def test_is_refused_though_it_comes_with_an_api_key(self, served: RunningServer) -> None:
@@ -243,9 +247,7 @@ class TestABadDelivery:
         whole = github("push", b'"' + b"x" * 25_000_000 + b'"')
         assert code(deliver(served, GITHUB, whole), 413) == "body-too-large"
 
-    def test_whose_length_nobody_announced_is_counted_as_it_comes(
-        self, served: RunningServer
-    ) -> None:
+    def test_without_a_content_length_is_counted_as_it_comes(self, served: RunningServer) -> None:
         def parts() -> Iterator[bytes]:
             for _ in range(400):
                 yield b"x" * 65_536
@@ -258,8 +260,8 @@ class TestABadDelivery:
         taken(deliver(served, GITHUB, sent))
 
 
-class TestTheDoor:
-    def test_lets_nothing_else_pass(self, served: RunningServer) -> None:
+class TestTheWebhookPaths:
+    def test_let_no_other_request_pass(self, served: RunningServer) -> None:
         nobody = served.client(key="")
         for method, path in (
             ("GET", GITHUB),
@@ -273,7 +275,7 @@ class TestTheDoor:
         ):
             assert code(nobody.request(method, path), 401) == "unauthorized"
 
-    def test_without_secrets_says_how_to_have_some_and_reads_nothing(
+    def test_without_secrets_name_the_setting_and_read_nothing(
         self, running: RunningServer
     ) -> None:
         for path, forge in ((GITHUB, "GITHUB"), (GITLAB, "GITLAB")):
@@ -283,17 +285,15 @@ class TestTheDoor:
             assert f"TOWPATH_REVIEWS__{forge}_SECRETS" in told["remedy"]
 
 
-class TestRedisIsAway:
-    def test_what_comes_is_accepted_and_queued_by_itself_when_it_is_back(
+class TestWebhooksWithoutRedis:
+    def test_are_accepted_and_queued_when_it_is_back(
         self, served: RunningServer, store: EmbeddedServer
     ) -> None:
         before = queued(served)
         store.kill()
         try:
             for n in range(20):
-                began = time.monotonic()
                 told = taken(deliver(served, GITHUB, a_pull(2_000_000 + n)))
-                assert time.monotonic() - began < QUICK + SLACK
                 assert told["state"] == "PENDING"
             health = served.client(key="").get("/health").json()
             assert (health["status"], health["redis_connected"]) == ("degraded", False)
@@ -303,21 +303,19 @@ class TestRedisIsAway:
             taken(served.client().post("/api/v1/reviews", json=asked))
         finally:
             store.start()
-        eventually(lambda: served.client(key="").get("/readyz").status_code == 200, within=PATIENCE)
+        eventually(lambda: served.client(key="").get("/readyz").status_code == 200)
         eventually(lambda: queued(served) == before + 21)
         assert served.client(key="").get("/health").json()["status"] == "healthy"
 
 
-class TestTheDatabaseIsAway:
-    def test_what_comes_is_refused_with_the_time_to_send_it_again(
+class TestWebhooksWithoutTheDatabase:
+    def test_are_refused_with_the_time_to_send_them_again(
         self, served: RunningServer, home: Path, number: int
     ) -> None:
         other = sqlite3.connect(home / "ledger.db", isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         try:
-            began = time.monotonic()
             told = problem(deliver(served, GITHUB, a_pull(number)), 503)
-            assert time.monotonic() - began < 2 * QUICK + SLACK
             assert "ledger" in told["type"]
             health = served.client(key="").get("/health").json()
             assert (health["status"], health["redis_connected"]) == ("degraded", True)
@@ -373,7 +371,7 @@ def test_a_server_with_a_reviewer_reviews_what_comes(tmp_path: Path) -> None:
         def view() -> Any:
             return client.get(f"/api/v1/reviews/{id}").json()
 
-        eventually(lambda: view()["state"] in ("COMPLETED", "FAILED", "DEAD"), within=PATIENCE)
+        eventually(lambda: view()["state"] in ("COMPLETED", "FAILED", "DEAD"))
         assert view()["last_error"] is None
         head = json.loads(sent.body)["pull_request"]["head"]["sha"]
         assert view()["review"] == {

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.server.serving import PATIENCE, Api, RunningServer, code, problem
-from tests.waiting import eventually
+from tests.server.serving import Api, RunningServer, code, problem
+from tests.waiting import HANGS, eventually
 
 
 class TestClaiming:
@@ -188,6 +188,16 @@ class TestSettling:
             ("w1", "no disk")
         ]
 
+    @pytest.mark.parametrize("how", [{"delay": 3600}, {"dead": True}, {}])
+    def test_failing_keeps_the_traceback_without_credentials(
+        self, api: Api, how: dict[str, Any]
+    ) -> None:
+        job, text = claimed_job(api), "at send (mail.js:3)\nError: https://anna:{}@shop.example"
+        api.say("fail", job, reason="no disk", traceback=text.format("canary"), **how)
+        [failure] = api.look(job["id"])["failures"]
+        assert failure["traceback"].startswith("at send (mail.js:3)")
+        assert "canary" not in failure["traceback"]
+
     def test_failing_without_a_delay_follows_the_policy(self, api: Api) -> None:
         api.submit(1, id="a", max_attempts=2)
         states: list[str] = []
@@ -266,7 +276,14 @@ def claimed_job(api: Api) -> Any:
 
 
 def eventually_claimed(api: Api) -> list[Any]:
-    return api.claim(wait=50)
+    found: list[Any] = []
+
+    def claimed() -> bool:
+        found.extend(api.claim(wait=50))
+        return bool(found)
+
+    eventually(claimed)
+    return found
 
 
 def needed(verb: str) -> dict[str, Any]:
@@ -285,9 +302,9 @@ class in_background:  # noqa: N801 -- read as a verb
         return self._result
 
     def _result(self) -> Any:
-        self._thread.join(PATIENCE)
+        self._thread.join(HANGS)
         [outcome] = self._outcome
         return outcome
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(PATIENCE)
+        self._thread.join(HANGS)

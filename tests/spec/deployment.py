@@ -1,4 +1,6 @@
-"""What the specification runs on: one server or a cluster, asked past the engine where needed."""
+"""What the specification runs on: one server, a cluster, or a primary behind sentinels. Asked past
+the engine where needed.
+"""
 
 import re
 from dataclasses import dataclass
@@ -6,8 +8,15 @@ from datetime import datetime
 from pathlib import Path
 from typing import Self
 
+from tests.dumped import Dumped
 from towpath.clock import instant
-from towpath.embedded import CommandRefused, EmbeddedCluster, EmbeddedServer, Reply
+from towpath.embedded import (
+    CommandRefused,
+    EmbeddedCluster,
+    EmbeddedSentinel,
+    EmbeddedServer,
+    Reply,
+)
 from towpath.embedded.process import Word, fields, items
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "connect-over-tls.md"
@@ -22,9 +31,15 @@ class Deployment:
     masters: tuple[EmbeddedServer, ...]
 
     @classmethod
-    def of(cls, running: EmbeddedServer | EmbeddedCluster) -> Self:
+    def of(cls, running: EmbeddedServer | EmbeddedCluster | EmbeddedSentinel) -> Self:
         """As a user who may do what the documentation says that Towpath needs, and no more."""
-        masters = (running,) if isinstance(running, EmbeddedServer) else running.masters
+        match running:
+            case EmbeddedServer():
+                masters = (running,)
+            case EmbeddedCluster():
+                masters = running.masters
+            case EmbeddedSentinel():
+                masters = (running.primary,)
         for master in masters:
             master.ask(*documented_user())
         scheme, _, place = running.url.partition("://")
@@ -53,14 +68,18 @@ class Deployment:
     def key_names(self) -> set[str]:
         return {key.decode() for master in self.masters for key in _keys_on(master)}
 
-    def dump(self) -> dict[str, object]:
+    def dump(self) -> Dumped[str, object]:
         """Every key with its value; without the memory of calls, which refusals write too."""
-        return {
-            key.decode(): _value(master, key)
-            for master in self.masters
-            for key in _keys_on(master)
-            if b":call:" not in key
-        }
+        found = Dumped[str, object]()
+        for master in self.masters:
+            for key in _keys_on(master):
+                value, now, ttl = _value(master, key), _now_ms(master), master.ask("PTTL", key)
+                assert isinstance(ttl, int)
+                is_gone = ttl == -2  # it ended meanwhile
+                if b":call:" not in key and not is_gone:
+                    found.note(key.decode(), value, now, ttl)
+        found.taken_ms = _now_ms(self.masters[0])
+        return found
 
     def calls(self, *commands: str) -> int:
         """How often these commands were sent since the servers started."""
@@ -68,9 +87,7 @@ class Deployment:
 
     def time(self) -> datetime:
         """The servers' own clock."""
-        now = items(self.masters[0].ask("TIME"))
-        assert isinstance(now[0], bytes)
-        return instant(int(now[0]) * 1000)
+        return instant(_now_ms(self.masters[0]) // 1000 * 1000)
 
     def connections(self) -> int:
         """Clients that are connected."""
@@ -109,8 +126,17 @@ _READ: dict[Reply, tuple[str, ...]] = {
 }
 
 
+def _now_ms(master: EmbeddedServer) -> int:
+    now_s, micros = items(master.ask("TIME"))
+    assert isinstance(now_s, bytes)
+    assert isinstance(micros, bytes)
+    return int(now_s) * 1000 + int(micros) // 1000
+
+
 def _value(master: EmbeddedServer, key: bytes) -> object:
     kind = master.ask("TYPE", key)
+    if kind == b"none":
+        return None
     command, *words = _READ[kind]
     value = master.ask(command, key, *words)
     if kind != b"hash":

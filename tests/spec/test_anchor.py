@@ -25,7 +25,7 @@ class TestTheLifeOfAQueue:
         await engine.submit(REVIEWS, b"")
         assert await engine.queues.anchor(REVIEWS) != life
 
-    async def test_and_after_its_server_was_started_again(self) -> None:
+    async def test_is_another_one_after_its_server_was_started_again(self) -> None:
         """What was written last may be lost, even if the rest is there."""
         with EmbeddedServer() as server:
             async with Engine(server.url) as engine:
@@ -71,7 +71,7 @@ class TestTheFloor:
             await engine.queues.anchor(REVIEWS, floor=lease.token)
         assert tokens == [tokens[0] + n for n in range(4)]
 
-    async def test_rises_above_a_token_that_nobody_has_given(
+    async def test_rises_above_a_token_that_was_never_given(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """The next one would be this very one: the clock stands where it was given."""

@@ -3,12 +3,13 @@
 import pytest
 
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim, claim_one, ids_of, leased, submit_ids
-from towpath.clock import ManualClock, hours, seconds
+from towpath.clock import ManualClock, hours, minutes, seconds
+from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.model import job_ref
+from towpath.engine.model import job_ref, new_job
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import JobDead, JobDone, JobNotFound
+from towpath.errors import JobDead, JobDone, JobNotFound, JobOpen
 
 KEEPING = QueueOptions(keep=hours(1))
 
@@ -117,3 +118,24 @@ class TestCancellingIsRefused:
         with pytest.raises(JobDead):
             await engine.cancel(ref)
         assert await engine.inspect.state(ref) is State.DEAD
+
+
+class TestManyAtOnce:
+    async def test_are_answered_one_by_one(self, engine: Engine) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
+        await submit_ids(engine, "runs", "waits", "done")
+        leases = await engine.claim(REVIEWS, worker="w", lease=minutes(1), count=1)
+        assert [lease.id for lease in leases] == ["runs"]
+        answers = await engine.cancel_many(REVIEWS, ["waits", "runs", "nobody"])
+        assert answers[:2] == [State.CANCELLED, State.LEASED]
+        assert isinstance(answers[2], JobNotFound)
+        answers = await engine.delete_many(REVIEWS, ["waits", "runs"])
+        assert answers[0] is State.GONE
+        assert isinstance(answers[1], JobOpen)
+
+    async def test_may_be_more_than_one_step(self, engine: Engine) -> None:
+        ids = [f"j{n}" for n in range(LARGEST_BATCH + 1)]
+        await engine.submit_many(REVIEWS, [new_job(b"", id=id, keep=hours(1)) for id in ids])
+        assert set(await engine.cancel_many(REVIEWS, ids)) == {State.CANCELLED}
+        assert set(await engine.delete_many(REVIEWS, ids)) == {State.GONE}
+        assert await engine.cancel_many(REVIEWS, []) == []

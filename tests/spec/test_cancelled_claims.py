@@ -55,13 +55,15 @@ async def cancelled(
 
 
 @WAYS
-async def test_jobs_are_there_for_others(server: EmbeddedServer, way: ClaimCall) -> None:
+async def test_jobs_of_a_cancelled_claim_are_there_for_other_workers(
+    server: EmbeddedServer, way: ClaimCall
+) -> None:
     async with Engine(server.url) as engine:
         await cancelled(server, way, None, engine)
         assert [lease.attempt for lease in await claim(engine)] == [1, 1]
 
 
-async def test_who_has_named_it_may_ask_for_it(server: EmbeddedServer) -> None:
+async def test_a_cancelled_claim_with_a_call_number_can_be_repeated(server: EmbeddedServer) -> None:
     async with Engine(server.url) as engine:
         call = Call("client-7", 1)
         await cancelled(server, claim, call, engine)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import HANGS
 from towpath.clock import (
     DurationLike,
     ManualClock,
@@ -44,7 +45,7 @@ class TestADuration:
         assert duration_ms("delay", duration) == ms
 
     @pytest.mark.parametrize("value", [timedelta(seconds=90), 90, 90.0, "90s", "1m30s", "1.5m"])
-    def test_is_said_in_three_ways(self, value: DurationLike) -> None:
+    def test_is_written_in_three_ways(self, value: DurationLike) -> None:
         """A timedelta, a number of seconds, or text with a unit."""
         assert duration("delay", value) == seconds(90)
         assert duration_ms("delay", value) == 90_000
@@ -52,8 +53,9 @@ class TestADuration:
     @pytest.mark.parametrize("nothing", [timedelta(0), 0, 0.0, "0", "0s"])
     def test_of_nothing_is_one_where_that_makes_sense(self, nothing: DurationLike) -> None:
         assert duration("delay", nothing) == seconds(0)
-        with pytest.raises(InvalidOption, match="must be at least 1ms"):
+        with pytest.raises(InvalidOption, match="1ms") as refusal:
             duration("lease", nothing, least=milliseconds(1))
+        assert refusal.value.option == "lease"
 
     @pytest.mark.parametrize(
         "value",
@@ -65,7 +67,7 @@ class TestADuration:
     )
     def test_that_can_not_be_right_is_refused_by_name(self, value: Any) -> None:
         for read in (duration, duration_ms):
-            with pytest.raises(InvalidOption, match="must be") as refusal:
+            with pytest.raises(InvalidOption) as refusal:
                 read("delay", value)
             assert refusal.value.option == "delay"
 
@@ -90,8 +92,10 @@ class TestAnInstant:
         assert instant(instant_ms("due", just_after)) == just_after.replace(microsecond=1000)
 
     def test_needs_a_time_zone(self) -> None:
-        with pytest.raises(InvalidOption, match="time zone"):
-            instant_ms("due", datetime(2026, 7, 1))  # noqa: DTZ001 -- the very mistake
+        local = datetime(2026, 7, 1)  # noqa: DTZ001 -- the very mistake
+        with pytest.raises(InvalidOption) as refusal:
+            instant_ms("due", local)
+        assert (refusal.value.option, refusal.value.value) == ("due", local)
 
     @pytest.mark.parametrize("year", [1969, 2170])
     def test_is_in_this_age(self, year: int) -> None:
@@ -100,14 +104,14 @@ class TestAnInstant:
 
 
 class TestTheManualClock:
-    def test_moves_only_when_it_is_told_to(self) -> None:
+    def test_moves_only_when_it_is_advanced(self) -> None:
         clock = ManualClock(datetime(2026, 7, 1, tzinfo=UTC))
         assert clock.now == datetime(2026, 7, 1, tzinfo=UTC)
         clock.advance(hours(3))
         assert clock.now == datetime(2026, 7, 1, 3, tzinfo=UTC)
         assert clock.stamp() == str(instant_ms("now", clock.now))
 
-    def test_is_told_in_durations_or_units(self) -> None:
+    def test_is_advanced_by_durations_or_units(self) -> None:
         one, other = ManualClock(), ManualClock()
         one.advance(hours(3) + minutes(2))
         other.advance(hours=3, minutes=2)
@@ -119,7 +123,7 @@ class TestTheManualClock:
         with pytest.raises(InvalidOption):
             ManualClock().advance(seconds=-1)
 
-    async def test_wakes_who_sleeps_on_it_when_the_time_has_come(self) -> None:
+    async def test_wakes_its_sleepers_when_their_time_has_come(self) -> None:
         clock = ManualClock()
         pause = clock.sleep  # of this clock: no time passes while it lasts
         sleeper = asyncio.create_task(pause(seconds(10)))
@@ -129,7 +133,7 @@ class TestTheManualClock:
         await asyncio.sleep(0)
         assert not sleeper.done()
         clock.advance(seconds(1))
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS):
             await sleeper
 
 

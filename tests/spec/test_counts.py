@@ -7,7 +7,7 @@ from towpath.engine.options import QueueOptions
 
 
 class TestTheCounts:
-    async def test_say_how_many_are_where(self, engine: Engine) -> None:
+    async def test_have_the_number_of_jobs_in_each_state(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
         await engine.complete(await leased(engine, "done"))
         await buried(engine, "dead")
@@ -54,7 +54,7 @@ class TestTheCounts:
         clock.advance(seconds(5))
         assert (await engine.inspect.counts(REVIEWS)).oldest == seconds(5)
 
-    async def test_know_that_nobody_takes_what_is_ready(
+    async def test_know_that_no_worker_takes_ready_jobs(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """As `explain` says it of each of them: nobody has asked for 12 s."""

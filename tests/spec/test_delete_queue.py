@@ -9,6 +9,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
+from towpath.errors import JobNotFound, LaneNotParked, QueueNotFound
 
 OPTIONS = QueueOptions(max_attempts=7)
 
@@ -24,7 +25,7 @@ class TestDeletingAQueue:
         assert ":meta" not in keys
         assert ":events" not in keys
 
-    async def test_a_queue_that_nobody_used_is_deleted_too(self, engine: Engine) -> None:
+    async def test_that_was_never_used_is_possible(self, engine: Engine) -> None:
         assert await engine.queues.delete(REVIEWS)
 
     @pytest.mark.parametrize("what", ["ready", "delayed", "lane", "leased", "dead", "kept", "id"])
@@ -67,7 +68,7 @@ class TestDeletingAQueue:
         await engine.queues.trim(REVIEWS)
         assert await engine.queues.delete(REVIEWS)
 
-    async def test_who_uses_it_again_makes_it_anew(
+    async def test_lets_its_next_use_make_it_anew(
         self, engine: Engine, engine_url: str, clock: ManualClock
     ) -> None:
         """Also somebody who knew it before: with the options that it had there."""
@@ -80,3 +81,114 @@ class TestDeletingAQueue:
         assert (await engine.queues.options(REVIEWS)).max_attempts == 7
         clock.advance(minutes(1))
         assert len(await engine.claim(REVIEWS, worker="w", lease=seconds(1))) == 1
+
+
+class TestDeletingAQueueByForce:
+    async def test_forgets_its_ids_and_ends_its_pause(self, engine: Engine) -> None:
+        await submit_ids(engine, "a")
+        await engine.complete(await claim_one(engine))
+        await engine.queues.pause(REVIEWS)
+        assert not await engine.queues.delete(REVIEWS)
+        assert await engine.queues.delete(REVIEWS, forced=True)
+        assert not (await engine.submit(REVIEWS, b"", id="a")).existed
+        assert not (await engine.inspect.counts(REVIEWS)).paused
+
+    async def test_is_refused_while_it_holds_a_job(self, engine: Engine) -> None:
+        await submit_ids(engine, "a")
+        assert not await engine.queues.delete(REVIEWS, forced=True)
+        assert (await engine.inspect.counts(REVIEWS)).ready == 1
+
+
+class TestAnUnusedQueue:
+    async def test_is_deleted_when_nobody_used_it_for_the_time(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.submit(REVIEWS, b"")
+        await engine.complete(await claim_one(engine))
+        clock.advance(days(29))
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+        clock.advance(days(2))
+        assert await engine.queues.delete_unused(REVIEWS, days(30))
+        assert await engine.queues.names() == []
+
+    async def test_that_was_only_declared_is_deleted_when_it_was_known_for_the_time(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Applications declare their queues when they start, before anybody uses them."""
+        await engine.queues.declare(REVIEWS, max_attempts=7)
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+        clock.advance(days(29))
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+        clock.advance(days(2))
+        assert await engine.queues.delete_unused(REVIEWS, days(30))
+
+    @pytest.mark.parametrize("selectors", [(), ("paper",)])
+    async def test_stays_while_a_worker_asks_for_its_jobs(
+        self, engine: Engine, clock: ManualClock, selectors: tuple[str, ...]
+    ) -> None:
+        await engine.submit(REVIEWS, b"")
+        await engine.complete(await claim_one(engine))
+        clock.advance(days(60))
+        await engine.claim(REVIEWS, worker="w", lease=seconds(1), selectors=selectors)
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+
+    @pytest.mark.parametrize("what", ["ready", "dead", "paused"])
+    async def test_stays_while_it_holds_anything(
+        self, engine: Engine, clock: ManualClock, what: str
+    ) -> None:
+        await engine.submit(REVIEWS, b"", id="a")
+        if what != "ready":
+            lease = await claim_one(engine)
+            await (engine.bury(lease, "no") if what == "dead" else engine.complete(lease))
+        if what == "paused":
+            await engine.queues.pause(REVIEWS)
+        clock.advance(days(60))
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+
+    async def test_stays_with_options_that_an_operator_changed(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.queues.declare(REVIEWS, max_attempts=7)
+        await engine.submit(REVIEWS, b"")
+        await engine.complete(await claim_one(engine))
+        clock.advance(days(60))
+        await engine.queues.change_options(REVIEWS, lambda _: QueueOptions(max_attempts=9))
+        assert not await engine.queues.delete_unused(REVIEWS, days(30))
+        await engine.queues.reset(REVIEWS)
+        assert await engine.queues.delete_unused(REVIEWS, days(30))
+
+
+class TestRequiringAQueue:
+    async def test_answers_its_name_and_creates_none(self, engine: Engine) -> None:
+        await engine.submit("mails", b"")
+        assert await engine.queues.require("mails") == "mails"
+        with pytest.raises(QueueNotFound) as refused:
+            await engine.queues.require("mail")
+        assert (refused.value.queue, refused.value.near) == ("mail", "mails")
+        with pytest.raises(QueueNotFound) as refused:
+            await engine.queues.require("quite-another")
+        assert refused.value.near is None
+        assert await engine.queues.names() == ["mails"]
+
+    async def test_names_no_queue_that_is_not_to_be_shown(self, engine: Engine) -> None:
+        await engine.submit("mails", b"")
+        with pytest.raises(QueueNotFound) as refused:
+            await engine.queues.require("mail", lambda name: name != "mails")
+        assert refused.value.near is None
+
+
+async def test_changing_jobs_of_a_queue_that_does_not_exist_creates_none(engine: Engine) -> None:
+    ref = job_ref(REVIEWS, "a")
+    for change in (
+        engine.cancel(ref),
+        engine.retry(ref),
+        engine.delete(ref),
+        engine.move(ref, delay=1),
+    ):
+        with pytest.raises(JobNotFound):
+            await change
+    with pytest.raises(LaneNotParked):
+        await engine.drop(REVIEWS, "ann")
+    [answer] = await engine.cancel_many(REVIEWS, ["a"])
+    assert isinstance(answer, JobNotFound)
+    assert await engine.queues.names() == []

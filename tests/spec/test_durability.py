@@ -1,15 +1,18 @@
 """Durability classes: found by asking the server, and asked for by a submit."""
 
+import asyncio
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from tests.entering import facts_of, refusal_on_entering
 from tests.spec.jobs import REVIEWS
 from tests.waiting import eventually, eventually_async
-from towpath.clock import seconds
+from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer, Listen, ServerConnection
+from towpath.engine import durability as durability_module
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Disk, Durability
 from towpath.engine.engine import Engine
@@ -20,6 +23,7 @@ from towpath.errors import (
     DurabilityUnavailable,
     DurabilityUnknown,
     InvalidOption,
+    MemoryFull,
     RetryAdvice,
 )
 
@@ -30,7 +34,7 @@ QUICK = Limits(answer=seconds(1), give_up=seconds(5))
 
 async def class_of(server: EmbeddedServer) -> Durability:
     async with Engine(server.url) as engine:
-        return engine.facts.durability
+        return (await facts_of(engine)).durability
 
 
 class TestAClass:
@@ -78,21 +82,23 @@ class TestProbing:
         self, server: EmbeddedServer, oldest_server: EmbeddedServer
     ) -> None:
         async with Engine(server.url) as engine:
-            assert engine.facts.flavour == "valkey"
-            assert engine.facts.version.split(".")[0] == "9"
+            facts = await facts_of(engine)
+            assert facts.flavour == "valkey"
+            assert facts.version.split(".")[0] == "9"
         async with Engine(oldest_server.url) as engine:
-            assert engine.facts.flavour == "redis"
-            assert engine.facts.version.startswith("6.2")
+            facts = await facts_of(engine)
+            assert facts.flavour == "redis"
+            assert facts.version.startswith("6.2")
 
     async def test_finds_the_weakest_of_a_cluster(self) -> None:
         """What holds for a queue must hold wherever its slot is."""
         options = {"appendonly": "yes", "appendfsync": "always"}
         with EmbeddedCluster(masters=3, options=options) as cluster:
             async with Engine(cluster.url) as engine:
-                assert (engine.facts.durability, engine.facts.servers) == (DISK, 3)
+                assert (await facts_of(engine, servers=3)).durability == DISK
             cluster.masters[1].ask("CONFIG", "SET", "appendfsync", "everysec")
             async with Engine(cluster.url) as engine:
-                assert engine.facts.durability == SECOND
+                assert (await facts_of(engine, servers=3)).durability == SECOND
 
 
 class TestAServerThatDeniesConfig:
@@ -103,22 +109,19 @@ class TestAServerThatDeniesConfig:
             yield f"unix://limited:pw@{server.socket}"
 
     async def test_is_not_assumed_to_be_durable(self, url: str) -> None:
-        with pytest.raises(DurabilityUnknown) as refusal:
-            await Engine(url).__aenter__()
-        assert "declare" in refusal.value.remedy
+        refusal = await refusal_on_entering(DurabilityUnknown, lambda: Engine(url))
+        assert "`durability`" in refusal.remedy
 
     async def test_is_as_durable_as_a_setting_declares(self, url: str) -> None:
         async with Engine(url, declared=SECOND) as engine:
-            assert engine.facts.durability == SECOND
+            assert (await facts_of(engine)).durability == SECOND
             await engine.submit(REVIEWS, b"", durability=SECOND)
             with pytest.raises(DurabilityUnavailable):
                 await engine.submit(REVIEWS, b"", durability=DISK)
 
-    async def test_is_believed_before_a_setting_where_it_does_tell(
-        self, server: EmbeddedServer
-    ) -> None:
+    async def test_overrules_the_setting_where_it_does_answer(self, server: EmbeddedServer) -> None:
         async with Engine(server.url, declared=DISK) as engine:
-            assert engine.facts.durability == MEMORY
+            assert (await facts_of(engine)).durability == MEMORY
 
 
 class TestASubmitThatAsksForAClass:
@@ -142,6 +145,62 @@ class TestASubmitThatAsksForAClass:
             with pytest.raises(DurabilityUnavailable):
                 await engine.submit_many(REVIEWS, [new_job(b"")], durability=durability)
             assert (await engine.inspect.counts(REVIEWS)).ready == 0
+
+
+WEAKENED = [("appendonly", "no"), ("appendfsync", "everysec"), ("appendfsync", "no")]
+AT_ONCE = 8
+"""More submits than an engine has connections for them."""
+
+
+class TestAServerThatIsWeakenedWhileItRuns:
+    """The connections stay open: nothing but the answer to a question shows the change."""
+
+    @pytest.mark.parametrize(("name", "value"), WEAKENED)
+    async def test_no_longer_acknowledges_the_class(
+        self, tmp_path: Path, name: str, value: str
+    ) -> None:
+        with EmbeddedServer(data=tmp_path) as server:
+            async with Engine(server.url) as engine:
+
+                async def refusals() -> int:
+                    queues = [f"queue-{number}" for number in range(AT_ONCE)]
+                    submits = (engine.submit(queue, b"", durability=DISK) for queue in queues)
+                    found = await asyncio.gather(*submits, return_exceptions=True)
+                    return sum(isinstance(answer, DurabilityUnavailable) for answer in found)
+
+                assert await refusals() == 0
+                server.ask("CONFIG", "SET", name, value)
+
+                async def all_refused() -> bool:
+                    return await refusals() == AT_ONCE
+
+                await eventually_async(all_refused)
+                assert (await engine.check()).durability.disk < Disk.DISK
+
+    async def test_acknowledges_it_again_as_soon_as_it_is_strengthened(
+        self, tmp_path: Path
+    ) -> None:
+        with EmbeddedServer(data=tmp_path, options={"appendfsync": "everysec"}) as server:
+            async with Engine(server.url) as engine:
+                with pytest.raises(DurabilityUnavailable):
+                    await engine.submit(REVIEWS, b"", durability=DISK)
+                server.ask("CONFIG", "SET", "appendfsync", "always")
+                await engine.submit(REVIEWS, b"", durability=DISK)
+
+    async def test_is_asked_again_after_an_error(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(durability_module, "FACTS_LAST", hours(1))
+        with EmbeddedServer(data=tmp_path) as server:
+            async with Engine(server.url, limits=Limits(channels=1)) as engine:
+                await engine.submit(REVIEWS, b"", durability=DISK)
+                server.ask("CONFIG", "SET", "appendonly", "no")
+                server.ask("CONFIG", "SET", "maxmemory", "1")
+                with pytest.raises(MemoryFull):
+                    await engine.submit(REVIEWS, b"", durability=DISK)
+                server.ask("CONFIG", "SET", "maxmemory", "0")
+                with pytest.raises(DurabilityUnavailable):
+                    await engine.submit(REVIEWS, b"", durability=DISK)
 
 
 @contextmanager
@@ -176,7 +235,7 @@ class TestReplicas:
 
     async def test_are_counted(self, primary: EmbeddedServer) -> None:
         async with Engine(primary.url) as engine:
-            assert engine.facts.replicas == 1
+            assert (await facts_of(engine)).replicas == 1
 
     async def test_have_a_job_when_its_submit_returns(
         self, primary: EmbeddedServer, replica: EmbeddedServer

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.entering import facts_of, refusal_on_entering
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
@@ -25,30 +26,28 @@ def evicting(request: pytest.FixtureRequest, server: EmbeddedServer) -> Iterator
 class TestAnEngine:
     @pytest.mark.parametrize("evicting", UNSAFE, indirect=True)
     async def test_refuses_every_policy_that_evicts(self, evicting: EmbeddedServer) -> None:
-        with pytest.raises(EvictionUnsafe) as refusal:
-            await Engine(evicting.url).__aenter__()
-        assert refusal.value.policy in str(refusal.value)
-        assert "CONFIG SET maxmemory-policy noeviction" in refusal.value.remedy
+        refusal = await refusal_on_entering(EvictionUnsafe, lambda: Engine(evicting.url))
+        assert refusal.policy in str(refusal)
+        assert "CONFIG SET maxmemory-policy noeviction" in refusal.remedy
 
     @pytest.mark.parametrize("evicting", ["allkeys-lru"], indirect=True)
     async def test_starts_once_the_remedy_was_followed(self, evicting: EmbeddedServer) -> None:
         evicting.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
         async with Engine(evicting.url) as engine:
-            assert engine.facts.eviction == "noeviction"
+            assert (await facts_of(engine)).eviction == "noeviction"
 
     @pytest.mark.parametrize("evicting", ["allkeys-lru"], indirect=True)
     async def test_refuses_a_server_that_denies_config_too(self, evicting: EmbeddedServer) -> None:
         evicting.ask("ACL", "SETUSER", "limited", "on", ">pw", "~*", "&*", "+@all", "-config")
         url = f"unix://limited:pw@{evicting.socket}"
-        with pytest.raises(EvictionUnsafe):
-            await Engine(url, declared=Durability.parse("disk")).__aenter__()
+        declared = Durability.parse("disk")
+        await refusal_on_entering(EvictionUnsafe, lambda: Engine(url, declared=declared))
         evicting.ask("ACL", "DELUSER", "limited")
 
     async def test_refuses_a_cluster_with_one_such_node(self, cluster: EmbeddedCluster) -> None:
         node = cluster.masters[2]
         node.ask("CONFIG", "SET", "maxmemory-policy", "volatile-ttl")
         try:
-            with pytest.raises(EvictionUnsafe):
-                await Engine(cluster.url).__aenter__()
+            await refusal_on_entering(EvictionUnsafe, lambda: Engine(cluster.url), servers=3)
         finally:
             node.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")

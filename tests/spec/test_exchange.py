@@ -159,8 +159,9 @@ class TestAnExchangeIsRefusedWhole:
     async def test_for_a_lease_of_another_queue(self, engine: Engine) -> None:
         await engine.submit("other", b"")
         [foreign] = await engine.claim("other", worker="anna", lease=LEASE)
-        with pytest.raises(InvalidOption, match="must be of queue reviews"):
+        with pytest.raises(InvalidOption, match=REVIEWS) as refusal:
             await exchange(engine, Complete(foreign))
+        assert (refusal.value.option, refusal.value.value) == ("settlements", foreign.job)
         assert await engine.inspect.state(foreign.job) is State.LEASED
 
     async def test_for_more_than_the_largest_batch(self, engine: Engine) -> None:

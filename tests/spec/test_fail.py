@@ -1,11 +1,13 @@
 """fail and bury: end an attempt that did not work: again after a delay, or dead."""
 
+from typing import Any, cast
+
 import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
 from towpath.clock import ZERO, ManualClock, hours, milliseconds, minutes, seconds
-from towpath.engine.check import LARGEST_REASON
+from towpath.engine.check import LARGEST_REASON, LARGEST_TRACEBACK
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, Lease
 from towpath.engine.options import QueueOptions
@@ -29,7 +31,7 @@ class TestFailing:
         await engine.fail(lease, "503 from the forge · 日本", delay=seconds(5))
         job = await engine.inspect.job(lease.job)
         assert (job.state, job.reason) == (State.DELAYED, "503 from the forge · 日本")
-        assert (job.due_at, job.worker) == (clock.now + seconds(5), None)
+        assert (job.next_try_at, job.worker) == (clock.now + seconds(5), None)
 
     async def test_without_a_delay_can_be_tried_at_once(self, engine: Engine) -> None:
         lease = await leased(engine)
@@ -93,8 +95,8 @@ class TestTheRetryPolicy:
     async def due_in(self, engine: Engine, lease: Lease) -> float:
         await engine.fail(lease, "503")
         job = await engine.inspect.job(lease.job)
-        assert job.due_at is not None
-        return (job.due_at - job.submitted_at).total_seconds()
+        assert job.next_try_at is not None
+        return (job.next_try_at - job.submitted_at).total_seconds()
 
     async def test_of_the_queue_decides(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
@@ -109,7 +111,7 @@ class TestTheRetryPolicy:
         await engine.queues.configure(REVIEWS, QueueOptions(retry=Fixed(minutes(2))))
         lease = await leased(engine)
         await engine.fail(lease, "503", delay=seconds(3))
-        assert (await engine.inspect.job(lease.job)).due_at == clock.now + seconds(3)
+        assert (await engine.inspect.job(lease.job)).next_try_at == clock.now + seconds(3)
 
     async def test_waits_longer_after_each_attempt(
         self, engine: Engine, clock: ManualClock
@@ -121,7 +123,7 @@ class TestTheRetryPolicy:
         for _ in range(3):
             lease = await claim_one(engine)
             await engine.fail(lease, "503")
-            due = (await engine.inspect.job(lease.job)).due_at
+            due = (await engine.inspect.job(lease.job)).next_try_at
             assert due is not None
             waits.append((due - clock.now).total_seconds())
             clock.advance(due - clock.now)
@@ -215,12 +217,13 @@ class TestFailingIsRefused:
 
 
 class TestTheLastFailures:
-    async def failed(self, engine: Engine, *reasons: str) -> JobInfo:
+    async def failed(self, engine: Engine, *reasons: str, with_tracebacks: bool = False) -> JobInfo:
         job = await leased(engine)
         await engine.release(job)
         for n, reason in enumerate(reasons):
             [lease] = await engine.claim(REVIEWS, worker=f"w{n}", lease=LEASE)
-            await engine.fail(lease, reason, delay=ZERO)
+            traceback = f"frames of {reason}" if with_tracebacks else ""
+            await engine.fail(lease, reason, delay=ZERO, traceback=traceback)
         return await engine.inspect.job(job.job)
 
     async def test_are_kept_with_time_worker_and_reason(
@@ -252,6 +255,46 @@ class TestTheLastFailures:
         assert [(failure.worker, failure.reason[:11]) for failure in job.failures] == [
             ("anna", "LEASE_ENDED"), ("berta", "no good"),
         ]  # fmt: skip
+
+    async def test_have_the_tracebacks_of_the_three_newest(self, engine: Engine) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
+        job = await self.failed(engine, *"abcd", with_tracebacks=True)
+        kept = [failure.traceback for failure in job.failures]
+        assert kept == ["", "frames of b", "frames of c", "frames of d"]
+
+    async def test_keep_their_tracebacks_apart_though_no_time_passes(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """One worker is silent between two that fail."""
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=20))
+        lease = await leased(engine)
+        await engine.fail(lease, "a", delay=ZERO, traceback="frames of a")
+        await claim_one(engine)
+        clock.advance(LEASE)
+        await engine.fail(await claim_one(engine), "c", delay=ZERO, traceback="frames of c")
+        job = await engine.inspect.job(lease.job)
+        assert [failure.traceback for failure in job.failures] == ["frames of a", "", "frames of c"]
+
+    async def test_keep_the_end_of_a_long_traceback(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.bury(lease, "no good", traceback="ß" * 5000 + "the error")
+        [failure] = (await engine.inspect.job(lease.job)).failures
+        assert failure.traceback.endswith("ßthe error")
+        assert len(failure.traceback.encode()) in {LARGEST_TRACEBACK - 1, LARGEST_TRACEBACK}
+
+    async def test_have_no_tracebacks_in_lists(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        await engine.bury(lease, "no good", traceback="frames")
+        [listed] = (await engine.inspect.list(REVIEWS, State.DEAD)).jobs
+        assert [(failure.reason, failure.traceback) for failure in listed.failures] == [
+            ("no good", "")
+        ]
+
+    async def test_refuse_a_traceback_that_is_no_text(self, engine: Engine) -> None:
+        lease = await leased(engine)
+        with pytest.raises(InvalidOption):
+            await engine.fail(lease, "no good", traceback=cast("Any", b"frames"))
+        assert await engine.inspect.state(lease.job) is State.LEASED
 
     async def test_of_a_job_that_never_failed_are_none(self, engine: Engine) -> None:
         lease = await leased(engine)

@@ -142,7 +142,7 @@ class TestTheHistory:
         assert found.ready[-3:] == [0, 2, 3]
         assert found.begins == NOON + hours(3) - days(2)
 
-    async def test_of_a_queue_that_nobody_used_is_nought(self, engine: Engine) -> None:
+    async def test_of_an_unused_queue_is_zero(self, engine: Engine) -> None:
         found = await engine.inspect.history(REVIEWS)
         assert found.ready == found.submitted == [0] * 60
         assert found.oldest == [None] * 60
@@ -226,7 +226,7 @@ class TestTheHistory:
         assert await engine.queues.delete(REVIEWS)
         assert HISTORY not in deployment.key_names()
 
-    async def test_goes_by_itself_where_nobody_comes_any_more(
+    async def test_of_an_abandoned_queue_expires(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         await engine.submit(REVIEWS, b"")
@@ -235,7 +235,7 @@ class TestTheHistory:
         assert days(30) < milliseconds(left) <= days(31)
 
 
-async def test_is_kept_of_so_many_queues(
+async def test_history_is_kept_of_a_bounded_number_of_queues(
     engine: Engine,
     deployment: Deployment,
     clock: ManualClock,
@@ -253,7 +253,7 @@ async def test_is_kept_of_so_many_queues(
     assert (await engine.inspect.counts("three")).totals["completed"] == 1
 
 
-def test_columns_are_as_long_as_each_other() -> None:
+def test_columns_of_a_history_are_as_long_as_each_other() -> None:
     names = [name for name in History.__struct_fields__ if name not in ("begins", "step")]
     assert len(names) == 10
 

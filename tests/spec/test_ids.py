@@ -67,11 +67,11 @@ class TestANewId:
 
 class TestNames:
     @pytest.mark.parametrize("name", ["a", "0", "reviews.v2", "a_b-c", "x" * 64])
-    def test_of_queues(self, name: str) -> None:
+    def test_of_queues_are_accepted(self, name: str) -> None:
         assert queue_name(name) == name
 
     @pytest.mark.parametrize("name", ["", "A", "a b", "{a}", "é", "x" * 65, "a\n", 7, None])
-    def test_that_no_queue_can_have(self, name: Any) -> None:
+    def test_that_no_queue_can_have_are_refused(self, name: Any) -> None:
         with pytest.raises(InvalidName) as refusal:
             queue_name(name)
         assert refusal.value.kind == "queue"

@@ -17,14 +17,16 @@ class TestIntroducing:
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == BROUGHT
         assert await engine.queues.options(REVIEWS) == BROUGHT
 
-    async def test_leaves_what_somebody_chose(self, engine: Engine, other_engine: Engine) -> None:
+    async def test_leaves_options_that_were_chosen(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
         """Option by option: of what nobody chose, what is brought is in force."""
         await other_engine.queues.configure(REVIEWS, CHOSEN)
         both = QueueOptions(keep=hours(2), max_attempts=3, events=100)
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == both
         assert await engine.queues.options(REVIEWS) == both
 
-    async def test_takes_defaults_for_nobody_s_choice(
+    async def test_replaces_options_that_are_still_the_defaults(
         self, engine: Engine, other_engine: Engine
     ) -> None:
         """Somebody used the queue before whoever brings it came."""

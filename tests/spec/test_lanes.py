@@ -247,3 +247,22 @@ class TestALaneThatParks:
         await engine.cancel(head.job)
         await engine.fail(head, "stopped")
         assert await run_all(engine) == ["b"]
+
+
+class TestALaneWhoseWorkersDie:
+    """The head is given back at once and stays the head; if every worker dies, it is dead."""
+
+    @pytest.mark.parametrize("policy", LanePolicy)
+    async def test_keeps_its_head_until_that_is_dead(
+        self, engine: Engine, clock: ManualClock, policy: LanePolicy
+    ) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=policy))
+        await submit_ids(engine, "a", "b", lane="octo")
+        deliveries: list[str] = []
+        while not (await engine.inspect.counts(REVIEWS)).dead and len(deliveries) < 1000:
+            deliveries += ids_of(await claim(engine, 10))
+            clock.advance(LEASE)
+            await engine.queues.reap(REVIEWS)
+        assert set(deliveries) == {"a"}
+        assert 1 < len(deliveries) < 1000
+        assert await run_all(engine) == ([] if policy is LanePolicy.PARK else ["b"])

@@ -22,7 +22,9 @@ CALLS: dict[str, Callable[[Engine], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_call_under_way_to_a_frozen_server_ends(server: EmbeddedServer, call: str) -> None:
+async def test_a_call_to_a_frozen_server_ends_when_the_engine_is_left(
+    server: EmbeddedServer, call: str
+) -> None:
     async with Engine(server.url, limits=PATIENT) as engine:
         await engine.inspect.counts("mails")
         server.pause()
@@ -40,7 +42,9 @@ async def test_a_call_under_way_to_a_frozen_server_ends(server: EmbeddedServer, 
 
 
 @pytest.mark.parametrize("call", CALLS)
-async def test_a_later_call_is_refused(server: EmbeddedServer, call: str) -> None:
+async def test_a_call_after_the_engine_was_left_is_refused(
+    server: EmbeddedServer, call: str
+) -> None:
     async with Engine(server.url, limits=PATIENT) as engine:
         pass
     with pytest.raises(EngineClosed):

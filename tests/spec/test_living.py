@@ -1,13 +1,23 @@
 """Workers that tell that they live: listed while they do, gone when they are silent or say so."""
 
+from datetime import datetime
+
 import msgspec
 import pytest
 
 from tests.spec.deployment import Deployment
-from towpath.clock import ManualClock, milliseconds, seconds
+from towpath.clock import Duration, ManualClock, instant, milliseconds, seconds
 from towpath.engine import living
 from towpath.engine.engine import Engine
-from towpath.engine.living import JOBS_SHOWN, QUEUES_SHOWN, SILENT_AFTER, Doing, RunningJob
+from towpath.engine.living import (
+    JOBS_SHOWN,
+    QUEUES_SHOWN,
+    SILENT_AFTER,
+    BlockedLoop,
+    Doing,
+    RunningJob,
+    find_records_elsewhere,
+)
 from towpath.engine.model import job_ref
 
 DOING = Doing(host="build-3", pid=7, queues=["mails"], serving=1, slots=10, running=0, jobs=[])
@@ -20,13 +30,11 @@ async def names(engine: Engine) -> list[str]:
 class TestALivingWorker:
     async def test_is_listed_with_what_it_says(self, engine: Engine, clock: ManualClock) -> None:
         runs = RunningJob(job_ref("mails", "m-1"), 1_767_225_600_000)
-        doing = msgspec.structs.replace(DOING, running=1, jobs=[runs])
-        began = clock.now
-        assert await engine.workers.tell("anna", doing)
-        clock.advance(seconds(10))
+        blocked = BlockedLoop(3.5, "send", runs.job)
+        doing = msgspec.structs.replace(DOING, running=1, jobs=[runs], blocked=blocked)
         assert await engine.workers.tell("anna", doing)
         [found] = await engine.workers.list()
-        assert (found.name, found.since, found.doing) == ("anna", began, doing)
+        assert (found.name, found.since, found.doing) == ("anna", clock.now, doing)
         assert str(found.doing.jobs[0].job) == "mails/m-1"
 
     async def test_is_gone_when_it_says_so(self, engine: Engine, other_engine: Engine) -> None:
@@ -48,15 +56,33 @@ class TestALivingWorker:
         assert deployment.ask("HKEYS", "towpath:{workers}:told") == [b"berta"]
         assert deployment.ask("ZCARD", "towpath:{workers}:living") == 1
 
-    async def test_that_comes_back_begins_anew(self, engine: Engine, clock: ManualClock) -> None:
-        await engine.workers.tell("anna", DOING)
+    async def test_is_there_since_its_process_began(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """Also after a silence, and when another process takes over its name."""
+        began = clock.now
+
+        async def since(age: Duration) -> datetime:
+            await engine.workers.tell("anna", DOING, age=age)
+            [found] = await engine.workers.list()
+            return found.since
+
+        clock.advance(seconds(10))
+        assert await since(seconds(10)) == began
+        clock.advance(seconds(10))
+        assert await since(seconds(20)) == began
         clock.advance(SILENT_AFTER)
-        await engine.workers.tell("berta", DOING)
+        assert await since(seconds(20) + SILENT_AFTER) == began
+        assert await since(seconds(1)) == clock.now - seconds(1)
+
+    async def test_of_an_earlier_release_is_listed(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
         await engine.workers.tell("anna", DOING)
-        assert {worker.since for worker in await engine.workers.list()} == {clock.now}
-        clock.advance(SILENT_AFTER)
-        await engine.workers.tell("anna", DOING)  # before anybody has forgotten it
-        assert [worker.since for worker in await engine.workers.list()] == [clock.now]
+        older = b'7 {"host":"a","pid":7,"queues":[],"serving":0,"slots":1,"running":0,"jobs":[]}'
+        deployment.ask("HSET", "towpath:{workers}:told", "anna", older)
+        [found] = await engine.workers.list()
+        assert (found.since, found.doing.blocked) == (instant(7), None)
 
     async def test_tells_no_more_than_fits(self, engine: Engine) -> None:
         queues = [f"q-{n:03}" for n in range(500)]
@@ -89,3 +115,21 @@ class TestALivingWorker:
         await engine.workers.tell("newer", DOING)
         deployment.ask("HSET", "towpath:{workers}:told", "newer", "1 {}")
         assert await names(engine) == ["anna"]
+
+
+async def test_records_in_another_database_are_found_by_queue(engine: Engine) -> None:
+    many = [f"q-{n:03}" for n in range(QUEUES_SHOWN + 10)]
+    told = {
+        "anna": msgspec.structs.replace(DOING, ledger="a", recorded=["mails", "prints"]),
+        "berta": msgspec.structs.replace(DOING, ledger="b", recorded=["mails"]),
+        "carla": msgspec.structs.replace(DOING, ledger=None, recorded=["mails"]),
+        "dora": msgspec.structs.replace(DOING, ledger="b"),
+        "emma": msgspec.structs.replace(DOING, ledger="c", recorded=many),
+    }
+    for name, doing in told.items():
+        await engine.workers.tell(name, doing)
+    listed = await engine.workers.list()
+    found = find_records_elsewhere(listed, "c")
+    assert found == {"mails": ["anna", "berta"], "prints": ["anna"]}
+    assert find_records_elsewhere(listed[:1], "a") == {}
+    assert len(find_records_elsewhere(listed[4:], "a")) == QUEUES_SHOWN

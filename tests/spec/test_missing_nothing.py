@@ -12,7 +12,7 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim, claim_one, leased, submit_ids
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.engine import events, follow
 from towpath.engine.engine import Engine
@@ -36,7 +36,7 @@ for _ = 1, 2000 do redis.call('XADD', KEYS[1], 'MAXLEN', 10, '*', 'submit', 'som
 
 async def seen(events: AsyncIterator[Event], id: str) -> None:
     """Return when something happened to the job."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANGS):
         async for event in events:
             if event.job.id == id:
                 return
@@ -88,7 +88,7 @@ class TestAFollower:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
-    async def test_is_told_when_more_came_than_is_kept(
+    async def test_gets_an_error_when_more_came_than_is_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """The process was busy elsewhere; what it did not read is gone."""
@@ -100,7 +100,7 @@ class TestAFollower:
             await submit_ids(engine, "a")
             await seen(live, "a")
 
-    async def test_of_a_new_queue_is_told_as_well(
+    async def test_of_a_new_queue_gets_that_error_too(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         async with engine.events.follow(REVIEWS) as live:
@@ -108,7 +108,7 @@ class TestAFollower:
             with pytest.raises(FellBehind):
                 await seen(live, "nobody")
 
-    async def test_is_told_when_the_stream_is_another_one(
+    async def test_gets_an_error_when_the_stream_is_another_one(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """A server that came back empty, its clock behind: places of before mean nothing."""
@@ -148,7 +148,7 @@ class TestAFollower:
                 await submit_ids(engine, f"before-{n}")
                 async with engine.events.follow(REVIEWS) as live:
                     await submit_ids(engine, f"since-{n}")
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(HANGS):
                         assert (await anext(live)).job.id == f"since-{n}"
 
 
@@ -162,19 +162,19 @@ class TestWaitingForAJobsEnd:
     async def keeping(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
 
-    async def test_that_begins_as_another_wait_ends_is_told(self, engine: Engine) -> None:
+    async def test_that_begins_as_another_wait_ends_returns(self, engine: Engine) -> None:
         for n in range(20):
             lease, other = await _two(engine, n)
             first = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
             await engine.complete(lease)
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(HANGS):
                 await first
                 second = asyncio.create_task(engine.events.ended(other.job, within=LONG))
                 await asyncio.sleep(0)
                 await engine.complete(other)
                 assert (await second).state is State.DONE
 
-    async def test_is_told_when_more_came_than_is_kept(
+    async def test_returns_when_more_came_than_is_kept(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         lease, other = await _two(engine, 0)
@@ -186,10 +186,10 @@ class TestWaitingForAJobsEnd:
         deployment.ask("EVAL", FLOOD, 1, EVENTS)
         _complete_elsewhere(deployment, lease)
         deployment.ask("EVAL", FLOOD, 1, EVENTS)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
-    async def test_is_told_without_any_event(
+    async def test_returns_without_any_event(
         self, engine: Engine, deployment: Deployment, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """With its memory full a server writes no events, and nothing else fails."""
@@ -200,7 +200,7 @@ class TestWaitingForAJobsEnd:
         deployment.ask("DEL", EVENTS)
         deployment.ask("SET", EVENTS, "no stream")
         await engine.complete(lease)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS):
             assert (await ended).state is State.DONE
 
     async def test_looks_a_last_time_when_the_time_is_over(
@@ -221,33 +221,33 @@ class TestWaitingForAJobsEnd:
         await engine.complete(lease)
         assert (await engine.events.ended(lease.job, within=seconds(0))).state is State.DONE
 
-    async def test_is_told_when_the_job_is_removed(self, engine: Engine) -> None:
+    async def test_is_refused_when_the_job_is_removed(self, engine: Engine) -> None:
         await engine.queues.configure("forgetful", QueueOptions(keep=seconds(0)))
         await engine.submit("forgetful", b"", id="a")
         [lease] = await engine.claim("forgetful", worker="anna", lease=seconds(30))
         ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
         await asyncio.sleep(0)
         await engine.complete(lease)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS):
             with pytest.raises(JobNotFound):
                 await ended
 
-    async def test_by_several_is_told_to_all_of_them(self, engine: Engine) -> None:
+    async def test_by_several_returns_to_all_of_them(self, engine: Engine) -> None:
         lease = await leased(engine)
         waits = [asyncio.create_task(engine.events.ended(lease.job, within=LONG)) for _ in range(5)]
         await asyncio.sleep(0)
         waits[0].cancel()
         await engine.complete(lease, b"result")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(HANGS):
             assert [(await wait).result for wait in waits[1:]] == [b"result"] * 4
 
-    async def test_is_told_whatever_happens(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_returns_whatever_happens(self, engine: Engine, deployment: Deployment) -> None:
         """Waits and followers that come, go and are cancelled; connections that break; a stream
         that is cut. The seed is in the failure."""
         seed = random.randrange(2**32)
         chance = random.Random(seed)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(HANGS):
                 await _random_walk(engine, deployment, chance)
         except BaseException as error:
             error.add_note(f"seed {seed}")
@@ -336,7 +336,7 @@ async def _waits(engine: Engine, count: int) -> None:
     waits = [asyncio.create_task(engine.events.ended(lease.job, within=LONG)) for lease in leases]
     for lease in leases:
         await engine.complete(lease)
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(HANGS):
         for wait in waits:
             await wait
 

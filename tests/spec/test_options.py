@@ -1,6 +1,7 @@
 """The options of a queue: written at its first use, the same for everybody who uses it."""
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
@@ -66,7 +67,7 @@ class TestConfiguring:
             await other_engine.queues.configure(
                 REVIEWS, QueueOptions(max_attempts=4, keep=hours(1))
             )
-        assert "max_attempts is 3, not 4" in refusal.value.differences
+        assert re.search(r"max_attempts\b.*\b3\b.*\b4\b", refusal.value.differences)
         assert "keep" not in refusal.value.differences
         assert "reconfigure" in refusal.value.remedy
         assert (await engine.queues.options(REVIEWS)).max_attempts == 3
@@ -133,7 +134,7 @@ class TestReconfiguring:
         lease = await leased(other_engine)
         await engine.queues.reconfigure(REVIEWS, QueueOptions(retry=Fixed(hours(7))))
         await other_engine.fail(lease, "503")
-        assert (await engine.inspect.job(lease.job)).due_at == clock.now + hours(7)
+        assert (await engine.inspect.job(lease.job)).next_try_at == clock.now + hours(7)
 
     async def test_gives_events_to_an_engine_that_knows_of_none(
         self, engine: Engine, other_engine: Engine

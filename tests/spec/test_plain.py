@@ -88,7 +88,7 @@ class TestTheShortWay:
         [one_by_one, by_exchange, with_some_held, and_idle],
         ids=lambda story: story.__name__,
     )
-    async def test_leaves_what_the_long_one_leaves(
+    async def test_leaves_the_same_keys_as_the_long_way(
         self, deployment: Deployment, story: Story
     ) -> None:
         found: list[object] = []

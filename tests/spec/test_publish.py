@@ -13,8 +13,8 @@ from towpath.errors import (
     InvalidName,
     InvalidOption,
     MemoryFull,
-    ServerRefused,
     ServerUnreachable,
+    WrongKeyType,
 )
 from towpath.testing.proxy import Faults, Hole, Proxy
 
@@ -88,11 +88,11 @@ class TestPublishing:
         self, engine: Engine, deployment: Deployment
     ) -> None:
         deployment.ask("SET", KEY, "taken")
-        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        with pytest.raises(WrongKeyType):
             await engine.publish("reviews", [{"n": "1"}], cap=100)
 
 
-async def test_with_memory_full_it_is_refused_whole() -> None:
+async def test_a_publish_is_refused_whole_with_memory_full() -> None:
     with EmbeddedServer() as server:
         async with Engine(server.url) as engine:
             server.ask("CONFIG", "SET", "maxmemory", "1")
@@ -101,7 +101,7 @@ async def test_with_memory_full_it_is_refused_whole() -> None:
             assert server.ask("EXISTS", KEY) == 0
 
 
-async def test_after_a_lost_reply_the_entries_are_there_once(server: EmbeddedServer) -> None:
+async def test_published_entries_are_there_once_after_a_lost_reply(server: EmbeddedServer) -> None:
     async with Proxy(server.address, Faults()) as proxy, Engine(proxy.url) as engine:
         proxy.cut_next()
         ids = await engine.publish("reviews", [{"id": "1"}, {"id": "2"}], cap=100)

@@ -68,7 +68,8 @@ class TestReleasing:
         lease = await leased(engine)
         await engine.cancel(lease.job)
         assert await engine.release(lease, delay=seconds(5)) is State.CANCELLED
-        assert await engine.inspect.state(lease.job) is State.CANCELLED
+        job = await engine.inspect.job(lease.job)
+        assert (job.state, job.attempts) == (State.CANCELLED, 1)
 
     async def test_is_never_refused_by_a_full_queue(self, engine: Engine) -> None:
         await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))

@@ -37,7 +37,7 @@ async def declare(engine: Engine, clock: ManualClock, name: str = NIGHTLY) -> No
 
 
 class TestASchedule:
-    async def test_is_kept_with_all_that_is_said(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_is_kept_with_all_its_options(self, engine: Engine, clock: ManualClock) -> None:
         made = await engine.schedules.set(
             REVIEWS,
             NIGHTLY,
@@ -97,7 +97,7 @@ class TestASchedule:
         )
         assert len(await claim(engine, 500)) == 3
 
-    async def test_says_what_it_was_last_fired_for_though_firings_were_passed_over(
+    async def test_shows_its_last_firing_though_firings_were_passed_over(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.SKIP)
@@ -119,7 +119,7 @@ class TestChangingASchedule:
         assert not answer.new
         assert await fired(engine) == ["hourly@2026-01-01T01:20:00.000Z"]
 
-    async def test_changes_what_is_said_and_leaves_the_rest(self, engine: Engine) -> None:
+    async def test_changes_the_given_options_and_leaves_the_rest(self, engine: Engine) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), b"1", priority=9, lane="a")
         changed = await engine.schedules.change(REVIEWS, HOURLY, payload=b"2", lane=None)
         assert (changed.payload, changed.options) == (b"2", {"priority": 9})
@@ -151,7 +151,7 @@ class TestChangingASchedule:
         assert found.options == {"priority": 9, "lane": "a"}
         assert (found.payload, found.missed) == (b"2", Missed.ALL)
 
-    async def test_leaves_no_firing_to_who_knows_only_the_old_one(
+    async def test_leaves_no_firing_to_a_process_with_the_old_definition(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         """Nothing is fired by a definition that was changed or removed meanwhile."""
@@ -197,7 +197,9 @@ class TestPausing:
         clock.advance(hours(1))
         assert await fired(engine) == ["hourly@2026-01-01T07:00:00.000Z"]
 
-    async def test_leaves_what_was_never_fired_so(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_leaves_a_schedule_without_firings_so(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), paused=True)
         clock.advance(hours(2))
         assert (await engine.schedules.resume(REVIEWS, HOURLY)).last is None
@@ -229,7 +231,7 @@ class TestFiringByHand:
         await engine.schedules.fire(REVIEWS, HOURLY)
         assert len(await claim(engine)) == 1
 
-    async def test_is_refused_for_what_is_not_there_or_is_codes(
+    async def test_is_refused_for_a_schedule_that_is_unknown_or_declared(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         with pytest.raises(ScheduleNotFound):
@@ -256,13 +258,13 @@ class TestRemoving:
         await engine.schedules.set(REVIEWS, HOURLY, Every(hours(1)), missed=Missed.ALL)
         assert await fired(engine) == ["other@2026-01-01T02:00:00.000Z"]
 
-    async def test_is_refused_for_what_is_not_there(self, engine: Engine) -> None:
+    async def test_is_refused_for_an_unknown_schedule(self, engine: Engine) -> None:
         with pytest.raises(ScheduleNotFound):
             await engine.schedules.delete(REVIEWS, HOURLY)
 
 
-class TestWhatCodeDeclares:
-    async def test_is_listed_and_can_not_be_changed_here(
+class TestADeclaredSchedule:
+    async def test_is_listed_and_can_not_be_changed(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await declare(engine, clock)

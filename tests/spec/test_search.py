@@ -23,7 +23,7 @@ def ids(found: SearchStep) -> list[str]:
     return [job.id for job in found.jobs]
 
 
-async def test_finds_what_has_the_text_in_whatever_case_the_newest_first(
+async def test_a_search_finds_the_text_in_any_case_newest_first(
     engine: Engine, clock: ManualClock
 ) -> None:
     await bury(engine, clock, "Disk is full", "timeout", "the DISK (a%b.c) broke", "x")
@@ -33,7 +33,7 @@ async def test_finds_what_has_the_text_in_whatever_case_the_newest_first(
     assert ids(await engine.inspect.search_dead(REVIEWS, "nothing")) == []
 
 
-async def test_goes_on_where_it_was_and_ends(
+async def test_a_search_continues_where_it_stopped_and_ends(
     engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(inspect, "_SEARCHED_AT_ONCE", 2)
@@ -46,14 +46,16 @@ async def test_goes_on_where_it_was_and_ends(
     assert ids(await engine.inspect.search_dead(REVIEWS, "disk", looked=4)) == []
 
 
-async def test_is_over_where_there_are_no_more(engine: Engine, clock: ManualClock) -> None:
+async def test_a_search_is_over_where_there_are_no_more_jobs(
+    engine: Engine, clock: ManualClock
+) -> None:
     await bury(engine, clock, "no disk")
     found = await engine.inspect.search_dead(REVIEWS, "disk")
     assert (await engine.inspect.search_dead(REVIEWS, "disk", looked=found.looked)).is_over
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 201, "a\nb"])
-async def test_refuses_a_text_that_cannot_be_one(engine: Engine, bad: str) -> None:
+async def test_a_search_refuses_an_invalid_text(engine: Engine, bad: str) -> None:
     with pytest.raises(InvalidName):
         await engine.inspect.search_dead(REVIEWS, bad)
     with pytest.raises(InvalidOption):

@@ -1,6 +1,7 @@
 """Selectors: a claim may name which jobs it wants, and how many its worker may hold."""
 
 import asyncio
+import re
 
 import pytest
 
@@ -144,7 +145,7 @@ class TestAClaimThatNamesSelectors:
 
 
 @pytest.mark.parametrize("bad", ["", "x" * 257, "ß" * 129, "a\nb", "a\x00b", 7, b"a"])
-async def test_a_selector_that_cannot_be_one_is_refused(engine: Engine, bad: str) -> None:
+async def test_an_invalid_selector_is_refused(engine: Engine, bad: str) -> None:
     with pytest.raises(InvalidName):
         await engine.submit(REVIEWS, b"", selector=bad)
     with pytest.raises(InvalidName):
@@ -152,7 +153,7 @@ async def test_a_selector_that_cannot_be_one_is_refused(engine: Engine, bad: str
 
 
 @pytest.mark.parametrize("bad", [0, -1, 10_001, 1.5, True, "1"])
-async def test_a_limit_that_cannot_be_one_is_refused(engine: Engine, bad: int) -> None:
+async def test_an_invalid_limit_is_refused(engine: Engine, bad: int) -> None:
     with pytest.raises(InvalidOption):
         await claim(engine, max_held=bad)
 
@@ -306,7 +307,7 @@ class TestTheLimitOfAWorker:
         assert sum(map(len, found)) == 3
 
 
-class TestWhatIsToldOfAJobWithASelector:
+class TestInspectingAJobWithASelector:
     async def why(self, engine: Engine, id: str) -> tuple[Why, str]:
         told = await engine.inspect.explain(job_ref(REVIEWS, id))
         return told.why, told.text
@@ -326,32 +327,31 @@ class TestWhatIsToldOfAJobWithASelector:
         await claim(engine, OTHER)
         why, text = await self.why(engine, "a")
         assert why is Why.NO_WORKER
-        assert text == f"no worker is asking for jobs of selector {DEV}; none has ever asked"
+        assert DEV in text
         await claim(engine, REVIEW)
         assert (await self.why(engine, "a"))[0] is Why.NO_WORKER
 
-    async def test_explain_says_that_it_is_next_while_somebody_asks_for_it(
+    async def test_explain_says_that_it_is_next_while_a_worker_asks_for_it(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("held", DEV))
         await claim(engine, DEV)
         await submit(engine, ("a", DEV), ("b", DEV))
         assert (await self.why(engine, "a"))[0] is Why.NEXT
-        assert await self.why(engine, "b") == (
-            Why.BEHIND_OTHERS,
-            "1 job is before it among those of its selector",
-        )
+        why, text = await self.why(engine, "b")
+        assert why is Why.BEHIND_OTHERS
+        assert re.search(r"\b1\b", text)
         clock.advance(seconds(13))
         why, text = await self.why(engine, "a")
         assert why is Why.ALL_BUSY
-        assert f"no worker has asked for selector {DEV} since" in text
+        assert DEV in text
 
     async def test_a_claim_for_anything_asks_for_it_too(self, engine: Engine) -> None:
         await claim(engine)
         await submit(engine, ("a", DEV))
         assert (await self.why(engine, "a"))[0] is Why.NEXT
 
-    async def test_who_holds_as_many_as_it_may_does_not_ask(
+    async def test_a_worker_that_holds_as_many_as_it_may_does_not_ask(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         await submit(engine, ("held", DEV), ("a", DEV))
@@ -367,7 +367,7 @@ class TestWhatIsToldOfAJobWithASelector:
         assert (await engine.inspect.counts(REVIEWS)).ready == 2
 
 
-async def test_a_queue_that_is_removed_leaves_nothing_of_what_was_asked_for(
+async def test_a_deleted_queue_leaves_no_selectors_that_were_asked_for(
     engine: Engine, deployment: Deployment
 ) -> None:
     await claim(engine, DEV)
@@ -375,7 +375,7 @@ async def test_a_queue_that_is_removed_leaves_nothing_of_what_was_asked_for(
     assert not [name for name in deployment.key_names() if name.startswith(f"{KEYS.tag}:asked")]
 
 
-async def test_remembers_the_newest_ten_thousand_selectors_that_were_asked_for(
+async def test_a_queue_remembers_the_newest_ten_thousand_selectors_that_were_asked_for(
     engine: Engine, deployment: Deployment, clock: ManualClock
 ) -> None:
     old = [word for n in range(10_000) for word in ("1", f"old/{n}")]

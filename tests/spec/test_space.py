@@ -23,9 +23,8 @@ from towpath.errors import (
     InvalidName,
     InvalidOption,
     MemoryFull,
-    ServerError,
-    ServerRefused,
     SpaceInvalid,
+    WrongKeyType,
 )
 
 MEBIBYTE = 1024 * 1024
@@ -200,7 +199,7 @@ class TestARepeatedCall:
         """It had no effect, so there is nothing to remember."""
         letter = letter_space.at("l-1")
         deployment.ask("SET", "letter:{l-1}", "in the way")
-        with pytest.raises(ServerRefused, match="WRONGTYPE"):
+        with pytest.raises(WrongKeyType):
             await letter.run("write", line="x", call=FIRST)
         deployment.ask("UNLINK", "letter:{l-1}")
         assert await letter.run("write", line="x", call=FIRST) == 1
@@ -254,8 +253,9 @@ class TestAName:
             engine.space(name, parcels.SCRIPTS)
 
     async def test_of_the_engine_is_refused(self, engine: Engine) -> None:
-        with pytest.raises(SpaceInvalid, match="engine"):
+        with pytest.raises(SpaceInvalid) as refusal:
             engine.space("towpath", parcels.SCRIPTS)
+        assert "towpath" in refusal.value.subject
 
 
 class TestACall:
@@ -265,18 +265,18 @@ class TestACall:
         """One that writes is not read, and one that only reads is not run."""
         parcel = parcel_space.at("p-1")
         for name in ("nothing", "state", "lib/token", "token"):
-            with pytest.raises(TypeError, match="that writes"):
+            with pytest.raises(TypeError, match=rf"{name}.*\bhold\b"):
                 await parcel.run(name)
         for name in ("nothing", "hold"):
-            with pytest.raises(TypeError, match="only reads"):
+            with pytest.raises(TypeError, match=rf"{name}.*\bstate\b"):
                 await parcel.read(name)
         assert deployment.key_names() == set()
 
     async def test_with_other_arguments_is_refused(self, parcel_space: Space) -> None:
         parcel = parcel_space.at("p-1")
-        with pytest.raises(TypeError, match="number"):
+        with pytest.raises(TypeError, match=r"piece.*number"):
             await parcel.read("piece")
-        with pytest.raises(TypeError, match="no arguments"):
+        with pytest.raises(TypeError, match="hold"):
             await parcel.run("hold", number=1)
 
     @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ class TestACall:
         await parcel.run("hold")
         deployment.ask("SET", "parcel:{p-1}:labels", "in the way")
         before = deployment.dump()
-        with pytest.raises(ServerError, match="WRONGTYPE"):
+        with pytest.raises(WrongKeyType):
             await store(parcel, 1)
         assert deployment.dump() == before
         deployment.ask("UNLINK", "parcel:{p-1}:labels")
@@ -311,7 +311,7 @@ class TestACall:
     async def test_is_made_by_a_server_of_the_class_asked_for(self, parcel_space: Space) -> None:
         parcel = parcel_space.at("p-1")
         assert await parcel.run("hold", durability=Durability()) == 1
-        for wanted in (Durability.parse("disk"), Durability(replicas=1)):
+        for wanted in (Durability.parse("disk"), Durability(replicas=5)):
             with pytest.raises(DurabilityUnavailable):
                 await parcel.run("hold", durability=wanted)
         assert await parcel.run("hold") == 2
@@ -367,7 +367,7 @@ class TestAServerThatForgot:
 
 
 @pytest.mark.parametrize("binary", [newest, oldest])
-async def test_with_memory_full_what_may_grow_is_refused_and_what_frees_works(
+async def test_scripts_that_grow_are_refused_and_those_that_free_work_with_memory_full(
     binary: Callable[[], ServerBinary],
 ) -> None:
     with EmbeddedServer(binary=binary()) as server:

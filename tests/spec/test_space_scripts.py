@@ -1,5 +1,6 @@
 """space: what a script of an application may be. One that breaks a rule is refused at the start."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -41,19 +42,19 @@ def folder(at: Path, text: str = GOOD, piece: str = PIECE) -> Path:
     return at
 
 
-def test_that_follows_the_rules_is_known_by_its_header(tmp_path: Path) -> None:
+def test_a_script_that_follows_the_rules_is_known_by_its_header(tmp_path: Path) -> None:
     [script] = Scripts().of_records(folder(tmp_path)).values()
     assert script.keys == {"state": "hash", "parts:": "string"}
     assert (script.args, script.writes) == ({"number": "int", "value": "bytes"}, True)
 
 
-async def test_that_follows_the_rules_runs(tmp_path: Path, server: EmbeddedServer) -> None:
+async def test_a_script_that_follows_the_rules_runs(tmp_path: Path, server: EmbeddedServer) -> None:
     async with Engine(server.url) as engine:
         record = engine.space("try", folder(tmp_path)).at("1")
         assert [await record.run("put", number=n, value=b"x") for n in (1, 2)] == [1, 2]
 
 
-async def test_may_call_its_keys_and_arguments_what_the_engine_calls_its_own(
+async def test_a_script_may_use_the_engines_names_for_its_keys_and_arguments(
     tmp_path: Path, server: EmbeddedServer
 ) -> None:
     """Nothing around a script changes what its names mean, nor the other way round."""
@@ -67,64 +68,79 @@ async def test_may_call_its_keys_and_arguments_what_the_engine_calls_its_own(
     assert server.ask("EXISTS", "try:{1}:verb:7", "try:{1}:state") == 2
 
 
-NO_KEY, NOT_FOR = "is not a key in its header", "is not an allowed command for a"
-FORM = "needs a name of its own, a type and a sentence"
 BROKEN = {
-    "a key that is not in its header": ("EXISTS', STATE", "EXISTS', OTHER", NO_KEY),
-    "a key with more behind its name": ("'HINCRBY' , STATE,", "'HINCRBY' , STATE .. 'x',", NO_KEY),
-    "many keys without saying which": ("'SET', PARTS .. int(number)", "'SET', PARTS", NO_KEY),
-    "a key or another": ("'HINCRBY' , STATE,", "'HINCRBY' , STATE or 'x',", NO_KEY),
-    "a key by another name": ("EXISTS', STATE", "EXISTS', 'try:{1}:state'", NO_KEY),
-    "a second key by another name": ("PARTS .. int(number)) == 2", "'parts') == 2", NO_KEY),
-    "keys from a list": ("PARTS .. int(number)) == 2", "unpack({STATE})) == 2", NO_KEY),
-    "no key": ("'EXISTS', STATE, PARTS .. int(number)", "'EXISTS'", NO_KEY),
-    "the declared key past its header": ("EXISTS', STATE", "EXISTS', KEYS[1]", "not use KEYS"),
-    "an argument past its header": (".. int(number), value", ".. 1, ARGV[5]", "not use ARGV"),
-    "a command that is not written out": ("redis.call( 'HINCRBY'", "redis.call(text", NOT_FOR),
-    "a command that takes other keys": ("'HINCRBY' , STATE", "'RENAME', STATE", NOT_FOR),
-    "a command about everything": ("'HINCRBY' , STATE, 'parts', 1", "'FLUSHALL'", NO_KEY),
-    "a command for another type": ("'HINCRBY' , STATE", "'INCRBY' , STATE", NOT_FOR),
+    "a key that is not in its header": ("EXISTS', STATE", "EXISTS', OTHER", "OTHER"),
+    "a key with more behind its name": (
+        "'HINCRBY' , STATE,",
+        "'HINCRBY' , STATE .. 'x',",
+        ".. 'x'",
+    ),
+    "many keys without saying which": ("'SET', PARTS .. int(number)", "'SET', PARTS", "SET PARTS"),
+    "a key or another": ("'HINCRBY' , STATE,", "'HINCRBY' , STATE or 'x',", "STATE or 'x'"),
+    "a key by another name": ("EXISTS', STATE", "EXISTS', 'try:{1}:state'", "'try:{1}:state'"),
+    "a second key by another name": ("PARTS .. int(number)) == 2", "'parts') == 2", "'parts'"),
+    "keys from a list": ("PARTS .. int(number)) == 2", "unpack({STATE})) == 2", "unpack({STATE})"),
+    "no key": ("'EXISTS', STATE, PARTS .. int(number)", "'EXISTS'", "EXISTS"),
+    "the declared key past its header": ("EXISTS', STATE", "EXISTS', KEYS[1]", "KEYS"),
+    "an argument past its header": (".. int(number), value", ".. 1, ARGV[5]", "ARGV"),
+    "a command that is not written out": ("redis.call( 'HINCRBY'", "redis.call(text", "text"),
+    "a command that takes other keys": ("'HINCRBY' , STATE", "'RENAME', STATE", "RENAME"),
+    "a command about everything": ("'HINCRBY' , STATE, 'parts', 1", "'FLUSHALL'", "FLUSHALL"),
+    "a command for another type": ("'HINCRBY' , STATE", "'INCRBY' , STATE", "INCRBY"),
     "another name for the call": ("local text =", "local c = redis.call local text =", "redis"),
     "another name for the server": ("local text =", "local r = redis local text =", "redis"),
-    "a key that becomes another": ("local text =", "local STATE = 'x' local text =", "not change"),
-    "keys that become others": ("local text =", "local STATE, x = 'x' local text =", "not change"),
-    "a text over lines": ("local text =", "local more = [[ x ]] local text =", "not use"),
+    "a key that becomes another": ("local text =", "local STATE = 'x' local text =", "STATE"),
+    "keys that become others": ("local text =", "local STATE, x = 'x' local text =", "STATE"),
+    "a text over lines": ("local text =", "local more = [[ x ]] local text =", "[["),
     "a piece that is not there": ("clock sizes", "clock sizes others", "others.lua"),
     "a piece of the engine's own": ("clock sizes", "clock sizes close", "close.lua"),
     "a piece that sends any command": ("clock sizes", "clock sizes send", "send.lua"),
-    "no line about keys": ("-- keys ", "-- kees ", "lacks: keys"),
-    "no line about memory": ("-- full   refused\n", "", "lacks: full"),
-    "another word about memory": ("-- full   refused", "-- full   perhaps", "works or refused"),
-    "no sentence about a key": ("hash     what is known", "hash", FORM),
-    "another type of a key": ("hash     what is known", "json     what is known", FORM),
-    "another type of an argument": ("int      which one", "number   which one", FORM),
-    "a key that is named twice": ("parts:   string", "state    hash  ", FORM),
-    "a key with a tag": ("parts:   string", "{parts}  string", FORM),
-    "a key of the engine": ("parts:   string", "never    string", "never is taken"),
-    "the memory of calls": ("parts:   string", "call:    string", "call: is taken"),
-    "a key that is called so": ("parts:   string", "call     string", "call is taken"),
-    "an argument that Lua has a word for": ("number   int ", "end      int ", "end is taken"),
-    "an argument that a call has a word for": ("number   int ", "call     int ", "call is taken"),
-    "another title": ("-- put: ", "-- set: ", "header's first line"),
-    "no header": ("-- put: ", "local x --", "open with its header"),
+    "no line about keys": ("-- keys ", "-- kees ", "keys"),
+    "no line about memory": ("-- full   refused\n", "", "full"),
+    "no sentence about a key": ("hash     what is known", "hash", "'state    hash'"),
+    "another type of a key": ("hash     what is known", "json     what is known", "json"),
+    "another type of an argument": ("int      which one", "number   which one", "number   number"),
+    "a key that is named twice": ("parts:   string", "state    hash  ", "hash     by number"),
+    "a key with a tag": ("parts:   string", "{parts}  string", "{parts}"),
+    "a key of the engine": ("parts:   string", "never    string", "never"),
+    "the memory of calls": ("parts:   string", "call:    string", "call:"),
+    "a key that is called so": ("parts:   string", "call     string", "call"),
+    "an argument that Lua has a word for": ("number   int ", "end      int ", "end"),
+    "an argument that a call has a word for": ("number   int ", "call     int ", "call"),
+}
+"""What replaces what in the script, and the words of the script that the refusal names."""
+UNREADABLE = {
+    "another word about memory": ("-- full   refused", "-- full   perhaps"),
+    "another title": ("-- put: ", "-- set: "),
+    "no header": ("-- put: ", "local x --"),
 }
 
 
 @pytest.mark.parametrize("fault", BROKEN)
-def test_with_a_fault_is_refused(tmp_path: Path, fault: str) -> None:
-    words, instead, reason = BROKEN[fault]
+def test_a_script_with_a_fault_is_refused(tmp_path: Path, fault: str) -> None:
+    words, instead, named = BROKEN[fault]
     assert GOOD.count(words) == 1
-    with pytest.raises(SpaceInvalid, match="put: ") as refusal:
+    with pytest.raises(SpaceInvalid) as refusal:
         Scripts().of_records(folder(tmp_path, GOOD.replace(words, instead)))
-    assert reason in str(refusal.value)
+    assert refusal.value.subject == "put"
+    assert re.search(rf"(?<!\w){re.escape(named)}(?!\w)", refusal.value.rule)
 
 
-def test_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("fault", UNREADABLE)
+def test_a_script_with_an_unreadable_header_is_refused(tmp_path: Path, fault: str) -> None:
+    words, instead = UNREADABLE[fault]
+    assert GOOD.count(words) == 1
+    with pytest.raises(SpaceInvalid) as refusal:
+        Scripts().of_records(folder(tmp_path, GOOD.replace(words, instead)))
+    assert refusal.value.subject == "put"
+
+
+def test_a_script_with_a_fault_in_a_piece_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SpaceInvalid, match="put"):
         Scripts().of_records(folder(tmp_path, piece=PIECE.replace("PARTS", "'parts'")))
 
 
-def test_whose_name_is_no_word_is_refused(tmp_path: Path) -> None:
+def test_a_script_whose_name_is_no_word_is_refused(tmp_path: Path) -> None:
     (tmp_path / "put_2.lua").write_text(GOOD)
     with pytest.raises(SpaceInvalid, match="put_2"):
         Scripts().of_records(folder(tmp_path))
@@ -136,7 +152,9 @@ def of_two_words(at: Path, more: str) -> Path:
     return at
 
 
-async def test_of_two_words_is_remembered_under_one(tmp_path: Path, server: EmbeddedServer) -> None:
+async def test_a_script_of_two_words_is_remembered_under_one(
+    tmp_path: Path, server: EmbeddedServer
+) -> None:
     """Under the one it had before it was renamed: a call of the release before is answered."""
     at = of_two_words(tmp_path, "-- stored put               its name before\n")
     async with Engine(server.url) as engine:
@@ -148,23 +166,24 @@ async def test_of_two_words_is_remembered_under_one(tmp_path: Path, server: Embe
 
 
 @pytest.mark.parametrize("line", ["", "-- stored put_it            two words again\n"])
-def test_of_two_words_needs_one_to_be_remembered_under(tmp_path: Path, line: str) -> None:
+def test_a_script_of_two_words_needs_one_to_be_remembered_under(tmp_path: Path, line: str) -> None:
     with pytest.raises(SpaceInvalid, match=r"put_value: .*stored"):
         Scripts().of_records(of_two_words(tmp_path, line))
 
 
-def test_that_gives_a_key_of_another_a_type_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_script_that_gives_a_shared_key_another_type_is_refused(tmp_path: Path) -> None:
     other = (
         "-- look: at it.\n--\n-- keys   state    zset     ranks\n-- args   none\n-- reply  <it>\n"
     )
     text = f"{other}-- cost   O(1)\n-- full   works\n\nreturn redis.call('ZCARD', STATE)\n"
     (tmp_path / "look.lua").write_text(text)
-    with pytest.raises(SpaceInvalid, match="state is a zset"):
+    with pytest.raises(SpaceInvalid, match=r"put.*state.*zset"):
         Scripts().of_records(folder(tmp_path))
 
 
-def test_there_must_be_one(tmp_path: Path) -> None:
-    """Whoever names a folder that is empty or not there is told at the start."""
+def test_a_folder_without_scripts_is_refused(tmp_path: Path) -> None:
+    """It is empty, or it does not exist."""
     for at in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(SpaceInvalid, match="no scripts"):
+        with pytest.raises(SpaceInvalid) as refusal:
             Scripts().of_records(at)
+        assert refusal.value.subject == str(at)

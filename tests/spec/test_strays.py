@@ -6,6 +6,7 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, run_all, submit_ids
+from tests.waiting import HANGS
 from towpath.clock import ManualClock, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
@@ -75,7 +76,7 @@ class TestAStray:
         assert KEYS.lane("octo") in await reason_of_stray(engine)
         assert (await engine.inspect.counts(REVIEWS)).waiting == 0
 
-    async def test_is_counted_and_told(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_is_counted_and_is_an_event(self, engine: Engine, deployment: Deployment) -> None:
         await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
         await claim(engine)
@@ -132,7 +133,7 @@ class TestAStray:
     ) -> None:
         await submit_ids(engine, "job")
         deployment.ask("ZADD", KEYS.queue, 1, "stray")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS):
             [lease] = await engine.claim(REVIEWS, worker="anna", lease=LEASE, wait=seconds(60))
         assert lease.id == "job"
 
@@ -159,7 +160,7 @@ class TestAStrayThatIsNoText:
             deployment.ask("ZADD", KEYS.queue, 1, b"\xff\xfe\x00")
             await claim(engine)
             await submit_ids(engine, "job")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANGS):
                 while (await anext(events)).job.id != "job":
                     pass
 
@@ -170,7 +171,8 @@ class TestAJobWithoutItsPayload:
         deployment.ask("UNLINK", KEYS.load("broken"))
         assert await claim_until_found(engine) == ["job"]
         job = await engine.inspect.job(broken)
-        assert (job.state, job.reason) == (State.DEAD, "NO_PAYLOAD: the payload is not there")
+        assert job.state is State.DEAD
+        assert str(job.reason).startswith("NO_PAYLOAD: ")
 
     async def test_lets_its_lane_go_on(self, engine: Engine, deployment: Deployment) -> None:
         await submit_ids(engine, "broken", "job", lane="octo")
@@ -196,7 +198,7 @@ class TestAJobWithoutItsRecord:
         await engine.queues.reap(REVIEWS)
         assert await engine.inspect.state(lease.job) is State.DEAD
 
-    async def test_leaves_its_lane_to_somebodys_word(
+    async def test_parks_its_lane_until_an_operator_decides(
         self, engine: Engine, deployment: Deployment
     ) -> None:
         """Nothing says any more which lane it was in, so the lane is parked behind it."""

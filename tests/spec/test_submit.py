@@ -39,9 +39,7 @@ class TestSubmittingAJob:
         assert (await engine.inspect.job(submitted.job)).payload == payload
         assert (await claim_one(engine)).payload == payload
 
-    async def test_keeps_everything_that_was_said_about_it(
-        self, engine: Engine, clock: ManualClock
-    ) -> None:
+    async def test_keeps_all_its_options(self, engine: Engine, clock: ManualClock) -> None:
         submitted = await engine.submit(
             REVIEWS, b"x", priority=HIGH, delay=minutes(1), lane="octo/cat", max_attempts=2
         )
@@ -110,7 +108,7 @@ class TestSubmittingTheSameIdTwice:
         assert again.state is State.READY
         assert (await engine.inspect.job(again.job)).priority == 10
 
-    async def test_tells_the_state_the_job_is_in(self, engine: Engine) -> None:
+    async def test_returns_the_state_the_job_is_in(self, engine: Engine) -> None:
         await leased(engine, "pr-7")
         assert (await engine.submit(REVIEWS, b"", id="pr-7")).state is State.LEASED
 

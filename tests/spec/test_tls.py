@@ -10,9 +10,10 @@ from urllib.parse import urlencode
 import pytest
 import trustme
 
+from tests.entering import refusal_on_entering
 from tests.servers import encrypting
 from tests.spec.deployment import PASSWORD, documented_user
-from tests.waiting import eventually
+from tests.waiting import HANGS, eventually
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.embedded.groups import SERVICE
@@ -29,7 +30,7 @@ BINARY = encrypting()
 needs_tls = pytest.mark.skipif(
     BINARY is None, reason="no server that speaks TLS; on Debian: make .venv/redis-tls"
 )
-PATIENT = Limits(answer=minutes(1), give_up=minutes(2))
+PATIENT = Limits(answer=minutes(10), give_up=minutes(20))
 """Whoever takes a refused certificate for passing trouble would still be trying."""
 
 
@@ -101,16 +102,13 @@ async def works(url: str) -> None:
     async with Engine(url) as engine:
         for queue in ("a", "b", "c", "d"):  # of several slots
             await engine.submit(queue, b"1")
-            [lease] = await engine.claim(queue, worker="w1", lease=seconds(30), wait=seconds(5))
+            [lease] = await engine.claim(queue, worker="w1", lease=seconds(30), wait=seconds(HANGS))
             await engine.complete(lease)
 
 
 async def refusal(url: str) -> str:
-    """What it says, at once, and not after all the patience it has."""
-    with pytest.raises(TlsFailed) as refused:
-        async with asyncio.timeout(30), Engine(url, limits=PATIENT):
-            pass
-    return str(refused.value)
+    """What it says, on entering, and not after all the patience it has."""
+    return str(await refusal_on_entering(TlsFailed, lambda: Engine(url, limits=PATIENT)))
 
 
 @needs_tls
@@ -120,7 +118,7 @@ class TestTheServersCertificate:
     ) -> None:
         await works(at(port, ssl_ca_certs=files.ca))
 
-    async def test_is_refused_from_an_authority_that_nobody_named(self, port: int) -> None:
+    async def test_is_refused_from_an_authority_that_was_not_named(self, port: int) -> None:
         assert "certificate was refused" in await refusal(at(port))
 
     async def test_is_refused_for_another_host(self, files: TlsFiles) -> None:
@@ -129,7 +127,7 @@ class TestTheServersCertificate:
             assert LOOPBACK in said
             await works(at(port, ssl_ca_certs=files.ca, ssl_check_hostname="false"))
 
-    async def test_is_not_asked_for_where_that_was_said_aloud(self, port: int) -> None:
+    async def test_is_not_checked_if_the_setting_says_so(self, port: int) -> None:
         await works(at(port, ssl_cert_reqs="none"))
 
 
@@ -143,7 +141,7 @@ class TestAClientCertificate:
             assert "refused the TLS connection" in await refusal(outside)
 
 
-async def test_a_server_that_answers_without_tls_is_told_as_one() -> None:
+async def test_a_server_that_answers_without_tls_is_reported_as_such() -> None:
     """One that waits for the end of what it takes for a command looks like one that is away."""
 
     async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -224,12 +222,13 @@ async def test_settings_name_what_a_url_would(
 def test_settings_of_tls_need_a_url_of_tls(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOWPATH_URL", "redis://h")
     monkeypatch.setenv("TOWPATH_TLS__CA", "/x")
-    with pytest.raises(InvalidOption, match=r"is without TLS.*use rediss://"):
+    with pytest.raises(InvalidOption, match="rediss://") as refusal:
         load()
+    assert (refusal.value.option, refusal.value.value) == ("url", "redis://h:6379/0")
 
 
 @needs_tls
-async def test_the_user_of_the_page_is_one_on_redis_7_0_too() -> None:
+async def test_the_documented_user_works_on_redis_7_0_too() -> None:
     """A server refuses the whole user if it does not know one of the commands."""
     with EmbeddedServer(listen=Listen.SOCKET, binary=BINARY) as server:
         server.ask(*documented_user())
@@ -239,7 +238,7 @@ async def test_the_user_of_the_page_is_one_on_redis_7_0_too() -> None:
 
 
 @pytest.mark.parametrize("missing", ["+zadd", "+evalsha", "~{*}:*"])
-async def test_a_user_who_may_not_is_told_so(server: EmbeddedServer, missing: str) -> None:
+async def test_a_user_without_a_permission_is_refused(server: EmbeddedServer, missing: str) -> None:
     """The server speaks of an error in a script; the script is right."""
     acl, setuser, _, *rights = documented_user()
     server.ask(acl, setuser, "narrow", *(word for word in rights if word != missing))
@@ -252,7 +251,7 @@ async def test_a_user_who_may_not_is_told_so(server: EmbeddedServer, missing: st
         server.ask("ACL", "DELUSER", "narrow")
 
 
-class TestWhatCanNotWork:
+class TestInvalidSettings:
     @pytest.mark.parametrize("name", ["ssl_ca_certs", "ssl_certfile"])
     async def test_a_file_that_is_none_is_named_before_anything_is_sent(
         self, name: str, tmp_path: Path

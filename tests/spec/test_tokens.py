@@ -65,7 +65,7 @@ class TestATokenThatDiffersOnlyInItsLastDigit:
 
 
 class TestATokenIsExact:
-    async def test_everywhere_it_is_told(self, engine: Engine, deployment: Deployment) -> None:
+    async def test_wherever_it_is_returned(self, engine: Engine, deployment: Deployment) -> None:
         await engine.submit_many(REVIEWS, [new_job(b"") for _ in range(30)])
         leases = await claim(engine, 30)
         first = leases[0].token
@@ -166,7 +166,7 @@ class TestATokenIsNoTime:
             )
             assert claimed.expires_at - claimed.claimed_at == LEASE
 
-    async def test_a_job_that_was_claimed_in_such_a_time_is_plain_again_after_it(
+    async def test_a_job_claimed_ahead_of_the_clock_is_plain_again_later(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         job = (await engine.submit(REVIEWS, b"x")).job
@@ -175,7 +175,7 @@ class TestATokenIsNoTime:
         assert (await claim_one(engine)).claimed_at == clock.now
         assert (await engine.inspect.job(job)).claimed_at == clock.now
 
-    async def test_so_do_repeated_ones(
+    async def test_repeated_claims_tell_their_time(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         await submit_ids(engine, "a", "b")
@@ -186,7 +186,7 @@ class TestATokenIsNoTime:
         assert again == first
         assert [lease.claimed_at for lease in again] == [at, at]
 
-    async def test_what_is_learnt_of_a_job_s_time_is_true(
+    async def test_the_learnt_service_time_is_true(
         self, engine: Engine, deployment: Deployment, clock: ManualClock, ahead: Ahead
     ) -> None:
         await submit_ids(engine, "a")
@@ -197,7 +197,7 @@ class TestATokenIsNoTime:
         assert isinstance(learnt, bytes)
         assert float(learnt) == 2000
 
-    async def test_a_later_claim_by_the_clock_tells_its_own(
+    async def test_a_later_claim_tells_its_own_time(
         self, engine: Engine, clock: ManualClock, ahead: Ahead
     ) -> None:
         lease = await leased(engine)

@@ -1,7 +1,10 @@
 """Server URLs: which server, how to reach it, and a form that is safe to show."""
 
+from functools import partial
+
 import pytest
 
+from tests.entering import refusal_on_entering
 from tests.spec.jobs import REVIEWS
 from towpath.clock import milliseconds, seconds
 from towpath.embedded import EmbeddedSentinel, EmbeddedServer, Listen
@@ -134,10 +137,9 @@ class TestConnecting:
             async with Engine(f"redis://:{SECRET}@127.0.0.1:{server.port}") as engine:
                 await engine.submit(REVIEWS, b"")
             for url in (server.tcp_url, f"redis://:wrong@127.0.0.1:{server.port}"):
-                with pytest.raises(ServerRefused):
-                    await Engine(url).__aenter__()
+                await refusal_on_entering(ServerRefused, partial(Engine, url))
 
-    async def test_to_nobody_is_given_up_in_time(self) -> None:
+    async def test_to_an_absent_server_is_given_up_in_time(self) -> None:
         with EmbeddedServer() as server:
             url = server.url
         async with Engine(url, limits=QUICK) as engine:

@@ -6,15 +6,18 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from tests.amounts import deployments
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, buried, claim_one, ids_of, leased, submit_ids
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.clock import ManualClock, milliseconds, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Lease
 from towpath.errors import CallStale
 from towpath.ids import QueueName
+
+pytestmark = deployments
 
 WAKE = keys_of(QueueName(REVIEWS)).wake
 
@@ -43,7 +46,7 @@ async def waiting_claim(engine: Engine, deployment: Deployment) -> AsyncGenerato
 
 
 async def ids_within_moments(*claims: Waiting) -> list[str]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(HANGS):
         return [id for leases in await asyncio.gather(*claims) for id in ids_of(leases)]
 
 
@@ -163,7 +166,7 @@ class TestSeveralBlockedClaims:
             waiting_claim(engine, deployment) as two,
         ):
             await submit_ids(engine, "a")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANGS):
                 done, others = await asyncio.wait([one, two], return_when="FIRST_COMPLETED")
             assert (len(done), len(others)) == (1, 1)
             await submit_ids(engine, "b")
@@ -213,7 +216,7 @@ class TestSeveralBlockedClaims:
 
 
 class TestALostWakeUp:
-    async def test_costs_seconds_never_for_ever(
+    async def test_delays_a_claim_by_seconds_at_most(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         thief = asyncio.create_task(asyncio.to_thread(deployment.ask, "BLPOP", WAKE, 5))

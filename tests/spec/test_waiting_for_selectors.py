@@ -140,7 +140,7 @@ class TestABlockedClaimForSelectors:
             clock.advance(seconds(2))
             assert await ids_within_moments(*claims) == ["later"]
 
-    async def test_that_got_a_job_tells_another_of_a_due_time(
+    async def test_that_got_a_job_passes_a_due_time_on(
         self, engine: Engine, other_engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:
         """Who was called for it goes away, who is called next gets a job: a third one is told."""

@@ -4,9 +4,10 @@ import asyncio
 
 import pytest
 
+from tests.amounts import deployments
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, ids_of, submit_ids
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.clock import ServerClock, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine import waiting
@@ -15,11 +16,13 @@ from towpath.engine.keys import keys_of
 from towpath.engine.model import Lease
 from towpath.ids import QueueName
 
+pytestmark = deployments
+
 Waiting = asyncio.Task[list[Lease]]
 
 
 async def ids_within_moments(*claims: Waiting) -> list[str]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(HANGS):
         return [id for leases in await asyncio.gather(*claims) for id in ids_of(leases)]
 
 

@@ -64,9 +64,13 @@ async def of_database(ledger: Ledger) -> dict[str, Any]:
 
 def differences(told: Any, now: Any, place: str = "") -> list[str]:
     """Where *now* differs from what was *told*; what is new is no difference."""
+    if isinstance(told, list) and isinstance(now, list):
+        before, after = cast("list[Any]", told), cast("list[Any]", now)
+        if len(before) == len(after):
+            told, now = dict(enumerate(before)), dict(enumerate(after))
     if not isinstance(told, dict) or not isinstance(now, dict):
         return [] if told == now else [f"{place}: {told!r} is {now!r}"]
-    then, today = cast("dict[str, Any]", told), cast("dict[str, Any]", now)
+    then, today = cast("dict[Any, Any]", told), cast("dict[Any, Any]", now)
     return [
         difference
         for name, value in then.items()

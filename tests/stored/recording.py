@@ -83,7 +83,7 @@ async def _claimed(app: Towpath, queue: str, id: str) -> Lease:
 
     await eventually_async(is_there)
     [lease] = await app.engine.claim(queue, worker="anna", lease=hours(1))
-    assert lease.id == id
+    assert lease.job.id == id
     return lease
 
 

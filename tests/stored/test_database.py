@@ -8,13 +8,13 @@ import pytest
 
 from tests.ledger.memory_sinks import MemorySink
 from tests.ledger.numbered_events import QUICK
+from tests.programs import COMMAND, run
 from tests.server.serving import serve
 from tests.stored import database
 from tests.stored import facts as asked
 from tests.stored.make import KEPT
 from tests.stored.recording import KEYS, ORDERS, REVIEWS, end
 from tests.waiting import eventually_async
-from tests.warm import COMMAND, run
 from towpath import Context, Engine, State, Towpath, Worker, hours, minutes
 from towpath.apps.reviews.model import ReviewState, Verdict
 from towpath.apps.reviews.service import Reviews
@@ -81,7 +81,7 @@ async def queued(app: Towpath) -> None:
     await eventually_async(is_there)
 
 
-class TestTheSchema:
+class TestAStoredDatabase:
     async def test_is_brought_up_to_date_and_nothing_is_lost(
         self, url: str, facts: dict[str, Any]
     ) -> None:
@@ -92,19 +92,19 @@ class TestTheSchema:
             await ledger.migrate()
             assert await asked.of_database(ledger) == told
 
-    async def test_the_command_says_so(self, url: str, tmp_path: Path) -> None:
+    async def test_is_migrated_by_the_command(self, url: str, tmp_path: Path) -> None:
         ran = run([COMMAND, "migrate", "--json", "--database", url], cwd=tmp_path)
         assert ran.code == 0, ran.err
         before = {row["line"]: row["before"] for row in ran.objects}
         assert before["ledger"] == "0006"
 
-    def test_records_of_every_state_are_there(self, facts: dict[str, Any]) -> None:
+    def test_has_records_of_every_state(self, facts: dict[str, Any]) -> None:
         states = {record["state"] for record in facts["database"]["records"]}
         assert states == set(RecordState)
 
 
-class TestKeys:
-    async def test_open_what_they_opened(self, ledger: Ledger) -> None:
+class TestStoredKeys:
+    async def test_allow_what_they_allowed(self, ledger: Ledger) -> None:
         admin, submit = [await ledger.keys.check(KEYS[name]) for name in ("admin", "submit")]
         assert admin is not None
         assert submit is not None
@@ -116,8 +116,8 @@ class TestKeys:
         assert await ledger.keys.check(KEYS["revoked"]) is None
 
 
-class TestRecords:
-    async def test_all_that_are_open_are_run(self, app: Towpath, clock: ManualClock) -> None:
+class TestStoredRecords:
+    async def test_that_are_open_all_run(self, app: Towpath, clock: ManualClock) -> None:
         await queued(app)
         clock.advance(hours=2)
         await Worker(app, concurrency=1).drain()
@@ -136,7 +136,9 @@ class TestRecords:
         ).records
         assert review.id == "api-waits"
 
-    async def test_the_others_stay_as_they_were(self, app: Towpath, clock: ManualClock) -> None:
+    async def test_that_have_ended_stay_as_they_were(
+        self, app: Towpath, clock: ManualClock
+    ) -> None:
         await queued(app)
         clock.advance(hours=2)
         await Worker(app, concurrency=1).drain()
@@ -147,14 +149,14 @@ class TestRecords:
         for id in ("subject-r1", "subject-r2"):
             assert await state(app, id) is RecordState.SUPERSEDED
 
-    async def test_attempts_that_had_begun_are_ended_with_their_tokens(self, app: Towpath) -> None:
+    async def test_that_had_begun_are_settled_with_their_tokens(self, app: Towpath) -> None:
         await end(app, Complete(await held(app, "running"), b'"at last"'))
         done = await app.ledger.jobs.get(ORDERS, "running")
         assert (done.state, done.result) == (RecordState.COMPLETED, b'"at last"')
         await end(app, Fail(await held(app, "lane-a"), "no", minutes(1)))
         assert await state(app, "lane-a") is RecordState.FAILED
 
-    async def test_a_token_that_is_none_any_more_ends_nothing(
+    async def test_are_not_settled_by_an_outdated_token(
         self, app: Towpath, clock: ManualClock
     ) -> None:
         old = await held(app, "running")
@@ -165,12 +167,12 @@ class TestRecords:
         assert await app.recorder.end(old, Complete(old), cancelled=False) is None
         assert await state(app, "running") is RecordState.RUNNING
 
-    async def test_one_that_was_cancelled_while_it_ran_ends_so(self, app: Towpath) -> None:
+    async def test_that_were_cancelled_while_they_ran_end_cancelled(self, app: Towpath) -> None:
         lease = await held(app, "running-cancelled")
         await end(app, Fail(lease, "stopped"))
         assert await state(app, "running-cancelled") is RecordState.CANCELLED
 
-    async def test_dead_ones_are_retried(self, app: Towpath) -> None:
+    async def test_that_are_dead_can_be_retried(self, app: Towpath) -> None:
         await queued(app)
         await app.ledger.jobs.retry(ORDERS, "dead")
         await Worker(app, concurrency=1).drain()
@@ -178,7 +180,7 @@ class TestRecords:
         with_posting = await Reviews(app.ledger.jobs).get("api-done")
         assert with_posting.state is ReviewState.COMPLETED
 
-    async def test_one_is_given_up_after_the_attempts_that_are_left(
+    async def test_are_dead_after_their_remaining_attempts(
         self, app: Towpath, clock: ManualClock
     ) -> None:
         await queued(app)
@@ -190,7 +192,7 @@ class TestRecords:
         await end(app, Bury(begun, "no use"))
         assert await state(app, "failed") is RecordState.DEAD
 
-    async def test_the_latest_about_a_subject_counts(self, app: Towpath) -> None:
+    async def test_of_one_subject_are_superseded_by_the_latest(self, app: Towpath) -> None:
         jobs = app.ledger.jobs
         about = {"subject": "order#7", "version": 3, "revision": "r3", "follows": "r2"}
         again = await jobs.submit(ORDERS, b'"r3"', id="another-id", **about)  # type: ignore[arg-type]
@@ -200,7 +202,7 @@ class TestRecords:
         newer = await jobs.submit(ORDERS, b'"r4"', subject="order#7", version=4, revision="r4")
         assert newer.superseded == ("subject-r3",)
 
-    async def test_reviews_are_shown(self, ledger: Ledger) -> None:
+    async def test_of_reviews_are_shown(self, ledger: Ledger) -> None:
         reviews = Reviews(ledger.jobs)
         done = await reviews.get("api-done")
         assert done.review is not None
@@ -211,7 +213,7 @@ class TestRecords:
         assert [record.id for record in waiting] == ["api-waits"]
 
 
-class TestTheStore:
+class TestRedis:
     async def test_is_filled_again_after_it_lost_everything(
         self, filled: EmbeddedServer, app: Towpath
     ) -> None:
@@ -224,13 +226,13 @@ class TestTheStore:
             here = counts.ready + counts.delayed + counts.waiting + counts.leased
             return here == len(OPEN) + 1
 
-        await eventually_async(are_all_there, within=60)
+        await eventually_async(are_all_there)
         await Worker(app, concurrency=1).drain()
         assert await state(app, "lane-c") is RecordState.COMPLETED
 
 
-class TestTheOutbox:
-    async def test_is_sent_in_order_and_what_was_refused_on_demand(self, ledger: Ledger) -> None:
+class TestAStoredOutbox:
+    async def test_is_sent_in_order_and_refused_events_on_demand(self, ledger: Ledger) -> None:
         [aside] = await ledger.outbox.refused("audit")
         assert (aside.event.id, aside.reason) == ("aside/1", "it is malformed")
         events, audit = MemorySink("events"), MemorySink("audit")
@@ -248,8 +250,8 @@ class TestTheOutbox:
         assert audit.ids[-1] == "aside/1"
 
 
-class TestTheServer:
-    def test_answers_with_the_keys_that_were_made(
+class TestTheServerOnAStoredDatabase:
+    def test_accepts_the_stored_keys(
         self, filled: EmbeddedServer, tmp_path: Path, facts: dict[str, Any]
     ) -> None:
         file, written_ms = KEPT / "ledger.sqlite.sql", facts["written_ms"]

@@ -8,7 +8,7 @@ from tests.stored.make import write
 from towpath.embedded import EmbeddedServer
 
 
-async def test_the_same_is_written_today(
+async def test_this_release_writes_what_is_stored(
     server: EmbeddedServer, tmp_path: Path, facts: dict[str, Any]
 ) -> None:
     told = await write(server, f"sqlite:///{tmp_path}/ledger.db")
@@ -17,12 +17,18 @@ async def test_the_same_is_written_today(
 
 
 def _as_today(kept: dict[str, Any]) -> dict[str, Any]:
-    """A record that is sent again keeps the token of its last attempt now; it was forgotten."""
-    rows = [
-        {**row, "fence": 1767225600000002} if row["id"] == "retried" else row
-        for row in kept["records"]
-    ]
-    return {**kept, "records": rows}
+    """A record that is sent again keeps the token of its last attempt now; it was forgotten. And
+    when it is tried again has a place of its own; it replaced the due time.
+    """
+    return {**kept, "records": [_row_as_today(row) for row in kept["records"]]}
+
+
+def _row_as_today(row: dict[str, Any]) -> dict[str, Any]:
+    if row["id"] == "retried":
+        return {**row, "fence": 1767225600000002}
+    if row["state"] == "failed":
+        return {**row, "due_at": False, "next_try_at": row["due_at"]}
+    return row
 
 
 def _states(told: dict[str, Any]) -> dict[str, str]:

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import Bounded
 from tests.stored.make import KEPT
 from tests.waiting import eventually, eventually_async
-from tests.warm import Bounded
 from towpath import Engine, State
 from towpath.embedded import EmbeddedServer
 from towpath.engine.model import job_ref, new_job
@@ -124,7 +124,7 @@ def releases(server: EmbeddedServer, tmp_path: Path) -> Iterator[Releases]:
     programs.end()
 
 
-async def test_workers_of_both_share_the_work_of_a_queue(
+async def test_workers_of_two_releases_share_the_jobs_of_a_queue(
     releases: Releases, engine: Engine
 ) -> None:
     """Lanes stay in order and one at a time, retries included, whoever has the next job."""
@@ -168,7 +168,7 @@ async def test_workers_of_both_share_the_work_of_a_queue(
 
 
 @pytest.mark.parametrize(("gone", "left"), [("old", "new"), ("new", "old")])
-async def test_what_one_gives_back_the_other_runs(
+async def test_a_job_that_one_release_releases_runs_on_the_other(
     gone: str, left: str, releases: Releases, engine: Engine
 ) -> None:
     """A rolling update, and the way back."""
@@ -191,7 +191,7 @@ async def test_what_one_gives_back_the_other_runs(
     assert (job.result, job.attempts) == (json.dumps(left).encode(), 1)
 
 
-async def test_the_newer_one_pauses_and_cancels_what_the_older_one_works_on(
+async def test_the_newer_release_pauses_and_cancels_jobs_of_the_older_one(
     releases: Releases, engine: Engine
 ) -> None:
     releases.start("old", "shop")

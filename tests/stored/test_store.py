@@ -58,8 +58,8 @@ def in_order(ran: list[str], *ids: str) -> bool:
     return [id for id in ran if id in ids] == list(ids)
 
 
-class TestLooking:
-    async def test_everything_is_told_as_it_was(
+class TestStoredJobs:
+    async def test_are_read_as_they_were(
         self, engine: Engine, loaded: Deployment, facts: dict[str, Any]
     ) -> None:
         """Every field that was told then is the same today; there may be more of them."""
@@ -67,11 +67,11 @@ class TestLooking:
         assert {str(ref) for ref in refs} == set(facts["store"]["jobs"])
         assert asked.differences(facts["store"], await asked.of_store(engine, refs)) == []
 
-    async def test_every_state_is_there(self, facts: dict[str, Any]) -> None:
+    async def test_are_in_every_state(self, facts: dict[str, Any]) -> None:
         states = {job["state"] for job in facts["store"]["jobs"].values()}
         assert states == set(State) - {State.GONE, State.PENDING}
 
-    async def test_pages_have_all_jobs(self, engine: Engine, facts: dict[str, Any]) -> None:
+    async def test_are_all_on_pages(self, engine: Engine, facts: dict[str, Any]) -> None:
         for state in ("ready", "delayed", "leased", "dead"):
             wanted = {key for key, job in facts["store"]["jobs"].items() if job["state"] == state}
             found = [
@@ -81,13 +81,15 @@ class TestLooking:
             ]
             assert sorted(found) == sorted(wanted)
 
-    async def test_events_go_on_after_those_that_were_told(self, engine: Engine) -> None:
+    async def test_have_events_that_go_on_after_the_last_one_read(self, engine: Engine) -> None:
         last = (await engine.events.list(SHOP))[-1]
         await engine.submit(SHOP, b"new", id="new")
         [event] = await engine.events.list(SHOP, after=last.cursor)
         assert event.job == job_ref(SHOP, "new")
 
-    async def test_a_stream_for_outsiders_goes_on(self, engine: Engine, loaded: Deployment) -> None:
+    async def test_have_an_event_stream_that_goes_on(
+        self, engine: Engine, loaded: Deployment
+    ) -> None:
         [id] = await engine.publish(STREAM, [{"event": "new"}], cap=100)
         entries = items(loaded.ask("XRANGE", f"towpath:stream:{STREAM}", "-", "+"))
         told = [items(entry)[1] for entry in entries]
@@ -95,7 +97,7 @@ class TestLooking:
         assert items(entries[-1])[0] == id.encode()
 
 
-class TestLeases:
+class TestStoredLeases:
     async def test_are_settled_with_the_tokens_that_were_given(self, engine: Engine) -> None:
         await engine.complete(await held(engine, "leased"), b"done at last")
         assert (await engine.inspect.job(job_ref(SHOP, "leased"))).result == b"done at last"
@@ -105,7 +107,7 @@ class TestLeases:
         renewed = await engine.renew(await held(engine, "leased-own"), hours(5))
         assert await engine.fail(renewed, "no") is State.DELAYED
 
-    async def test_hear_that_somebody_cancelled(self, engine: Engine) -> None:
+    async def test_see_that_their_job_was_cancelled(self, engine: Engine) -> None:
         lease = await held(engine, "leased-cancelled")
         assert (await engine.renew(lease, hours(1))).cancel_requested
         assert await engine.fail(lease, "stopped") is State.CANCELLED
@@ -121,7 +123,7 @@ class TestLeases:
             await engine.complete(before)
 
 
-class TestWaitingJobs:
+class TestStoredWaitingJobs:
     async def test_run_by_priority_and_age(self, engine: Engine) -> None:
         normal = ["u2-a", "ready-binary", ODD_ID, "ready-named", "of-a-call"]
         # The first two came back from an attempt; the lane's second one had to wait.
@@ -162,7 +164,7 @@ class TestWaitingJobs:
         await engine.queues.resume(PAUSED)
         assert await run_all(engine, PAUSED) == ["first", "second"]
 
-    async def test_carry_what_was_said_about_them(self, engine: Engine) -> None:
+    async def test_keep_their_options(self, engine: Engine) -> None:
         leases = await engine.claim(SHOP, worker="ben", lease=LEASE, count=50)
         jobs = {str(lease.id): lease for lease in leases}
         assert jobs["ready-binary"].payload == bytes(range(256))
@@ -181,22 +183,22 @@ class TestWaitingJobs:
             assert in_order(ran, "u1-a", "u1-b", "u1-c")
 
 
-class TestEndedJobs:
-    async def test_dead_ones_are_retried(self, engine: Engine) -> None:
+class TestStoredEndedJobs:
+    async def test_that_are_dead_can_be_retried(self, engine: Engine) -> None:
         dead = [job.ref for job in (await engine.inspect.list(SHOP, State.DEAD)).jobs]
         assert len(dead) == 4
         for ref in dead:
             assert await engine.retry(ref) is State.READY
         assert {ref.id for ref in dead} <= set(await run_all(engine))
 
-    async def test_a_parked_lane_goes_on(self, engine: Engine) -> None:
+    async def test_that_park_a_lane_let_it_go_on(self, engine: Engine) -> None:
         assert await run_all(engine, PARKED) == []
         await engine.retry(job_ref(PARKED, "p1-a"))
         assert await run_all(engine, PARKED) == ["p1-a", "p1-b", "p1-c"]
         assert (await engine.drop(PARKED, "p2")).id == "p2-a"
         assert await run_all(engine, PARKED) == ["p2-b"]
 
-    async def test_results_stay_as_long_as_was_said(
+    async def test_keep_their_results_for_the_set_time(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         assert (await engine.inspect.job(job_ref(SHOP, "done"))).result == b'{"ok":true}'
@@ -209,7 +211,7 @@ class TestEndedJobs:
         assert await engine.inspect.state(job_ref(SHOP, "done")) is State.GONE
         assert (await engine.inspect.counts(SHOP)).dead == 0
 
-    async def test_ids_are_remembered(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_keep_their_ids(self, engine: Engine, clock: ManualClock) -> None:
         for id, state in (("gone", State.GONE), ("done", State.DONE), ("ready-low", State.READY)):
             again = await engine.submit(SHOP, b"another", id=id)
             assert (again.existed, again.state) == (True, state)
@@ -218,15 +220,15 @@ class TestEndedJobs:
         assert not (await engine.submit(SHOP, b"another", id="gone")).existed
 
 
-class TestQueues:
-    async def test_a_call_that_is_repeated_is_answered_as_before(self, engine: Engine) -> None:
+class TestStoredQueues:
+    async def test_answer_a_repeated_call_as_before(self, engine: Engine) -> None:
         [again] = await engine.submit_many(SHOP, [new_job(b"x", id="of-a-call")], call=CALL)
         assert isinstance(again, Submitted)
         assert not again.existed
         with pytest.raises(CallStale):
             await engine.submit_many(SHOP, [new_job(b"x")], call=Call(CALL.channel, 1))
 
-    async def test_options_are_in_force(self, engine: Engine) -> None:
+    async def test_keep_their_options(self, engine: Engine) -> None:
         with pytest.raises(QueueFull):
             await engine.submit(FULL, b"one more")
         await engine.queues.configure(SHOP, await engine.queues.options(SHOP))
@@ -238,7 +240,7 @@ class TestQueues:
             assert lease.id == "leased"
         assert await engine.fail(lease, "no") is State.DEAD
 
-    async def test_schedules_are_fired_on_and_once(
+    async def test_go_on_firing_their_schedules_once(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         last = (await engine.schedules.of(NIGHTLY)).last
@@ -255,7 +257,7 @@ class TestQueues:
         assert await run_all(engine, NIGHTLY) == ["fired-1", "fired-2"]
 
 
-class TestApplications:
+class TestStoredDataOfApplications:
     async def test_messages_go_on_in_order(self, engine: Engine, clock: ManualClock) -> None:
         messages = MessageQueue(engine)
         assert await messages.get_current_message_id("ann") == "m1"

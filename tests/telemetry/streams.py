@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.warm import Bounded
+from tests.programs import Bounded
 
 ROOT = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ NEVER = {"payload", "result", "headers", "url", "password", "token", "value", "a
 every_event = pytest.mark.parametrize("event", CATALOGUE, ids=lambda event: event.name)
 
 
-def test_names_are_unique() -> None:
+def test_names_of_events_are_unique() -> None:
     names = [event.name for event in CATALOGUE]
     assert sorted(set(names)) == sorted(names)
     assert len(names) > 25
@@ -28,7 +28,7 @@ def test_an_event_is_found_under_its_name(event: LogEvent) -> None:
 
 
 @every_event
-def test_its_sentence_says_what_happened(event: LogEvent) -> None:
+def test_an_events_sentence_says_what_happened(event: LogEvent) -> None:
     first, *rest = event.sentence
     assert first.isupper()
     assert rest[-1] == "."
@@ -38,7 +38,7 @@ def test_its_sentence_says_what_happened(event: LogEvent) -> None:
 
 
 @every_event
-def test_its_fields_are_documented_and_harmless(event: LogEvent) -> None:
+def test_an_events_fields_are_documented_and_harmless(event: LogEvent) -> None:
     assert set(event.fields) <= set(FIELDS)
     assert len(set(event.fields)) == len(event.fields)
     assert not set(event.fields) & NEVER
@@ -52,7 +52,7 @@ def test_every_field_is_used_and_says_what_it_means() -> None:
     assert [field for field, meaning in FIELDS.items() if not meaning.endswith(".")] == []
 
 
-def test_what_needs_a_person_is_at_least_a_warning() -> None:
+def test_an_event_that_needs_a_person_is_at_least_a_warning() -> None:
     quiet = {event.name for event in CATALOGUE if event.level < events.WARNING}
     loud = {"dead", "failed", "lost", "invalid", "not_found", "unreachable", "timed_out", "died"}
     assert {name for name in quiet if name.partition(".")[2] in loud} == set()

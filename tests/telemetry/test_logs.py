@@ -33,7 +33,7 @@ def objects(text: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in text.splitlines()]
 
 
-class TestWhereItIsWritten:
+class TestTheOutput:
     def test_a_pipe_gets_one_json_object_per_line_with_the_fields_in_order(self) -> None:
         [line] = objects(through_a_pipe(CONFIGURED))
         at = datetime.fromisoformat(str(line.pop("time")))
@@ -57,7 +57,7 @@ class TestWhereItIsWritten:
         assert "{" not in written
         assert len(written.splitlines()) == 1
 
-    def test_a_terminal_gets_json_when_told_so(self) -> None:
+    def test_a_terminal_gets_json_when_configured(self) -> None:
         assert len(objects(in_a_terminal("logs.configure(form='json')" + COMPLETED))) == 1
 
     def test_plain_has_no_colours_even_in_a_terminal(self) -> None:
@@ -171,11 +171,11 @@ class TestOtherLoggers:
 
 class TestTheCatalogueHolds:
     def test_a_field_that_lacks_is_an_error_in_tests(self, stream: io.StringIO) -> None:
-        with pytest.raises(CatalogueMismatch, match="missing fields: away"):
+        with pytest.raises(CatalogueMismatch, match="away"):
             Log().emit(events.SERVER_BACK, server="s")
 
     def test_a_field_too_many_is_an_error_in_tests(self, stream: io.StringIO) -> None:
-        with pytest.raises(CatalogueMismatch, match="unknown fields: payload"):
+        with pytest.raises(CatalogueMismatch, match="payload"):
             Log().emit(events.SERVER_BACK, server="s", away=1, payload="p")
 
     def test_a_log_is_bound_to_common_fields_only(self) -> None:

@@ -92,7 +92,7 @@ def test_a_secret_does_not_come_through(form: str, way: str) -> None:
         "redis://localhost:6379/0",
     ],
 )
-def test_what_is_no_secret_stays(text: str) -> None:
+def test_text_that_is_no_secret_stays(text: str) -> None:
     assert scrub(text) == text
 
 

@@ -1,17 +1,21 @@
 """Background tasks: one that ends by itself is started again, and readiness tells meanwhile."""
 
 import asyncio
+import gc
 from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 import pytest
 
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath import supervise
-from towpath.clock import seconds, steady
+from towpath.apps.uploads.stores.errors import StoreUnreachable
+from towpath.clock import seconds
 from towpath.engine.target import Channel, Target
-from towpath.errors import ServerUnreachable
-from towpath.supervise import Background, detached, troubles
+from towpath.engine.time_limit import SharedTimeLimit
+from towpath.errors import InvalidOption, ScriptDefect, ServerRefused, ServerUnreachable
+from towpath.ledger.errors import LedgerUnreachable
+from towpath.supervise import Background, detached, look_at_error, troubles
 from towpath.telemetry.logs import Log
 
 
@@ -91,7 +95,9 @@ class TestATaskThatEndsByItself:
         starts, run = ending(1, RuntimeError())
         task = Background("relay", run).start()
         await fact(lambda: len(starts) == 2)
-        assert troubles() == {"relay": "RuntimeError"}
+        assert [(name, trouble.error) for name, trouble in troubles().items()] == [
+            ("relay", "RuntimeError")
+        ]
         await task.stop()
         assert troubles() == {}
 
@@ -110,6 +116,73 @@ class TestATaskThatEndsByItself:
         task = Background("relay", run).start()
         await fact(lambda: len(starts) == 2)
         await task.stop()
+
+
+class TestATaskThatAnotherSystemInterrupts:
+    @pytest.mark.parametrize(
+        "trouble",
+        [
+            ServerUnreachable("away"),
+            LedgerUnreachable("away"),
+            StoreUnreachable("away"),
+            ExceptionGroup("both", [ServerUnreachable("away"), LedgerUnreachable("away")]),
+        ],
+        ids=lambda trouble: type(trouble).__name__,
+    )
+    async def test_is_no_defect_and_does_not_make_the_server_unready(
+        self, trouble: Exception, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(supervise, "_LONGEST_INTERRUPTION", 0.002)
+        caplog.set_level("INFO")
+        starts, run = ending(9, trouble)
+        unready: list[object] = []
+
+        async def noting() -> None:
+            unready.append(troubles())
+            await run()
+
+        task = Background("sweep", noting).start()
+        await fact(lambda: "task.recovered" in [line["event"] for line in said(caplog)])
+        await task.stop()
+        assert len(starts) == 10
+        assert [line["event"] for line in said(caplog)] == ["task.interrupted", "task.recovered"]
+        assert unready == [{}] * 10
+
+    async def test_for_good_is_named_with_the_way_out(self) -> None:
+        """A server that refuses a command is there, so only the task can show that it refuses."""
+        _, run = ending(99, ServerRefused("NOPERM"))
+        task = Background("sweep", run).start()
+        await fact(lambda: task.trouble)
+        assert troubles() == {"sweep": ("ServerRefused", ServerRefused.remedy)}
+        await task.stop()
+
+    @pytest.mark.parametrize(
+        "defect",
+        [
+            ScriptDefect("a script answered nothing"),
+            InvalidOption("size", -1, rule="must be above 0"),
+            ExceptionGroup("both", [ServerUnreachable("away"), RuntimeError()]),
+        ],
+        ids=lambda defect: type(defect).__name__,
+    )
+    async def test_is_told_from_one_with_a_defect(
+        self, defect: Exception, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        starts, run = ending(2, defect)
+        task = Background("sweep", run).start()
+        await fact(lambda: len(starts) == 3)
+        assert [line["event"] for line in said(caplog)] == ["task.failed"] * 2
+        await task.stop()
+
+    async def test_and_that_nobody_repeats_is_no_defect(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        async def work() -> None:
+            raise ServerUnreachable("away")
+
+        task = detached("nudge", work())
+        await asyncio.wait((task,))
+        await fact(lambda: [line["event"] for line in said(caplog)] == ["task.interrupted"])
 
 
 class TestATaskThatIsEnded:
@@ -142,7 +215,7 @@ class TestATaskThatIsEnded:
         _, run = ending(9, RuntimeError())
         task = Background("courier", run).start()
         await fact(lambda: task.trouble)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANGS):
             await task.stop(grace=seconds(3600))
 
     async def test_with_its_event_loop_is_not_started_again(self) -> None:
@@ -199,6 +272,57 @@ async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFi
     target = Target("server", [Channel("channel", cast("Any", None))], probe, Log())
     target.gave_up("key", 0.0)
     await fact(lambda: "server.back" in [line["event"] for line in said(caplog)])
-    await target.take(steady() + 1)
+    await target.take(SharedTimeLimit(seconds(1), lambda: None).deadline(1.0))
     assert "task.failed" in [line["event"] for line in said(caplog)]
     await target.close()
+
+
+class TestATaskWhoseEventLoopWasClosed:
+    """Its owner may outlive the loop, as an app that a test defines once does."""
+
+    @pytest.mark.parametrize("cancelled", [True, False])
+    def test_is_started_and_stopped_in_the_next_loop(self, *, cancelled: bool) -> None:
+        starts, run = ending(0, None)
+        task = Background("watch", run)
+
+        async def start() -> None:
+            task.start()
+            await fact(lambda: starts)
+
+        async def use() -> None:
+            await task.stop()
+            assert not task.running
+            starts.clear()
+            await start()
+            assert task.running
+            await task.stop()
+
+        if cancelled:
+            asyncio.run(start())
+        else:
+            loop = asyncio.new_event_loop()
+            loop.run_until_complete(start())
+            loop.close()
+        asyncio.run(use())
+
+
+@pytest.mark.parametrize("looked_at", [True, False])
+async def test_an_error_is_not_reported_when_all_who_waited_have_left(*, looked_at: bool) -> None:
+    reported: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
+    shared: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    if looked_at:
+        shared.add_done_callback(look_at_error)
+
+    async def wait(what: asyncio.Future[None]) -> None:
+        await asyncio.shield(what)
+
+    caller = asyncio.create_task(wait(shared))
+    await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.wait((caller,))
+    shared.set_exception(ServerUnreachable("redis://away"))
+    await asyncio.sleep(0)
+    del shared, caller
+    gc.collect()
+    assert bool(reported) is not looked_at

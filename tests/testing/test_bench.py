@@ -10,6 +10,7 @@ import pytest
 from tests.testing import shop
 from tests.testing.conftest import NewBench
 from tests.testing.shop import Order, bill, circle, flaky, hold, later, nightly, place, remind
+from tests.waiting import HANGS
 from towpath import Context, Every, Middleware, State, Towpath, hours, seconds
 from towpath.clock import ManualClock
 from towpath.engine.model import job_ref
@@ -25,7 +26,7 @@ class TestADrain:
     async def test_runs_what_is_there_and_says_what_became_of_it(self, bench: Bench) -> None:
         job = await bill.submit(20)
         assert await bench.drain() == [(job.ref, State.DONE)]
-        assert await job.result(within=seconds(5)) == 20
+        assert await job.result(within=seconds(HANGS)) == 20
 
     async def test_of_nothing_runs_nothing(self, bench: Bench) -> None:
         assert await bench.drain() == []
@@ -57,12 +58,12 @@ class TestADrain:
         assert await bench.drain() == [(job.ref, State.DONE)]
         assert bench.submitted(bill) == [30]
 
-    async def test_that_does_not_end_is_refused_with_a_hint(self, bench: Bench) -> None:
+    async def test_that_does_not_end_is_refused(self, bench: Bench) -> None:
         await circle.submit(1)
-        with pytest.raises(NotDrained, match="still running") as refusal:
+        with pytest.raises(NotDrained) as refusal:
             await bench.drain(within=seconds(2))
+        assert refusal.value.within == seconds(2)
         assert refusal.value.settled > 0
-        assert "submits" in refusal.value.remedy
 
     async def test_leaves_the_signals_of_the_process_alone(self, towpath_bench: NewBench) -> None:
         """Ctrl-C ends the tests, not only the drain."""
@@ -114,7 +115,7 @@ class TestTheClock:
         assert states(await bench.drain()) == [State.DELAYED]
         bench.advance(minutes=10)
         assert states(await bench.drain()) == [State.DONE]
-        assert await job.result(within=seconds(5)) == 3
+        assert await job.result(within=seconds(HANGS)) == 3
         assert shop.attempts == [1, 2, 3]
 
     async def test_brings_a_failing_job_to_its_end(self, bench: Bench) -> None:
@@ -182,13 +183,13 @@ class TestTheClock:
         def in_thread() -> None:
             runs.append("thread")
             towpath_clock.advance(days=1)
-            other.blocking.submit().result(within=seconds(10))
+            other.blocking.submit().result(within=seconds(HANGS))
 
         @app.handler("days", name="loop")
         async def in_loop() -> None:
             runs.append("loop")
             towpath_clock.advance(days=1)
-            await (await other.submit()).result(within=seconds(10))
+            await (await other.submit()).result(within=seconds(HANGS))
 
         day = in_thread if in_a_thread else in_loop
         async with towpath_bench(app) as bench:
@@ -205,7 +206,7 @@ class TestTheClock:
         sleeper = asyncio.create_task(pause(hours(1)))
         await asyncio.sleep(0)
         threading.Thread(target=lambda: clock.advance(hours=1)).start()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(HANGS):
             await sleeper
 
 
@@ -216,7 +217,7 @@ class TestLooking:
         assert bench.submitted(place) == [Order("kite", 2), Order("boat"), Order("rope", 3)]
         assert bench.submitted(bill) == []
 
-    async def test_tells_the_handlers_of_a_queue_apart(self, bench: Bench) -> None:
+    async def test_separates_the_handlers_of_a_queue(self, bench: Bench) -> None:
         await bill.submit(5)
         await remind.submit("anna")
         await remind.submit_many(["ben"])
@@ -259,7 +260,7 @@ class TestLooking:
         await bill.submit_many(range(250))
         assert [job.payload for job in await bench.jobs(bill)] == list(range(250))
 
-    async def test_of_a_queue_that_nobody_used_shows_nothing(self, bench: Bench) -> None:
+    async def test_at_an_unused_queue_shows_nothing(self, bench: Bench) -> None:
         assert await bench.jobs(hold) == []
 
 

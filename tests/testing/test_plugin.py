@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.sources import ROOT
+from tests.waiting import HANGS
 from towpath import testing
 
 GUIDE = ROOT / "docs" / "how-to" / "test-your-handlers.md"
@@ -98,7 +99,7 @@ def pytest_in(folder: Path, *options: str, path: str | None = None) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=HANGS,
         env=os.environ | ({} if path is None else {"PATH": path}),
     )
     return ran.stdout + ran.stderr
@@ -110,11 +111,11 @@ class TestAUsersOwnTests:
         (tmp_path / "test_shop.py").write_text(TESTS)
         assert "5 passed" in (said := pytest_in(tmp_path)), said
 
-    def test_are_told_how_to_get_a_server(self, tmp_path: Path) -> None:
+    def test_fail_with_the_command_that_installs_a_server(self, tmp_path: Path) -> None:
         (tmp_path / "conftest.py").write_text(NO_SERVER)
         (tmp_path / "test_url.py").write_text("def test_url(towpath_url): ...\n")
         said = pytest_in(tmp_path, path=str(tmp_path))
-        assert "pip install 'towpath[embedded]'" in said
+        assert "towpath[embedded]" in said
         assert "1 error" in said
         assert "Traceback" not in said
 
@@ -155,5 +156,6 @@ class TestThePublicNames:
 
     def test_are_all_that_there_is(self) -> None:
         assert set(testing.__all__) <= set(dir(testing))
-        with pytest.raises(AttributeError, match="no attribute 'fault'"):
+        with pytest.raises(AttributeError) as refusal:
             _ = testing.fault  # pyright: ignore
+        assert refusal.value.name == "fault"

@@ -9,7 +9,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.testing.proxy import Faults, Proxy
 
 
-async def test_leaves_nothing_behind_though_clients_come_until_its_end(
+async def test_a_proxy_leaves_nothing_behind_though_clients_come_until_its_end(
     server: EmbeddedServer,
 ) -> None:
     """A connection that outlived the event loop would fail some later test."""
@@ -28,7 +28,7 @@ async def test_leaves_nothing_behind_though_clients_come_until_its_end(
             client.close()
 
 
-async def test_drops_connections_that_have_just_come(server: EmbeddedServer) -> None:
+async def test_a_proxy_drops_connections_that_have_just_come(server: EmbeddedServer) -> None:
     async with Proxy(server.address, Faults(), tcp=True) as proxy:
         place = urlsplit(proxy.url)
         for rounds in range(6):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
+from tests.waiting import HANGS
 from towpath import Towpath, hours
 from towpath.ledger.records.record import RecordState
 from towpath.testing.bench import running
@@ -42,7 +43,7 @@ async def test_a_test_submits_in_a_transaction_on_the_database_of_the_bench(tmp_
             await session.commit()
         await database.dispose()
         assert [attempt.job for attempt in await bench.drain()] == [job.ref]
-        assert await job.result(within=5) == 7
+        assert await job.result(within=HANGS) == 7
 
 
 async def test_a_bench_without_records_has_no_database() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 
+from tests.fixtures import SLOW_ANSWERS
 from tests.worker.running import LogLines
 from towpath.app.app import Towpath
 from towpath.embedded import EmbeddedServer
@@ -14,7 +15,7 @@ from towpath.embedded import EmbeddedServer
 @pytest.fixture
 async def app(server: EmbeddedServer) -> AsyncIterator[Towpath]:
     """An app without handlers, connected."""
-    async with Towpath(server.url) as app:
+    async with Towpath(server.url, limits=SLOW_ANSWERS) as app:
         yield app
 
 
@@ -36,3 +37,10 @@ def gate() -> Iterator[threading.Event]:
     gate = threading.Event()
     yield gate
     gate.set()
+
+
+@pytest.fixture
+def frozen() -> Iterator[EmbeddedServer]:
+    """A server of the test's own, to be frozen; it is ended whether or not it still is."""
+    with EmbeddedServer() as server:
+        yield server

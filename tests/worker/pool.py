@@ -68,7 +68,7 @@ def note_twice(ctx: Context) -> str:
 def until_cancelled(path: str, ctx: Context) -> str:
     """Says that it has begun by a file of that name."""
     Path(path).write_text(str(os.getpid()))
-    eventually(lambda: ctx.cancelled, within=60)
+    eventually(lambda: ctx.cancelled)
     return "it was cancelled"
 
 
@@ -78,7 +78,7 @@ def never_end(path: str) -> None:
     with subprocess.Popen(["sleep", "60"]) as beside:
         Path(f"{path}.part").write_text(f"{os.getpid()} {beside.pid}")
         Path(f"{path}.part").rename(path)
-        eventually(lambda: False, within=60)
+        eventually(lambda: False)
 
 
 @app.handler("orphans", processes=1)
@@ -94,7 +94,7 @@ def _copy() -> int:
     pid = os.fork()
     if not pid:
         try:
-            eventually(lambda: False, within=60)
+            eventually(lambda: False)
         finally:
             os._exit(0)
     return pid

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.app.app import Towpath
 from towpath.app.job import Job
 from towpath.clock import seconds
@@ -17,7 +17,7 @@ from towpath.engine.model import JobInfo
 from towpath.telemetry.logs import LogLine
 from towpath.worker.worker import Worker
 
-SOON = seconds(20)
+SOON = seconds(HANGS)
 """Longer than anything here takes."""
 
 

@@ -76,9 +76,9 @@ BAD: dict[str, Callable[[], BaseException]] = {
 }
 
 
-class TestAWorkerGoesOn:
+class TestAWorker:
     @pytest.mark.parametrize("place", ["loop", "thread"])
-    async def test_whatever_a_handler_raises(
+    async def test_goes_on_whatever_a_handler_raises(
         self, app: Towpath, lines: LogLines, place: str
     ) -> None:
         """Every one of them ends an attempt of its own, and the last job is done."""
@@ -102,7 +102,7 @@ class TestAWorkerGoesOn:
                 assert job.reason, kind
         assert lines.of("worker.stopped")[0]["code"] == 0
 
-    async def test_whatever_a_handler_in_a_process_raises(self, app: Towpath) -> None:
+    async def test_goes_on_whatever_a_handler_in_a_process_raises(self, app: Towpath) -> None:
         handler = app.add(
             "pool", pool.raise_badly.function, HandlerOptions(processes=1, max_attempts=1)
         )
@@ -112,7 +112,7 @@ class TestAWorkerGoesOn:
                 job = await looked_at(ticket, lambda info: info.state == "dead")
                 assert job.reason, kind
 
-    async def test_whatever_a_policy_raises(self, app: Towpath) -> None:
+    async def test_goes_on_whatever_a_policy_raises(self, app: Towpath) -> None:
         @app.handler("shop", retry=FailingRetry())
         async def sell(n: int) -> int:
             return 1 // n
@@ -124,7 +124,7 @@ class TestAWorkerGoesOn:
         assert "ZeroDivisionError" in (job.reason or "")
 
     @pytest.mark.parametrize("when", ["before", "after", "error"])
-    async def test_whatever_middleware_raises(self, app: Towpath, when: str) -> None:
+    async def test_goes_on_whatever_middleware_raises(self, app: Towpath, when: str) -> None:
         class Bad(Middleware):
             async def before(self, ctx: Context) -> None:
                 self.bad(ctx, "before")

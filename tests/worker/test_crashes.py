@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 
 from tests.faults.queue_contents import QueueContents, contents_of, is_drained
+from tests.journals import JournalEntry
 from tests.waiting import eventually_async
 from tests.worker import worker_program
-from tests.worker.programs import WorkerEntry, WorkerPrograms, programs
+from tests.worker.programs import WorkerPrograms, programs
 from towpath.app.app import Towpath
 from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
@@ -40,7 +41,7 @@ async def test_every_job_is_done_once_and_in_its_lanes_order(
             workers.kill(workers.holder_of(held.id))
             gate.touch()
             await kill_at_random(app.engine, workers, chance)
-            await eventually_async(lambda: is_drained(app.engine, worker_program.QUEUE), within=30)
+            await eventually_async(lambda: is_drained(app.engine, worker_program.QUEUE))
             found = await contents_of(app.engine, worker_program.QUEUE)
         began, done = workers.entries("began"), workers.entries("job.completed")
     assert found.ids(State.DONE) == {held.id, *(job.id for job in jobs)}
@@ -76,11 +77,11 @@ async def kill_at_random(engine: Engine, workers: WorkerPrograms, chance: random
         async def enough(due: float = due) -> bool:
             return (await engine.inspect.counts(worker_program.QUEUE)).totals["completed"] >= due
 
-        await eventually_async(enough, within=30)
+        await eventually_async(enough)
         workers.kill_one(chance)
 
 
-def disorder(found: QueueContents, began: list[WorkerEntry], lanes: Lanes) -> list[str]:
+def disorder(found: QueueContents, began: list[JournalEntry], lanes: Lanes) -> list[str]:
     """Jobs that began before the one ahead of them in their lane had ended.
 
     Tokens grow with every delivery of the queue, so they tell what came first.

@@ -144,7 +144,7 @@ class TestRecurringWork:
             await eventually_async(lambda queue=queue: has_begun(engine, queue))
         clock.advance(hours(1))
         for queue in (QUEUE, "mails"):
-            leases = await engine.claim(queue, worker="anna", lease=days(1), wait=seconds(9))
+            leases = await engine.claim(queue, worker="anna", lease=days(1), wait=hours(1))
             assert [lease.id for lease in leases] == ["hourly@2026-01-01T01:00:00.000Z"]
         task.cancel()
         await asyncio.wait([task])
@@ -296,7 +296,7 @@ class TestAServerThatGivesNoAnswer:
             await eventually_async(recovered)
         assert lines(caplog, "duty.failed")[0]["error"] == "ServerUnreachable"
 
-    async def test_because_the_engine_was_left_ends_the_firing(
+    async def test_ends_the_firing_if_the_engine_was_closed(
         self, server: EmbeddedServer, clock: ManualClock
     ) -> None:
         async with Engine(server.url, clock=clock) as engine:
@@ -322,25 +322,28 @@ class TestBadInput:
             ({"options": {"due": None}}, "due"),
             ({"options": {"priority": 101}}, "priority"),
             ({"options": {"colour": "red"}}, "colour"),
-            ({"options": {"headers": {"Bad Name": ""}}}, "headers"),
+            ({"options": {"headers": {"Bad Name": ""}}}, "headers['Bad Name']"),
         ],
     )
     def test_is_refused_where_it_is_given(self, change: dict[str, Any], option: str) -> None:
-        with pytest.raises(InvalidOption, match=option):
+        with pytest.raises(InvalidOption) as refusal:
             hourly(**change)
+        assert refusal.value.option == option
 
     @pytest.mark.parametrize("name", ["", "x" * 257, "a\nb", None])
-    def test_of_a_name(self, name: Any) -> None:
+    def test_in_a_name_is_refused(self, name: Any) -> None:
         with pytest.raises(InvalidName):
             hourly(name=name)
 
-    def test_of_a_queue(self) -> None:
+    def test_in_a_queue_is_refused(self) -> None:
         with pytest.raises(InvalidName):
             hourly(queue="No")
 
-    def test_of_a_name_that_is_taken(self) -> None:
+    def test_in_a_name_that_is_taken_is_refused(self) -> None:
         works = DeclaredSchedules([hourly(), hourly(queue="mails")])
-        with pytest.raises(InvalidOption, match="another schedule of queue reports"):
-            works.add(hourly(when=Every(minutes(5))))
+        again = hourly(when=Every(minutes(5)))
+        with pytest.raises(InvalidOption, match=QUEUE) as refusal:
+            works.add(again)
+        assert (refusal.value.option, refusal.value.value) == ("name", again.name)
         assert len(works) == 2
         assert list(works.by_queue(["mails", "others"])) == ["mails"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath import Context, Towpath, Worker
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -38,7 +38,7 @@ class TestARecurringHandler:
 
             await eventually_async(seen)
             clock.advance(hours(2))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(HANGS):
                 assert await ran.get() == "2026-01-01T02:00:00.000Z"
         worker.stop()
         assert await running == 0
@@ -111,8 +111,9 @@ class TestAHandlerThatRecurs:
         with pytest.raises(PayloadInvalid):
             app.recur(report, Every(hours(1)), wrong)
         app.recur(report, Every(hours(1)), {})
-        with pytest.raises(InvalidOption, match="another schedule"):
+        with pytest.raises(InvalidOption, match="reports") as refusal:
             app.recur(report, Every(hours(2)), {})
+        assert (refusal.value.option, refusal.value.value) == ("name", "report")
 
 
 async def test_a_worker_fires_for_its_own_queues_only(

@@ -21,7 +21,7 @@ WRONG: list[Any] = [-1, math.nan, math.inf, "5", "5 fortnights", "", True, None,
 
 
 @pytest.mark.parametrize("minute", SAID)
-def test_are_kept_as_timedeltas(minute: DurationLike) -> None:
+def test_durations_are_kept_as_timedeltas(minute: DurationLike) -> None:
     options = QueueOptions(keep=minute, keep_dead=minute, remember=minute)
     assert (options.keep, options.keep_dead, options.remember) == (MINUTE, MINUTE, MINUTE)
     retry = Exponential(first=minute, longest=minute)
@@ -34,7 +34,7 @@ def test_are_kept_as_timedeltas(minute: DurationLike) -> None:
 
 
 @pytest.mark.parametrize("minute", SAID)
-async def test_are_taken_with_a_job(app: Towpath, minute: DurationLike) -> None:
+async def test_durations_are_accepted_as_job_options(app: Towpath, minute: DurationLike) -> None:
     @app.handler("mails", time_limit=minute, keep=minute)
     async def send() -> None: ...
 
@@ -49,7 +49,7 @@ async def test_are_taken_with_a_job(app: Towpath, minute: DurationLike) -> None:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_that_can_not_be_right_are_refused(app: Towpath, wrong: Any) -> None:
+async def test_durations_that_cannot_be_right_are_refused(app: Towpath, wrong: Any) -> None:
     @app.handler("mails")
     async def send() -> None: ...
 
@@ -65,7 +65,7 @@ async def test_that_can_not_be_right_are_refused(app: Towpath, wrong: Any) -> No
 
 
 @pytest.mark.parametrize("nothing", [0, 0.0, "0s", timedelta()])
-async def test_of_nothing_are_refused_where_they_make_no_sense(
+async def test_durations_of_zero_are_refused_where_they_make_no_sense(
     app: Towpath, nothing: DurationLike
 ) -> None:
     @app.handler("mails")

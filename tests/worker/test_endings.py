@@ -3,6 +3,8 @@
 Each case runs in all three places: in the worker's loop, in a thread, in a process.
 """
 
+import re
+import signal
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -71,37 +73,41 @@ def _was_tried(job: JobInfo) -> bool:
     return job.claimed_at is not None and job.state is not State.LEASED
 
 
-class TestWhatAHandlerMaySay:
-    async def test_retry_after_a_time(self, app: Towpath, place: Place, lines: LogLines) -> None:
+class TestAVerdict:
+    async def test_to_retry_after_a_time_delays_the_job(
+        self, app: Towpath, place: Place, lines: LogLines
+    ) -> None:
         """The handler's own word goes before any policy; the attempt counts."""
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "retry")
         assert (job.state, job.attempts, job.reason) == (State.DELAYED, 1, "out of paper")
         assert _delay(job) == pytest.approx(3600, abs=20)
         assert lines.of("job.failed")[0]["error"] == "Retry"
 
-    async def test_retry_by_the_policy(self, app: Towpath, place: Place) -> None:
+    async def test_to_retry_by_the_policy_delays_the_job(self, app: Towpath, place: Place) -> None:
         job = await outcome(
             app, ending_handler(app, place, retry=Fixed(hours(2))), "retry by policy"
         )
         assert (job.state, job.attempts) == (State.DELAYED, 1)
         assert _delay(job) == pytest.approx(7200, abs=20)
 
-    async def test_discard(self, app: Towpath, place: Place, lines: LogLines) -> None:
+    async def test_to_discard_makes_the_job_dead(
+        self, app: Towpath, place: Place, lines: LogLines
+    ) -> None:
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "discard")
         assert (job.state, job.attempts, job.reason) == (State.DEAD, 1, "nobody wants it")
         assert lines.of("job.discarded")[0]["reason"] == "nobody wants it"
 
-    async def test_snooze_until_an_instant(
+    async def test_to_snooze_until_an_instant_costs_no_attempt(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
         """The attempt does not count."""
         job = await outcome(app, ending_handler(app, place), "snooze until")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
-        assert job.due_at is not None
-        assert abs(job.due_at - pool.LATER) < seconds(2)
+        assert job.next_try_at is not None
+        assert abs(job.next_try_at - pool.LATER) < seconds(2)
         assert lines.of("job.snoozed")[0]["until"].startswith(("2099-12-31T23:59:59", "2100-01-01"))
 
-    async def test_snooze_for_a_while(self, app: Towpath, place: Place) -> None:
+    async def test_to_snooze_for_a_while_costs_no_attempt(self, app: Towpath, place: Place) -> None:
         job = await outcome(app, ending_handler(app, place), "snooze for")
         assert (job.state, job.attempts) == (State.DELAYED, 0)
         assert _delay(job) == pytest.approx(600, abs=20)
@@ -110,7 +116,7 @@ class TestWhatAHandlerMaySay:
 REASONS = {
     "fail": "ValueError: broken",
     "unpicklable": "Unpicklable: can't be sent anywhere",
-    "speechless": "UnprintableError: (its message can't be read)",
+    "speechless": "UnprintableError: ",
     "surrogate": "ValueError: file \\udcff is gone",
     "exit": "SystemExit: 3",
     "interrupt": "KeyboardInterrupt",
@@ -118,36 +124,48 @@ REASONS = {
 """How the reason of each begins; it ends with where in the code that was."""
 
 
-class TestWhatAHandlerMayDoWrong:
-    async def test_an_exception_is_the_reason(self, app: Towpath, place: Place) -> None:
+class TestAFailedAttempt:
+    async def test_has_the_exception_as_its_reason(self, app: Towpath, place: Place) -> None:
         jobs = await outcomes(app, ending_handler(app, place), REASONS)
         assert {(job.state, job.attempts) for job in jobs.values()} == {(State.DEAD, 1)}
         begins = {how: (jobs[how].reason or "")[: len(words)] for how, words in REASONS.items()}
         assert begins == REASONS
         assert all("(pool.py:" in (job.reason or "") for job in jobs.values())
 
-    async def test_an_enormous_message_is_cut(self, app: Towpath, place: Place) -> None:
+    async def test_has_the_traceback_of_the_handler_alone(self, app: Towpath, place: Place) -> None:
+        jobs = await outcomes(app, ending_handler(app, place), REASONS)
+        for job in jobs.values():
+            [failure] = job.failures
+            assert "pool.py" in failure.traceback
+            assert "towpath/worker" not in failure.traceback
+
+    async def test_has_an_enormous_message_cut(self, app: Towpath, place: Place) -> None:
         job = await outcome(app, ending_handler(app, place), "enormous")
         assert (job.reason or "").startswith("ValueError: xxx")
         assert len(job.reason or "") < 1200
 
-    async def test_what_python_uses_itself_is_a_failure(self, app: Towpath, place: Place) -> None:
+    async def test_may_end_by_an_exception_that_python_uses_itself(
+        self, app: Towpath, place: Place
+    ) -> None:
         """A cancellation too: nobody cancelled the job, so it must not look as if."""
         names = {"stop": "StopIteration", "close": "GeneratorExit", "cancel": "CancelledError"}
         jobs = await outcomes(app, ending_handler(app, place), names)
         assert {job.state for job in jobs.values()} == {State.DEAD}
         assert [how for how, name in names.items() if name not in (jobs[how].reason or "")] == []
 
-    async def test_a_result_that_is_too_big(
+    async def test_with_a_result_that_is_too_large_makes_the_job_dead(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
         """No other attempt can help."""
         job = await outcome(app, ending_handler(app, place, retry=Fixed(seconds(1))), "big")
         assert (job.state, job.attempts) == (State.DEAD, 1)
-        assert (job.reason or "").startswith("ResultTooLarge: the handler returned 2000002 bytes")
+        assert (job.reason or "").startswith("ResultTooLarge: ")
+        assert "2000002" in (job.reason or "")
         assert lines.of("result.invalid")
 
-    async def test_a_result_for_which_the_queue_has_no_room_any_more(self, app: Towpath) -> None:
+    async def test_with_a_result_above_a_lowered_limit_makes_the_job_dead(
+        self, app: Towpath
+    ) -> None:
         """Its limit was lowered elsewhere, while the handler ran."""
 
         @app.handler("shop")
@@ -159,27 +177,31 @@ class TestWhatAHandlerMayDoWrong:
 
         async with working(app):
             dead = await ended(await sell.submit())
-        assert dead.reason == "ResultTooLarge: 502 bytes, at most 100 are kept"
+        assert (dead.reason or "").startswith("ResultTooLarge: ")
+        assert re.findall(r"\d+", dead.reason or "") == ["502", "100"]
 
-    async def test_a_result_that_is_no_json(
+    async def test_with_a_result_that_is_no_json_makes_the_job_dead(
         self, app: Towpath, place: Place, lines: LogLines
     ) -> None:
         handler = ending_handler(app, place, retry=Fixed(seconds(1)))
         jobs = await outcomes(app, handler, ["object", "surrogate result"])
         for job in jobs.values():
             assert (job.state, job.attempts) == (State.DEAD, 1)
-            assert (job.reason or "").startswith("ResultInvalid: result of end_as_told")
+            assert (job.reason or "").startswith("ResultInvalid: ")
+            assert "end_as_told" in (job.reason or "")
         assert len(lines.of("result.invalid")) == 2
 
-    async def test_a_process_that_is_killed(self, app: Towpath, lines: LogLines) -> None:
+    async def test_in_a_process_that_is_killed_has_the_signal_as_its_reason(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         job = await outcome(app, ending_handler(app, Place.PROCESS), "kill")
-        assert job.reason == "ProcessDied: the handler's process ended with signal 9"
+        _require_killed(job)
         assert lines.of("process.died")[0]["code"] == -9
 
 
-class TestWhatAProcessLeavesBehind:
+class TestAProgramThatAHandlersProcessStarted:
     @pytest.mark.parametrize("how", ["copy", "other"])
-    async def test_ends_with_it(self, app: Towpath, tmp_path: Path, how: str) -> None:
+    async def test_ends_with_that_process(self, app: Towpath, tmp_path: Path, how: str) -> None:
         """Its death is noticed even if what it has started holds its end of the line open."""
         options = HandlerOptions(processes=1, retry=Never())
         leave = app.add("orphans", pool.leave_behind.function, options)
@@ -187,25 +209,28 @@ class TestWhatAProcessLeavesBehind:
             dead = await ended(await leave.submit(str(tmp_path / how)))
             beside = (tmp_path / how).read_text()
             await meanwhile(lambda: is_gone(beside))
-        assert dead.reason == "ProcessDied: the handler's process ended with signal 9"
+        _require_killed(dead)
 
 
-class TestGroupsOfExceptions:
-    async def test_a_verdict_alone_in_one_counts(self, app: Towpath, place: Place) -> None:
+class TestAGroupOfExceptions:
+    async def test_with_one_verdict_counts_as_that_verdict(
+        self, app: Towpath, place: Place
+    ) -> None:
         job = await outcome(app, ending_handler(app, place), "grouped discard")
         assert (job.state, job.reason) == (State.DEAD, "nobody wants it")
 
-    async def test_the_first_is_named_and_the_others_are_counted(
+    async def test_is_named_by_the_first_and_the_others_are_counted(
         self, app: Towpath, place: Place
     ) -> None:
         job = await outcome(app, ending_handler(app, place), "group")
         reason = job.reason or ""
-        assert reason.startswith("ValueError: broken (pool.py:")
-        assert reason.endswith(", and 2 more")
+        first, others = reason.split(")", 1)
+        assert first.startswith("ValueError: broken (pool.py:")
+        assert re.findall(r"\d+", others) == ["2"]
 
 
 class TestTheTraceback:
-    async def test_is_in_the_line_of_a_failure(
+    async def test_is_in_the_log_line_of_a_failure(
         self, app: Towpath, place: Place, caplog: pytest.LogCaptureFixture
     ) -> None:
         await outcome(app, ending_handler(app, place), "fail")
@@ -215,7 +240,7 @@ class TestTheTraceback:
         assert "in _raise" in words
         assert "ValueError: broken" in words
 
-    async def test_is_in_no_line_of_a_payload(
+    async def test_is_in_no_log_line_of_an_invalid_payload(
         self, app: Towpath, caplog: pytest.LogCaptureFixture
     ) -> None:
         @app.handler("shop")
@@ -226,7 +251,7 @@ class TestTheTraceback:
             await meanwhile(lambda: "payload.invalid" in caplog.text)
         assert not [record for record in caplog.records if record.exc_info]
 
-    async def test_the_reason_names_the_last_line_outside_the_standard_library(
+    async def test_names_in_the_reason_its_last_line_outside_the_standard_library(
         self, app: Towpath
     ) -> None:
         job = await outcome(app, ending_handler(app, Place.LOOP), "fail in json")
@@ -234,11 +259,13 @@ class TestTheTraceback:
         assert "(pool.py:" in (job.reason or "")
 
 
-class TestVerdictsMadeCarelessly:
+class TestAMalformedVerdict:
     """What nobody should raise must not end a worker either."""
 
     @pytest.mark.parametrize("reason", [ValueError("no"), None, 7, "", "x" * 1_000_000, "\udcff"])
-    async def test_a_reason_of_any_kind_ends_only_its_job(self, app: Towpath, reason: Any) -> None:
+    async def test_with_a_reason_of_any_kind_ends_only_its_job(
+        self, app: Towpath, reason: Any
+    ) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell(verdict: str) -> None:
             raise Discard(reason) if verdict == "discard" else Retry(reason)
@@ -249,7 +276,7 @@ class TestVerdictsMadeCarelessly:
         assert {job.state for job in dead} == {State.DEAD}
         assert all(job.reason for job in dead)
 
-    async def test_one_without_its_parts_is_a_failure(self, app: Towpath) -> None:
+    async def test_without_its_parts_is_a_failure(self, app: Towpath) -> None:
         class Bare(Snooze):
             def __init__(self) -> None: ...
 
@@ -261,7 +288,9 @@ class TestVerdictsMadeCarelessly:
             dead = await ended(await sell.submit())
         assert "AttributeError" in (dead.reason or "")
 
-    async def test_a_derived_one_counts_as_what_it_is(self, app: Towpath, lines: LogLines) -> None:
+    async def test_of_a_derived_class_counts_as_its_base_class(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
         class Unwanted(Discard): ...
 
         @app.handler("shop")
@@ -273,7 +302,13 @@ class TestVerdictsMadeCarelessly:
         assert lines.of("job.discarded")
 
 
+def _require_killed(job: JobInfo) -> None:
+    reason = job.reason or ""
+    assert reason.startswith("ProcessDied: ")
+    assert re.findall(r"\d+", reason) == [str(signal.SIGKILL.value)]
+
+
 def _delay(job: JobInfo) -> float:
-    assert job.due_at is not None
+    assert job.next_try_at is not None
     assert job.claimed_at is not None
-    return (job.due_at - job.claimed_at).total_seconds()
+    return (job.next_try_at - job.claimed_at).total_seconds()

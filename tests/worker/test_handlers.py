@@ -4,28 +4,53 @@ import asyncio
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, hours, minutes, seconds, steady
-from towpath.engine.model import HIGH
+from towpath.engine.model import HIGH, new_job
 from towpath.engine.retry import Fixed
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, JobDiffers, JobUnfinished, SubmitsRefused
 from towpath.worker.context import Context
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.worker import Worker
 
 
-class TestWhereAHandlerRuns:
-    async def test_an_async_one_runs_in_the_workers_loop(self, app: Towpath) -> None:
+class TestAHandler:
+    async def test_hears_what_became_of_its_attempts_beside_jobs_that_nobody_handles(
+        self, app: Towpath
+    ) -> None:
+        """Those are settled together with its own, and some are the first of their batch."""
+        heard: list[State] = []
+
+        @app.handler("mails", name="send")
+        async def send(n: int) -> int:
+            return n
+
+        def hear(_: Sequence[Any], outcomes: Sequence[Any]) -> None:
+            heard.extend(outcomes)
+
+        send.heard = hear
+        async with app:
+            jobs = [
+                new_job(b"0", headers={"handler": "nobody" if n % 2 else "send"})
+                for n in range(400)
+            ]
+            await app.engine.submit_many("mails", jobs)
+            await Worker(app, signals=()).drain()
+            assert (await app.engine.inspect.counts("mails")).dead == 200
+        assert heard == [State.DONE] * 200
+
+    async def test_that_is_async_runs_in_the_workers_loop(self, app: Towpath) -> None:
         @app.handler("loops")
         async def where() -> bool:
             return asyncio.get_running_loop() is loop
@@ -34,13 +59,13 @@ class TestWhereAHandlerRuns:
         async with working(app):
             assert await (await where.submit()).result(within=SOON) is True
 
-    async def test_a_plain_one_runs_in_a_thread(self, app: Towpath) -> None:
+    async def test_that_is_a_plain_function_runs_in_a_thread(self, app: Towpath) -> None:
         @app.handler("threads")
         def where(_: int) -> int:
             meeting.wait()
             return threading.get_ident()
 
-        meeting = threading.Barrier(3, timeout=10)
+        meeting = threading.Barrier(3, timeout=HANGS)
         async with working(app):
             tickets = await where.submit_many([1, 2])
             await asyncio.to_thread(meeting.wait)
@@ -48,7 +73,7 @@ class TestWhereAHandlerRuns:
         assert len(threads) == 2
         assert threading.get_ident() not in threads
 
-    async def test_one_with_processes_runs_in_another_process_that_is_used_again(
+    async def test_with_processes_runs_in_another_process_that_is_used_again(
         self, app: Towpath
     ) -> None:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
@@ -58,9 +83,7 @@ class TestWhereAHandlerRuns:
         assert len(pids) == 1
         assert os.getpid() not in pids
 
-    async def test_a_process_that_died_while_it_was_idle_costs_no_attempt(
-        self, app: Towpath
-    ) -> None:
+    async def test_whose_idle_process_died_loses_no_attempt(self, app: Towpath) -> None:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=1))
         async with working(app):
             first = await (await own_pid.submit(1)).result(within=SOON)
@@ -70,7 +93,7 @@ class TestWhereAHandlerRuns:
             assert await job.result(within=SOON) != first
         assert (await app.engine.inspect.job(job.ref)).attempts == 1
 
-    async def test_calling_one_runs_it_here_and_now(self, app: Towpath) -> None:
+    async def test_that_is_called_runs_in_the_callers_place(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -86,7 +109,7 @@ class TestWhereAHandlerRuns:
 
 
 class TestTheContext:
-    async def test_says_what_job_this_is(self, app: Towpath) -> None:
+    async def test_has_the_jobs_attributes(self, app: Towpath) -> None:
         seen: list[Context] = []
 
         @app.handler("shop", time_limit=minutes(5))
@@ -141,7 +164,7 @@ class TestTheContext:
         assert [attempt for attempt, _ in seen] == [1, 2, 3]
         assert sorted(token for _, token in seen) == [token for _, token in seen]
 
-    async def test_takes_notes_while_the_handler_runs(self, app: Towpath) -> None:
+    async def test_stores_progress_while_the_handler_runs(self, app: Towpath) -> None:
         @app.handler("loop")
         async def slow(ctx: Context) -> None:
             ctx.progress({"percent": 10})
@@ -150,7 +173,7 @@ class TestTheContext:
         @app.handler("thread")
         def slow_thread(ctx: Context) -> None:
             ctx.progress({"percent": 10})
-            gate.wait(20)
+            gate.wait(HANGS)
 
         go, gate = asyncio.Event(), threading.Event()
         async with working(app):
@@ -161,7 +184,7 @@ class TestTheContext:
             go.set()
             gate.set()
 
-    async def test_the_last_note_is_there_when_the_job_is_done(self, app: Towpath) -> None:
+    async def test_has_stored_the_last_progress_when_the_job_is_done(self, app: Towpath) -> None:
         @app.handler("loop")
         async def noting(ctx: Context) -> None:
             for percent in (50, 100):
@@ -178,14 +201,14 @@ class TestTheContext:
             done = [await ended(job) for job in jobs]
         assert [job.progress for job in done] == [b'{"percent":100}'] * 3
 
-    async def test_refuses_a_note_that_is_no_json(self, app: Towpath) -> None:
+    async def test_refuses_progress_that_is_no_json(self, app: Towpath) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell(ctx: Context) -> None:
             ctx.progress(object())
 
         async with working(app):
             dead = await ended(await sell.submit())
-        assert "PayloadInvalid: progress" in (dead.reason or "")
+        assert "PayloadInvalid: " in (dead.reason or "")
 
 
 async def _leased(app: Towpath, count: int) -> bool:
@@ -193,7 +216,7 @@ async def _leased(app: Towpath, count: int) -> bool:
 
 
 class TestSeveralHandlersOfAQueue:
-    async def test_are_told_apart_by_the_header(self, app: Towpath) -> None:
+    async def test_are_chosen_by_the_header(self, app: Towpath) -> None:
         @app.handler("mail")
         async def send(to: str) -> str:
             return f"sent to {to}"
@@ -208,7 +231,7 @@ class TestSeveralHandlersOfAQueue:
             assert await second.result(within=SOON) == "sent to ada again"
         assert (await app.engine.inspect.job(second.ref)).headers == {"handler": "again"}
 
-    async def test_a_job_for_none_of_them_is_dead_with_a_reason(
+    async def test_leave_a_job_for_an_unknown_handler_dead_with_a_reason(
         self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("mail", name="again")
@@ -219,20 +242,23 @@ class TestSeveralHandlersOfAQueue:
             plain = await app.engine.submit("mail", b'"x"')
             dead = [await app.engine.events.ended(job.job, within=SOON) for job in (named, plain)]
             await (await resend.submit("ada")).result(within=SOON)
-        assert [job.reason for job in dead] == [
-            "HandlerNotFound: the job asks for handler 'shred'; this worker has: again",
-            "HandlerNotFound: the job asks for a handler without a name; this worker has: again",
-        ]
+        reasons = [str(job.reason) for job in dead]
+        assert all(reason.startswith("HandlerNotFound: ") for reason in reasons)
+        assert ["shred" in reason for reason in reasons] == [True, False]
+        assert all("again" in reason for reason in reasons)
         assert {line["handler"] for line in lines.of("handler.not_found")} == {"shred", ""}
 
-    async def test_two_under_the_same_name_are_refused(self, app: Towpath) -> None:
+    async def test_are_refused_under_the_same_name(self, app: Towpath) -> None:
         @app.handler("mail")
         async def send(to: str) -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="give one a `name="):
+        with pytest.raises(HandlerInvalid) as refusal:
 
             @app.handler("mail")
             async def send_too(to: str) -> None: ...
+
+        assert refusal.value.handler == "send_too"
+        assert "`name=`" in refusal.value.rule
 
 
 def in_a_thread(call: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
@@ -250,7 +276,7 @@ class TestSubmitting:
         assert (found.state, found.lane, found.priority) == (State.DELAYED, "ada", HIGH)
         assert (job.existed, again.existed) == (False, True)
 
-    async def test_another_payload_under_the_same_id_is_refused(self, app: Towpath) -> None:
+    async def test_another_payload_under_a_known_id_is_refused(self, app: Towpath) -> None:
         """The result of the first would be told as that of the second."""
 
         @app.handler("sums")
@@ -259,18 +285,21 @@ class TestSubmitting:
 
         first = await double.submit(10, id="x")
         for submit in (double.submit, in_a_thread(double.blocking.submit)):
-            with pytest.raises(JobDiffers, match="another payload"):
+            with pytest.raises(JobDiffers) as refusal:
                 await submit(20, id="x")
+            assert refusal.value.job == first.ref
             again = await submit(20, id="x", on_conflict="keep")
             assert (again.ref, again.existed) == (first.ref, True)
 
-    async def test_of_many_under_one_id_the_first_counts(self, app: Towpath) -> None:
+    async def test_many_jobs_under_one_id_accepts_only_the_first_payload(
+        self, app: Towpath
+    ) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
 
         for submit in (double.submit_many, in_a_thread(double.blocking.submit_many)):
-            with pytest.raises(SubmitsRefused, match="2 of 4 jobs") as refusal:
+            with pytest.raises(SubmitsRefused) as refusal:
                 await submit([1, 2, 3, 1], id="same")
             assert {at: job.id for at, job in refusal.value.taken.items()} == {0: "same", 3: "same"}
             assert {at: type(error) for at, error in refusal.value.refused.items()} == {
@@ -280,7 +309,7 @@ class TestSubmitting:
         kept = await double.submit_many([2, 3], id="same", on_conflict="keep")
         assert [job.existed for job in kept] == [True, True]
 
-    async def test_many_are_answered_in_order(self, app: Towpath) -> None:
+    async def test_many_jobs_returns_them_in_order(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -290,7 +319,7 @@ class TestSubmitting:
             results = [await ticket.result(within=SOON) for ticket in tickets]
         assert results == [2 * n for n in range(300)]
 
-    async def test_without_an_event_loop(self, app: Towpath) -> None:
+    async def test_works_without_an_event_loop(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -303,7 +332,9 @@ class TestSubmitting:
         async with working(app):
             assert await asyncio.to_thread(script) == [8, 10, 12]
 
-    async def test_a_result_that_will_never_be_says_why(self, app: Towpath) -> None:
+    async def test_a_job_that_fails_gives_its_reason_instead_of_a_result(
+        self, app: Towpath
+    ) -> None:
         @app.handler("sums", max_attempts=1)
         async def fail() -> None:
             raise ValueError("no")

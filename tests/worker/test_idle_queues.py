@@ -26,7 +26,7 @@ async def _all_wait(server: EmbeddedServer) -> None:
         keys = [f"{{type.{n}}}:meta" for n in range(0, MANY, 10)]
         return all(server.ask("HGET", key, "asked_at") for key in keys)
 
-    await meanwhile(lambda: asked() and blocked_clients(server) >= 17, within=60)
+    await meanwhile(lambda: asked() and blocked_clients(server) >= 17)
 
 
 class _FewScripts:
@@ -56,7 +56,7 @@ class TestManyIdleQueues:
         async with working(app):
             await lines.next("worker.started")
             await _all_wait(server)
-            await meanwhile(_FewScripts(server), within=60)
+            await meanwhile(_FewScripts(server))
             clients = ask_fields(server.address, "INFO", "clients")["connected_clients"]
             assert int(clients) < 60
 
@@ -71,7 +71,7 @@ class TestManyIdleQueues:
             await _all_wait(server)
             for queue in queues:
                 await app.engine.submit(queue, b"1", delay=seconds(7))
-            await meanwhile(lambda: len(begun) == MANY, within=60)
+            await meanwhile(lambda: len(begun) == MANY)
 
 
 def _scripts(server: EmbeddedServer) -> int:

@@ -1,16 +1,21 @@
 """Handlers of many modules in one app, and an app whose address the settings know."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.worker.running import SOON, working
 from towpath.app.app import Towpath
 from towpath.app.handlers import Handlers
+from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.ledger.ledger import Ledger
+from towpath.settings import load_core
 
 
 class TestHandlersOfAModule:
@@ -41,7 +46,7 @@ class TestHandlersOfAModule:
         app.remove(send)
         assert send not in mails.handlers
 
-    def test_under_a_name_that_is_taken_are_refused_all_together(self) -> None:
+    def test_are_all_refused_if_one_name_is_taken(self) -> None:
         app, mails = Towpath("redis://nowhere"), Handlers()
 
         @app.handler("mails")
@@ -53,8 +58,9 @@ class TestHandlersOfAModule:
         @mails.handler("mails")
         async def send_too() -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="under that name"):
+        with pytest.raises(HandlerInvalid) as refusal:
             app.include(mails)
+        assert refusal.value.handler == "send_too"
         assert list(app.handlers) == [send]
         assert mails.included_in is None
 
@@ -62,8 +68,10 @@ class TestHandlersOfAModule:
         mails, first, second = Handlers(), Towpath("redis://a"), Towpath("redis://b")
         first.include(mails)
         for wrong in (mails, first, second):
-            with pytest.raises(HandlerInvalid, match="belongs to another app"):
+            with pytest.raises(HandlerInvalid) as refusal:
                 second.include(wrong)
+            assert refusal.value.handler == "handlers"
+        assert mails.included_in is first
 
     def test_with_a_record_need_a_ledger(self) -> None:
         mails = Handlers()
@@ -75,8 +83,21 @@ class TestHandlersOfAModule:
             Towpath("redis://nowhere").include(mails)
 
 
+def limits_of(app: Towpath) -> Limits:
+    """How long the app's engines wait for their server."""
+    given: list[Limits] = []
+
+    def make(url: str, *, limits: Limits | None, **options: Any) -> Engine:
+        given.append(limits or Limits())
+        return Engine(url, limits=limits, **options)
+
+    with app.pointed_at(app.url, engine=make):
+        app.new_engine()
+    return given[0]
+
+
 class TestAnAppWithoutAnAddress:
-    async def test_asks_the_settings(
+    async def test_takes_its_address_from_the_settings(
         self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -96,14 +117,44 @@ class TestAnAppWithoutAnAddress:
         assert Towpath().url == "redis://file"
         assert Towpath("redis://given").url == "redis://given"
 
-    async def test_is_told_what_is_wrong_with_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_waits_for_the_server_as_long_as_the_settings_say(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        assert limits_of(Towpath()) == Limits()
+        monkeypatch.setenv("TOWPATH_SUBMIT_TIMEOUT", "2s")
+        assert limits_of(Towpath()) == Limits(answer=seconds(2), give_up=seconds(2))
+        assert limits_of(Towpath(submit_timeout="9s")) == Limits(give_up=seconds(9))
+        assert limits_of(Towpath(limits=Limits(channels=2))) == Limits(channels=2)
+        assert limits_of(Towpath("redis://given")) == Limits()
+        in_worker = Towpath(submit_timeout="9s")
+        in_worker.use(load_core())
+        assert limits_of(in_worker) == Limits()
+
+    @pytest.mark.parametrize("timeout", ["0s", "1h"])
+    def test_refuses_a_time_that_is_none(
+        self, timeout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(InvalidOption) as refusal:
+            Towpath("redis://given", submit_timeout=timeout)
+        assert refusal.value.option == "submit_timeout"
+        monkeypatch.setenv("TOWPATH_SUBMIT_TIMEOUT", timeout)
+        with pytest.raises(InvalidOption) as refusal:
+            _ = Towpath().url
+        assert refusal.value.option == "submit_timeout"
+
+    async def test_refuses_a_setting_that_is_no_redis_address(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("REDIS_URL", "http://nowhere")
         app = Towpath()
-        with pytest.raises(InvalidOption, match="url"):
+        with pytest.raises(InvalidOption) as refusal:
             async with app:
                 pass
+        assert refusal.value.option == "url"
 
-    async def test_keeps_its_records_where_they_say(
+    async def test_keeps_its_records_in_the_database_of_the_settings(
         self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)

@@ -10,7 +10,7 @@ from tests.faults.meanwhile import blocked_clients, meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, LogLines, spoil, working
 from towpath.app.app import Towpath
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, minutes, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.model import new_job
@@ -174,7 +174,7 @@ class TestSlots:
         assert released == 2
 
 
-class TestCallsForWork:
+class TestWakeUps:
     async def test_are_passed_on_beside_a_frozen_shard(self, shards: FreezableShards) -> None:
         """However many wait for the frozen one to take theirs."""
         limits = Limits(answer=seconds(30), give_up=seconds(60))
@@ -191,19 +191,20 @@ class TestCallsForWork:
 
 
 class TestLeases:
+    @pytest.mark.usefixtures("quick_heartbeat")
     async def test_are_renewed_beside_broken_queues(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Whichever is renewed first: that five cannot be is nothing to the sixth."""
         bad = [f"bad{n}" for n in range(5)]
         await _held_on_to(app, "good", bad)
-        async with working(app, lease=seconds(1)):
+        async with working(app, lease=minutes(9)):
             await meanwhile(lambda: len(lines.of("job.started")) == 6)
             with ExitStack() as stack:
                 for queue in bad:
                     stack.enter_context(hidden(server, f"{{{queue}}}:leases"))
                 await _renewed_for(app, "good", seconds(3))
-        assert len(lines.of("heartbeat.failed")) > 5
+        assert len(lines.of("heartbeat.failed")) >= len(bad)
         assert not lines.of("job.lost")
 
     async def test_are_renewed_beside_a_frozen_shard(
@@ -219,7 +220,7 @@ class TestLeases:
                 assert not lines.of("job.lost")
                 shards.thaw()
 
-    async def test_of_an_attempt_out_of_time_are_settled_beside_a_frozen_shard(
+    async def test_of_attempts_past_their_time_limit_are_settled_beside_a_frozen_shard(
         self, shards: FreezableShards, lines: LogLines
     ) -> None:
         """What does not end is failed by the heartbeat: each by itself."""
@@ -245,7 +246,7 @@ class TestLeases:
                 shards.thaw()
 
 
-class TestTheStart:
+class TestTheStartOfAWorker:
     async def test_waits_for_no_broken_queue(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
@@ -281,9 +282,9 @@ class TestTheStart:
                 await good.submit(1)
                 await meanwhile(lambda: ran == [1])
                 shards.thaw()
-                await meanwhile(lambda: ran == [1, 2], within=30)
+                await meanwhile(lambda: ran == [1, 2])
 
-    async def test_is_none_where_all_queues_are_refused(
+    async def test_fails_if_all_queues_are_refused(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         app.add("bad", _hold_on, HandlerOptions())

@@ -1,12 +1,12 @@
 """What `submit` returns: a job's result, progress, state and info, and how it is cancelled."""
 
 import asyncio
+import re
 from typing import Any
 
 import msgspec
 import pytest
 
-import towpath
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, working
 from towpath.app.app import Towpath
@@ -51,7 +51,7 @@ class TestAJob:
         async with working(app):
             assert await found.result(within=SOON) == 8
 
-    async def test_that_nobody_knows_is_gone(self, app: Towpath) -> None:
+    async def test_of_an_unknown_id_is_gone(self, app: Towpath) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -64,7 +64,7 @@ class TestAJob:
         with pytest.raises(InvalidName):
             double.job("")
 
-    async def test_tells_its_progress_as_a_value(self, app: Towpath) -> None:
+    async def test_returns_its_progress_as_a_value(self, app: Towpath) -> None:
         told, go_on = asyncio.Event(), asyncio.Event()
 
         @app.handler("sums")
@@ -85,13 +85,13 @@ class TestAJob:
             await eventually_async(noted)
             assert await job.progress() == {"done": 1, "of": 2}
             assert await job.progress(Step) == Step(1, 2)
-            with pytest.raises(PayloadInvalid, match="progress"):
+            with pytest.raises(PayloadInvalid):
                 await job.progress(int)
             go_on.set()
             await job.result(within=SOON)
         assert await job.progress() == b"\xff"
 
-    async def test_is_cancelled_and_its_dead_one_retried(self, app: Towpath) -> None:
+    async def test_can_be_cancelled_and_retried_when_dead(self, app: Towpath) -> None:
         @app.handler("sums", max_attempts=1)
         async def fail() -> None:
             raise ValueError
@@ -102,21 +102,6 @@ class TestAJob:
         async with working(app):
             await app.engine.events.ended(dead.ref, within=SOON)
         assert await dead.retry() is State.READY
-
-    async def test_says_what_old_names_are_now(self, app: Towpath) -> None:
-        @app.handler("sums")
-        async def count() -> None: ...
-
-        job: Any = await count.submit()
-        for old, new in (("job", "ref"), ("wait", "BlockingJob"), ("submitted", "existed")):
-            with pytest.raises(AttributeError, match=new):
-                getattr(job, old)
-        with pytest.raises(ImportError, match=r"towpath\.Job"):
-            exec("from towpath import Ticket")  # noqa: S102 -- no checker knows it
-        with pytest.raises(AttributeError, match=r"towpath\.Job"):
-            getattr(towpath, "Ticket")  # noqa: B009 -- the name is gone
-        with pytest.raises(ImportError, match="JobInfo"):
-            exec("from towpath.engine.model import Job")  # noqa: S102 -- the same
 
 
 class TestABlockingJob:
@@ -168,7 +153,9 @@ class TestManyJobs:
             await triple.submit_many([double.new(1)])
 
     @pytest.mark.parametrize("how", ["async", "blocking"])
-    async def test_refused_in_part_tell_which_were_taken(self, app: Towpath, how: str) -> None:
+    async def test_that_are_refused_in_part_list_those_that_were_accepted(
+        self, app: Towpath, how: str
+    ) -> None:
         @app.handler("sums")
         async def double(n: int) -> int:
             return 2 * n
@@ -183,13 +170,13 @@ class TestManyJobs:
         except* QueueFull as group:
             seen += [error for error in group.exceptions if isinstance(error, QueueFull)]
         assert len(seen) == 2
-        with pytest.raises(SubmitsRefused, match="1 of 1 jobs were refused") as refusal:
+        with pytest.raises(SubmitsRefused) as refusal:
             await double.submit_many([5])
-        assert refusal.value.taken == {}
-        assert isinstance(refusal.value.refused[0], QueueFull)
+        assert (refusal.value.queue, refusal.value.taken) == ("sums", {})
+        assert [type(error) for error in refusal.value.refused.values()] == [QueueFull]
 
 
-class TestWhatAJobPrints:
+class TestTheTextOfAJob:
     async def test_is_its_queue_and_its_id(self, app: Towpath) -> None:
         @app.handler("sums")
         async def count() -> None: ...
@@ -199,14 +186,15 @@ class TestWhatAJobPrints:
             assert repr(job) == "<job sums/a>"
             assert repr(await in_a_thread(lambda: count.blocking.job("a"))) == "<job sums/a>"
 
-    async def test_says_how_long_somebody_waited(self, app: Towpath) -> None:
+    async def test_in_a_timeout_names_the_time_that_was_waited(self, app: Towpath) -> None:
         @app.handler("sums")
         async def count() -> None: ...
 
         async with app:
             job = await count.submit()
-            with pytest.raises(StillOpen, match="did not end within 10ms"):
+            with pytest.raises(StillOpen, match="10ms") as refusal:
                 await job.result(within="10ms")
+            assert refusal.value.job == job.ref
 
 
 class TestSubmitMiddleware:
@@ -274,7 +262,7 @@ class TestSubmitMiddleware:
             submission.jobs.append(submission.jobs[0])
             await call_next()
 
-        for middleware, words in ((loses, "2 jobs into 1"), (adds, "2 jobs into 3")):
+        for middleware, difference in ((loses, -1), (adds, 1)):
             app = self.app_with(server, middleware)
 
             @app.handler("sums")
@@ -282,10 +270,14 @@ class TestSubmitMiddleware:
                 return n
 
             async with app:
-                with pytest.raises(MiddlewareInvalid, match="turned 1 job into"):
+                for count in (1, 2):
+                    with pytest.raises(MiddlewareInvalid) as refusal:
+                        await double.submit_many(range(count))
+                    assert refusal.value.name == middleware.__qualname__
+                    counts = [int(number) for number in re.findall(r"\d+", refusal.value.rule)]
+                    assert counts == [count, count + difference]
+                with pytest.raises(MiddlewareInvalid):
                     await double.submit(1)
-                with pytest.raises(MiddlewareInvalid, match=words):
-                    await double.submit_many([1, 2])
                 assert (await app.engine.inspect.counts("sums")).ready == 0
 
     async def test_that_breaks_its_rules_is_refused(self, server: Any) -> None:
@@ -304,16 +296,19 @@ class TestSubmitMiddleware:
         async def raises(submission: Submission, call_next: CallNext) -> None:
             raise PermissionError("not you")
 
-        for broken, words in ((never, "nothing was submitted"), (twice, "second time")):
+        for broken, submitted in ((never, 0), (twice, 1)):
             app = self.app_with(server, broken)
             handler = app.handler("sums")(_plain)
             async with app:
-                with pytest.raises(MiddlewareInvalid, match=words):
+                with pytest.raises(MiddlewareInvalid) as refusal:
                     await handler.submit(1)
+                assert refusal.value.name == broken.__qualname__
+                assert (await app.engine.inspect.counts("sums")).ready == submitted
         app = self.app_with(server, swallows)
         async with app:
-            with pytest.raises(MiddlewareInvalid, match="swallowed") as refusal:
+            with pytest.raises(MiddlewareInvalid) as refusal:
                 await app.handler("sums")(_plain).submit("one")  # type: ignore[arg-type]
+            assert refusal.value.name == swallows.__qualname__
             assert isinstance(refusal.value.__cause__, PayloadInvalid)
         app = self.app_with(server, raises)
         async with app:

@@ -2,12 +2,15 @@
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from datetime import datetime
 
 import pytest
 
+from tests.entering import facts_of, refusal_on_entering
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import Duration, ManualClock, hours, seconds
@@ -53,16 +56,16 @@ class TestDraining:
         await Worker(app).drain()
         assert done == list(range(20, -1, -1))
 
-    async def test_of_nothing_ends_at_once(self, app: Towpath) -> None:
+    async def test_an_empty_queue_ends_at_once(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
         @app.handler("till")
         async def count() -> None: ...
 
-        assert await asyncio.wait_for(Worker(app).drain(), 5) == 0
+        assert await asyncio.wait_for(Worker(app).drain(), HANGS) == 0
 
-    async def test_may_be_done_again(self, app: Towpath) -> None:
+    async def test_can_be_repeated(self, app: Towpath) -> None:
         """With the same name, by the same worker or another: nothing is remembered against it."""
 
         @app.handler("shop")
@@ -72,10 +75,10 @@ class TestDraining:
         worker = Worker(app, name="till-3")
         for again in (worker, worker, Worker(app, name="till-3")):
             await sell.submit_many(range(200))
-            await asyncio.wait_for(again.drain(), 10)
+            await asyncio.wait_for(again.drain(), HANGS)
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 600
 
-    async def test_stops_when_it_is_told_to(self, app: Towpath, lines: LogLines) -> None:
+    async def test_stops_when_the_worker_is_stopped(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
@@ -111,7 +114,7 @@ class TestStopping:
         assert await late.state() is State.READY
         assert lines.of("worker.stopped")[0]["reason"] == "the shop closes"
 
-    async def test_gives_back_what_was_claimed_while_it_was_told(self, app: Towpath) -> None:
+    async def test_gives_back_jobs_claimed_at_that_moment(self, app: Towpath) -> None:
         """Told at any moment, it leaves no lease behind."""
 
         @app.handler("shop")
@@ -133,7 +136,7 @@ class TestStopping:
         assert counts.totals["completed"] == len(begun)
         assert counts.ready == 2000 - len(begun)
 
-    async def test_gives_back_what_does_not_end(self, app: Towpath, lines: LogLines) -> None:
+    async def test_gives_back_jobs_that_do_not_end(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def stubborn() -> None:
             while not go.is_set():
@@ -154,7 +157,7 @@ class TestStopping:
         assert await job.state() is State.READY
         assert lines.of("job.released")
 
-    async def test_a_thread_that_ends_when_asked_to_counts(
+    async def test_completes_a_job_whose_thread_ends_when_asked_to(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         """It has a moment for that: what it returns is not thrown away."""
@@ -171,7 +174,7 @@ class TestStopping:
         assert await job.result(within=SOON) == "half of it"
         assert not lines.of("job.released")
 
-    async def test_a_thread_that_breaks_off_when_asked_to_has_not_failed(
+    async def test_gives_back_a_job_whose_thread_breaks_off_when_asked_to(
         self, app: Towpath, gate: threading.Event, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -195,7 +198,7 @@ class TestStopping:
             for _ in range(3):
                 worker.stop()
 
-    async def test_before_it_runs_means_that_it_does_not(self, app: Towpath) -> None:
+    async def test_a_worker_before_it_runs_keeps_it_from_running(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
@@ -206,8 +209,8 @@ class TestStopping:
         assert await job.state() is State.READY
 
 
-class TestRunningAgain:
-    async def test_after_it_was_stopped(self, app: Towpath) -> None:
+class TestAWorker:
+    async def test_can_run_again_after_it_was_stopped(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell(n: int) -> int:
             return n
@@ -219,7 +222,7 @@ class TestRunningAgain:
             worker.stop()
             assert await running == 0
 
-    def test_in_another_event_loop(self, server: EmbeddedServer) -> None:
+    def test_can_run_again_in_another_event_loop(self, server: EmbeddedServer) -> None:
         app = Towpath(server.url)
         done: list[int] = []
 
@@ -238,7 +241,9 @@ class TestRunningAgain:
             asyncio.run(once(n))
         assert done == [0, 1]
 
-    async def test_in_a_thread_that_is_not_the_main_one(self, server: EmbeddedServer) -> None:
+    async def test_can_run_in_a_thread_that_is_not_the_main_one(
+        self, server: EmbeddedServer
+    ) -> None:
         """There it hears no signals; `stop` is how it ends."""
         app = Towpath(server.url)
 
@@ -251,7 +256,7 @@ class TestRunningAgain:
             assert await asyncio.to_thread(Worker(app).run_until_drained) == 0
             assert await job.result(within=SOON) != threading.main_thread().name
 
-    async def test_what_fails_beside_it_ends_it_in_good_order(
+    async def test_stops_in_good_order_when_a_task_beside_it_fails(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         class Broken(Towpath):
@@ -310,12 +315,16 @@ class TestTheApp:
         self, server: EmbeddedServer
     ) -> None:
         app = Towpath(server.url.replace("unix://", "unix://nobody:secret@"))
-        with pytest.raises(ServerRefused):
+
+        @asynccontextmanager
+        async def entered() -> AsyncGenerator[Engine]:
             async with app:
-                pass
+                yield app.engine
+
+        await refusal_on_entering(ServerRefused, entered)
         app.url = server.url
         async with app:
-            assert app.engine.facts.version
+            assert (await facts_of(app.engine)).version
 
 
 class TestTheServersClock:

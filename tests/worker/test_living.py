@@ -11,13 +11,13 @@ from tests.worker.running import working
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.living import LivingWorker
-from towpath.worker import worker as module
+from towpath.worker import registration
 
 
-async def test_a_worker_tells_what_it_runs_and_that_it_ends(
+async def test_a_worker_registers_what_it_runs_and_its_end(
     app: Towpath, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "TELL_EVERY", milliseconds(50))
+    monkeypatch.setattr(registration, "TELL_EVERY", milliseconds(50))
     go_on = asyncio.Event()
 
     @app.handler("shop")

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.faults.meanwhile import meanwhile
+from tests.waiting import HANGS
 from tests.worker import pool
 from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
-from towpath.clock import hours, milliseconds, seconds
+from towpath.clock import hours, milliseconds, minutes
 from towpath.engine.retry import Never
 from towpath.engine.states import State
 from towpath.worker.context import Context, Discard, Snooze
@@ -45,7 +46,7 @@ def journal() -> list[str]:
     return []
 
 
-class TestItsOrder:
+class TestTheOrderOfMiddleware:
     async def test_is_as_given_before_and_reversed_after(
         self, app: Towpath, journal: list[str]
     ) -> None:
@@ -72,7 +73,7 @@ class TestItsOrder:
         assert journal[2:] == ["b error LookupError", "a error LookupError"]
         assert (dead.reason or "").startswith("LookupError: gone")
 
-    async def test_a_verdict_is_told_as_an_error(self, app: Towpath, journal: list[str]) -> None:
+    async def test_of_a_verdict_is_that_of_an_error(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop")
         async def sell() -> None:
             raise Discard("unwanted")
@@ -82,8 +83,8 @@ class TestItsOrder:
         assert journal == ["a before 1", "a error Discard"]
 
 
-class TestEverywhere:
-    async def test_it_runs_in_the_workers_loop_and_sees_values(
+class TestMiddleware:
+    async def test_runs_in_the_workers_loop_and_sees_values(
         self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop")
@@ -97,10 +98,12 @@ class TestEverywhere:
         assert journal == ["a before 1", "a after [7]", "a before 2", f"a after {pid}"]
 
 
-class TestAnAttemptThatIsEnded:
+class TestMiddlewareAroundAnAttempt:
     """Whatever ends it: what `before` opened, `error` can close."""
 
-    async def test_by_its_time_limit(self, app: Towpath, journal: list[str]) -> None:
+    async def test_sees_that_it_was_ended_by_its_time_limit(
+        self, app: Towpath, journal: list[str]
+    ) -> None:
         @app.handler("shop", time_limit=milliseconds(300), retry=Never())
         async def sell() -> None:
             await asyncio.Event().wait()
@@ -112,12 +115,13 @@ class TestAnAttemptThatIsEnded:
         assert journal[2:] == ["b error AttemptStopped", "a error AttemptStopped"]
         assert (dead.reason or "").startswith("TimeLimit")
 
-    async def test_by_somebody_who_cancels_it(self, app: Towpath, journal: list[str]) -> None:
+    @pytest.mark.usefixtures("quick_heartbeat")
+    async def test_sees_that_it_was_cancelled(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop")
         async def sell() -> None:
             await asyncio.Event().wait()
 
-        async with working(app, middleware=[RecordingMiddleware("a", journal)], lease=seconds(1)):
+        async with working(app, middleware=[RecordingMiddleware("a", journal)], lease=minutes(9)):
             job = await sell.submit(id="1")
             await meanwhile(lambda: bool(journal))
             await job.cancel()
@@ -125,14 +129,14 @@ class TestAnAttemptThatIsEnded:
         assert journal == ["a before 1", "a error AttemptStopped"]
 
     @pytest.mark.parametrize("place", ["loop", "thread"])
-    async def test_by_the_workers_end(
+    async def test_sees_that_it_was_ended_by_the_workers_end(
         self, app: Towpath, journal: list[str], gate: threading.Event, place: str
     ) -> None:
         async def wait() -> None:
             await asyncio.Event().wait()
 
         def block() -> None:
-            gate.wait(20)
+            gate.wait(HANGS)
 
         sell: Any = app.handler("shop")(wait if place == "loop" else block)
         async with working(app, middleware=[RecordingMiddleware("a", journal)]):
@@ -141,7 +145,7 @@ class TestAnAttemptThatIsEnded:
         assert journal == ["a before 1", "a error AttemptStopped"]
         assert await job.state() is State.READY
 
-    async def test_by_its_own_exit(self, app: Towpath, journal: list[str]) -> None:
+    async def test_sees_that_it_called_exit(self, app: Towpath, journal: list[str]) -> None:
         @app.handler("shop", retry=Never())
         async def sell() -> None:
             sys.exit(3)
@@ -151,7 +155,7 @@ class TestAnAttemptThatIsEnded:
         assert journal == ["a before 1", "a error RuntimeError"]
         assert (dead.reason or "").startswith("SystemExit: 3")
 
-    async def test_does_not_wait_for_one_that_hangs(self, app: Towpath, journal: list[str]) -> None:
+    async def test_is_not_waited_for_if_it_hangs(self, app: Towpath, journal: list[str]) -> None:
         """Nor does what it raises change how the attempt ended."""
 
         class Hanging(RecordingMiddleware):
@@ -170,8 +174,8 @@ class TestAnAttemptThatIsEnded:
         assert (dead.reason or "").startswith("TimeLimit")
 
 
-class TestWhatItRaises:
-    async def test_before_keeps_the_handler_from_running(
+class TestAnErrorOfMiddleware:
+    async def test_before_the_handler_keeps_it_from_running(
         self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
@@ -192,7 +196,7 @@ class TestWhatItRaises:
         assert (dead.reason or "").startswith("ValueError: no")
         assert lines.of("middleware.failed")[0]["middleware"] == "RecordingMiddleware"
 
-    async def test_after_fails_the_attempt(
+    async def test_after_the_handler_fails_the_attempt(
         self, app: Towpath, journal: list[str], lines: LogLines
     ) -> None:
         @app.handler("shop", max_attempts=1)
@@ -205,7 +209,7 @@ class TestWhatItRaises:
         assert dead.state is State.DEAD
         assert lines.of("middleware.failed")
 
-    async def test_on_an_error_is_what_the_others_see(
+    async def test_about_an_error_replaces_that_error(
         self, app: Towpath, journal: list[str]
     ) -> None:
         @app.handler("shop", max_attempts=1)

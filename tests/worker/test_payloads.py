@@ -3,6 +3,7 @@
 import asyncio
 import math
 import os
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
@@ -86,8 +87,8 @@ class Unreadable(msgspec.Struct):
     order: Order
 
 
-class TestPayloads:
-    async def test_a_pydantic_model(self, app: Towpath) -> None:
+class TestAPayload:
+    async def test_may_be_a_pydantic_model(self, app: Towpath) -> None:
         @app.handler("orders")
         async def sell(order: Order) -> Order:
             return Order(item=order.item, count=order.count + 1)
@@ -96,7 +97,7 @@ class TestPayloads:
             sold = await (await sell.submit(Order(item="tea"))).result(within=SOON)
         assert sold == Order(item="tea", count=2)
 
-    async def test_a_model_with_aliases_and_what_only_python_sees(self, app: Towpath) -> None:
+    async def test_may_be_a_model_with_aliases_and_private_attributes(self, app: Towpath) -> None:
         @app.handler("mails")
         async def forward(mail: Mail) -> Mail:
             return Mail.model_validate({"from": mail.sender.upper(), "weight": 1})
@@ -113,7 +114,7 @@ class TestPayloads:
             )
         assert (await app.engine.inspect.job(job.ref)).payload == b'{"from":"anna","weight":2.0}'
 
-    async def test_a_dataclass_and_a_list_of_them(self, app: Towpath) -> None:
+    async def test_may_be_a_list_of_dataclasses(self, app: Towpath) -> None:
         @app.handler("points")
         async def mirror(points: list[Point]) -> list[Point]:
             return [Point(point.y, point.x) for point in points]
@@ -122,7 +123,7 @@ class TestPayloads:
             mirrored = await (await mirror.submit([Point(1, 2), Point(3)])).result(within=SOON)
         assert mirrored == [Point(2, 1), Point(0, 3)]
 
-    async def test_models_in_the_fields_of_something_else(self, app: Towpath) -> None:
+    async def test_may_have_models_in_its_fields(self, app: Towpath) -> None:
         @app.handler("baskets")
         async def sell(basket: Basket) -> Parcel:
             assert basket.parent is not None
@@ -133,7 +134,7 @@ class TestPayloads:
             parcel = await (await sell.submit(basket)).result(within=SOON)
         assert parcel == Parcel(Order(item="tea"))
 
-    async def test_a_msgspec_struct(self, app: Towpath) -> None:
+    async def test_may_be_a_msgspec_struct(self, app: Towpath) -> None:
         @app.handler("notes")
         def shout(note: Note) -> Note:
             return Note(note.text.upper(), note.at)
@@ -144,7 +145,7 @@ class TestPayloads:
                 "HEY", at
             )
 
-    async def test_plain_json_is_taken_as_it_comes(self, app: Towpath) -> None:
+    async def test_may_be_plain_json(self, app: Towpath) -> None:
         handler: Any = app.handler("things")
 
         @handler
@@ -155,7 +156,7 @@ class TestPayloads:
         async with working(app):
             assert await (await same.submit(value)).result(within=SOON) == value
 
-    async def test_bytes_are_left_as_they_are(self, app: Towpath) -> None:
+    async def test_of_bytes_is_left_as_it_is(self, app: Towpath) -> None:
         @app.handler("blobs")
         async def reverse(blob: bytes) -> bytes:
             return blob[::-1]
@@ -166,7 +167,7 @@ class TestPayloads:
             assert await (await reverse.submit(b"")).result(within=SOON) == b""
         assert (await app.engine.inspect.job(job.ref)).payload == b"\x00\xff{"
 
-    async def test_none_at_all(self, app: Towpath) -> None:
+    async def test_may_be_absent(self, app: Towpath) -> None:
         @app.handler("ticks")
         async def tick() -> str:
             return "tock"
@@ -174,7 +175,7 @@ class TestPayloads:
         async with working(app):
             assert await (await tick.submit()).result(within=SOON) == "tock"
 
-    async def test_none_where_the_function_has_a_default(self, app: Towpath) -> None:
+    async def test_may_be_absent_where_the_function_has_a_default(self, app: Towpath) -> None:
         """The handler's own at the time it runs; given ones are taken as they are."""
 
         @app.handler("counts", name="counts")
@@ -200,7 +201,7 @@ class TestPayloads:
             assert await asyncio.to_thread(lambda: blocking.result(within=SOON)) == 3
         assert (await app.engine.inspect.job(bare.ref)).payload == b""
 
-    async def test_through_a_process(self, app: Towpath) -> None:
+    async def test_may_go_through_a_process(self, app: Towpath) -> None:
         sell = app.add("orders", pool.sell.function, HandlerOptions(processes=1))
         async with working(app):
             receipt = await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
@@ -209,11 +210,13 @@ class TestPayloads:
 
 
 class TestPayloadsThatDoNotFit:
-    def test_types_that_nothing_can_read_are_refused_at_declaration(self) -> None:
+    def test_of_types_that_cannot_be_read_are_refused_at_declaration(self) -> None:
         async def take(payload: Unreadable) -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="payload of take can't be written as JSON"):
+        with pytest.raises(HandlerInvalid) as refusal:
             Towpath("redis://nowhere").add("shop", take, HandlerOptions())
+        assert refusal.value.handler == "take"
+        assert isinstance(refusal.value.__cause__, TypeError)
 
     async def test_are_refused_before_anything_is_sent(
         self, app: Towpath, server: EmbeddedServer
@@ -250,16 +253,16 @@ class TestPayloadsThatDoNotFit:
     @pytest.mark.parametrize(
         ("model", "where"),
         [
-            (Login(password=SecretStr("opensesame")), "password: would lose data"),
-            (Hidden(hidden=2), "hidden: would lose data"),
-            (Excluded(hidden=2), "could not be read back: hidden: Field required"),
+            (Login(password=SecretStr("opensesame")), "password"),
+            (Hidden(hidden=2), "hidden"),
+            (Excluded(hidden=2), "hidden"),
             (
                 Account(logins=[Hidden(), Login(password=SecretStr("opensesame"))]),
-                "logins.1.password: would lose data",
+                r"logins\.1\.password",
             ),
         ],
     )
-    async def test_models_that_would_not_arrive_as_they_are_are_refused(
+    async def test_that_would_lose_data_are_refused(
         self, app: Towpath, server: EmbeddedServer, model: BaseModel, where: str
     ) -> None:
         """Masked, excluded: the handler would get another value, or none."""
@@ -273,7 +276,7 @@ class TestPayloadsThatDoNotFit:
         assert "opensesame" not in str(refused.value)
         assert server.ask("DBSIZE") == keys
 
-    async def test_a_result_that_would_not_arrive_as_it_is_is_dead(
+    async def test_include_a_result_that_would_lose_data(
         self, app: Towpath, lines: LogLines
     ) -> None:
         @app.handler("logins")
@@ -283,7 +286,7 @@ class TestPayloadsThatDoNotFit:
         async with working(app):
             dead = await ended(await login.submit())
         assert dead.state is State.DEAD
-        assert "password: would lose data" in (dead.reason or "")
+        assert "password" in (dead.reason or "")
         assert lines.of("result.invalid")
 
     async def test_are_dead_with_a_reason_at_delivery_and_the_worker_goes_on(
@@ -303,7 +306,7 @@ class TestPayloadsThatDoNotFit:
             dead = [await app.engine.events.ended(job.job, within=SOON) for job in jobs]  # pyright: ignore
         assert {job.state for job in dead} == {State.DEAD}
         assert {job.attempts for job in dead} == {1}
-        assert all("payload of sell" in (job.reason or "") for job in dead)
+        assert all("sell" in (job.reason or "") for job in dead)
         assert len(lines.of("payload.invalid")) == len(wrong)
 
     async def test_are_dead_in_a_process_too(self, app: Towpath, lines: LogLines) -> None:
@@ -313,17 +316,18 @@ class TestPayloadsThatDoNotFit:
             dead = await app.engine.events.ended(wrong.job, within=SOON)
             await (await sell.submit(pool.Order(item="tea"))).result(within=SOON)
         assert dead.state is State.DEAD
-        assert dead.reason == "payload of sell: item: Field required"
+        assert {"sell", "item"} <= set(re.findall(r"\w+", dead.reason or ""))
         assert lines.of("payload.invalid")
 
 
-class TestNumbersThatAreNone:
+class TestNumbersThatJsonDoesNotHave:
     @pytest.mark.parametrize(
         "value", [math.nan, [math.inf], {"a": [1, -math.inf]}, (math.nan, None)]
     )
     def test_are_refused_instead_of_sent_as_null(self, value: Any) -> None:
-        with pytest.raises(PayloadInvalid, match="not a number in JSON"):
+        with pytest.raises(PayloadInvalid) as refusal:
             form(Any, "result of sell").encode(value)
+        assert refusal.value.what == "result of sell"
         assert form(Any, "result of sell").encode([None, 1.5]) == b"[null,1.5]"
 
 

@@ -1,6 +1,7 @@
 """Handlers with a record: the row decides what runs, how often, and what came of it."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -8,10 +9,10 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
-from towpath.clock import hours, milliseconds, seconds
+from towpath.clock import hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.retry import Fixed
@@ -25,9 +26,9 @@ from towpath.errors import (
     StillOpen,
     SubmitsRefused,
 )
-from towpath.ledger.errors import LedgerMissing, LedgerOutdated, RecordNotWaiting
+from towpath.ledger.errors import LedgerAbsent, LedgerMissing
 from towpath.ledger.ledger import Ledger
-from towpath.ledger.records.record import RecordState
+from towpath.ledger.records.record import RECORD_MISSING, RecordState
 from towpath.worker.context import Context, Discard, Snooze
 
 AT_ONCE = Fixed(milliseconds(1))
@@ -44,8 +45,8 @@ async def app(server: EmbeddedServer, url: str) -> AsyncIterator[Towpath]:
         yield app
 
 
-class TestATicket:
-    async def test_moves_its_record(self, app: Towpath) -> None:
+class TestAJob:
+    async def test_with_a_record_can_be_moved(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def double(number: int) -> int:
             return number * 2
@@ -54,10 +55,11 @@ class TestATicket:
         async with working(app):
             await ticket.move(delay=seconds(0))
             assert await ticket.result(within=SOON) == 40
-            with pytest.raises(RecordNotWaiting, match="completed"):
+            with pytest.raises(JobNotWaiting) as refusal:
                 await ticket.move(delay=seconds(0))
+            assert refusal.value.state is State.DONE
 
-    async def test_moves_a_plain_job(self, app: Towpath) -> None:
+    async def test_without_a_record_can_be_moved(self, app: Towpath) -> None:
         @app.handler("plain", keep=hours(1))
         async def double(number: int) -> int:
             return number * 2
@@ -85,7 +87,7 @@ class TestAHandlerWithARecord:
         )  # fmt: skip
         assert await ticket.state() is State.DONE
 
-    async def test_in_threads_and_with_many_at_once(self, app: Towpath) -> None:
+    async def test_runs_in_threads_and_many_at_once(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         def double(number: int) -> int:
             return number * 2
@@ -96,7 +98,7 @@ class TestAHandlerWithARecord:
         assert results == [2 * n for n in range(200)]
         assert (await app.ledger.jobs.counts("shop"))[RecordState.COMPLETED] == 200
 
-    async def test_the_same_id_twice_runs_once(self, app: Towpath) -> None:
+    async def test_runs_once_for_the_same_id(self, app: Towpath) -> None:
         ran: list[int] = []
 
         @app.handler("shop", record=True)
@@ -120,12 +122,12 @@ class TestAHandlerWithARecord:
         self, server: EmbeddedServer, tmp_path: Path
     ) -> None:
         app = Towpath(server.url, ledger=f"sqlite:///{tmp_path}/new.db")
-        with pytest.raises(LedgerOutdated, match="no database file"):
+        with pytest.raises(LedgerAbsent, match=r"new\.db"):
             async with app:
                 pass
 
     async def test_needs_a_ledger(self, server: EmbeddedServer) -> None:
-        with pytest.raises(LedgerMissing, match="no ledger"):
+        with pytest.raises(LedgerMissing):
             Towpath(server.url).handler("shop", record=True)(lambda: None)
 
     async def test_is_submitted_to_without_an_event_loop(self, app: Towpath) -> None:
@@ -145,12 +147,13 @@ class TestAHandlerWithARecord:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
-        with pytest.raises(InvalidOption, match="can't be chosen"):
+        with pytest.raises(InvalidOption) as refusal:
             await sell.submit(durability="disk")  # type: ignore[arg-type]
+        assert (refusal.value.option, refusal.value.value) == ("durability", "disk")
 
 
-class TestAnAppWhoseServerIsAway:
-    async def test_takes_records_in_and_they_run_when_it_is_there(self, url: str) -> None:
+class TestAnAppWhoseRedisIsAway:
+    async def test_accepts_records_that_run_when_it_is_back(self, url: str) -> None:
         with EmbeddedServer() as server:
             server.kill()
             hasty = Limits(answer=seconds(0.3), give_up=seconds(1))
@@ -204,7 +207,7 @@ class TestAttempts:
                 await ticket.result(within=SOON)
         assert seen == [1, 2, 3, 4]
 
-    async def test_by_the_queue_s_limit_where_nobody_else_says(self, app: Towpath) -> None:
+    async def test_are_limited_by_the_queue_by_default(self, app: Towpath) -> None:
         @app.handler("shop", record=True, retry=AT_ONCE)
         async def sell() -> None:
             raise ValueError
@@ -214,7 +217,7 @@ class TestAttempts:
                 await (await sell.submit(id="a")).result(within=SOON)
         assert (await app.ledger.jobs.get("shop", "a")).attempts == 5
 
-    async def test_verdicts_count_as_anywhere(self, app: Towpath) -> None:
+    async def test_may_end_by_a_verdict(self, app: Towpath) -> None:
         slept: list[int] = []
 
         @app.handler("shop", record=True)
@@ -233,7 +236,7 @@ class TestAttempts:
             await good.result(within=SOON)
         assert slept == [1, 1]
 
-    async def test_a_retry_of_a_dead_one_runs_it_again(self, app: Towpath) -> None:
+    async def test_begin_again_when_a_dead_job_is_retried(self, app: Towpath) -> None:
         fails = [True]
 
         @app.handler("shop", record=True, retry=AT_ONCE, max_attempts=1)
@@ -251,8 +254,8 @@ class TestAttempts:
             assert await ticket.result(within=SOON) == 1
 
 
-class TestWhenSomethingIsAmiss:
-    async def test_a_job_without_a_row_is_set_aside_with_its_reason(self, app: Towpath) -> None:
+class TestARecord:
+    async def test_that_is_missing_makes_its_job_dead_with_a_reason(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
@@ -260,9 +263,10 @@ class TestWhenSomethingIsAmiss:
             job = (await app.engine.submit("shop", b"null")).job
             dead = await app.engine.events.ended(job, within=SOON)
         assert dead.state is State.DEAD
-        assert "no record" in (dead.reason or "")
+        assert (dead.reason or "").startswith(f"{RECORD_MISSING}: ")
 
-    async def test_cancelling_stops_a_handler_that_runs(self, app: Towpath) -> None:
+    @pytest.mark.usefixtures("quick_heartbeat")
+    async def test_that_is_cancelled_stops_its_running_handler(self, app: Towpath) -> None:
         begun, stopped = asyncio.Event(), asyncio.Event()
 
         @app.handler("shop", record=True)
@@ -273,15 +277,33 @@ class TestWhenSomethingIsAmiss:
             finally:
                 stopped.set()
 
-        async with working(app, lease=seconds(1)):
+        async with working(app, lease=minutes(9)):
             ticket = await sell.submit(id="a")
-            await asyncio.wait_for(begun.wait(), 10)
+            await asyncio.wait_for(begun.wait(), HANGS)
             await ticket.cancel()
-            await asyncio.wait_for(stopped.wait(), 10)
+            await asyncio.wait_for(stopped.wait(), HANGS)
             with pytest.raises(JobUnfinished, match="cancelled"):
                 await ticket.result(within=SOON)
 
-    async def test_a_database_that_is_locked_costs_time_but_no_attempt(
+    async def test_that_is_cancelled_and_obeys_is_cancelled_in_its_row(
+        self, app: Towpath, gate: threading.Event, lines: LogLines
+    ) -> None:
+        @app.handler("shop", record=True)
+        def sell(ctx: Context) -> str:
+            while not ctx.cancelled:
+                gate.wait(0.01)
+            return "sold some"
+
+        async with working(app, lease=seconds(1)):
+            job = await sell.submit(id="a")
+            await lines.next("job.started")
+            await job.cancel()
+            with pytest.raises(JobUnfinished):
+                await job.result(within=SOON)
+            info = await job.info()
+        assert (info.state, info.attempts) == (State.CANCELLED, 1)
+
+    async def test_in_a_locked_database_loses_time_but_no_attempt(
         self, app: Towpath, url: str, lines: LogLines
     ) -> None:
         """Somebody else writes for longer than a worker waits: the end is told later."""
@@ -299,17 +321,17 @@ class TestWhenSomethingIsAmiss:
 
         async with working(app):
             ticket = await sell.submit(id="a")
-            await asyncio.wait_for(locked.wait(), 10)
+            await asyncio.wait_for(locked.wait(), HANGS)
             other = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
             other.execute("BEGIN IMMEDIATE")
             go_on.set()
-            await eventually_async(lambda: _said(lines, "record.unwritten"), within=20)
+            await eventually_async(lambda: _said(lines, "record.unwritten"))
             other.execute("ROLLBACK")
             other.close()
             assert await ticket.result(within=SOON) == "sold"
         assert ran == [1]
 
-    async def test_a_result_that_does_not_come_is_still_open(self, app: Towpath) -> None:
+    async def test_without_a_result_in_time_is_still_open(self, app: Towpath) -> None:
         @app.handler("shop", record=True)
         async def sell() -> None: ...
 
@@ -317,7 +339,7 @@ class TestWhenSomethingIsAmiss:
         with pytest.raises(StillOpen):
             await ticket.result(within=seconds(0.1))
 
-    async def test_the_row_s_payload_counts(self, app: Towpath) -> None:
+    async def test_decides_the_payload(self, app: Towpath) -> None:
         """Somebody mended it by hand while it waited."""
 
         @app.handler("shop", record=True)
@@ -335,8 +357,8 @@ async def _said(lines: LogLines, event: str) -> bool:
     return bool(lines.of(event))
 
 
-class TestALedgerOfItsOwn:
-    async def test_that_nobody_has_entered_is_open_as_long_as_the_app(
+class TestALedgerGivenToAnApp:
+    async def test_that_was_not_entered_is_open_as_long_as_the_app(
         self, server: EmbeddedServer, url: str
     ) -> None:
         ledger = Ledger(url, sinks=["redis"])
@@ -346,7 +368,7 @@ class TestALedgerOfItsOwn:
                 assert ledger.entered
             assert not ledger.entered
 
-    async def test_that_somebody_has_entered_stays_open(
+    async def test_that_was_entered_before_stays_open(
         self, server: EmbeddedServer, url: str
     ) -> None:
         async with Ledger(url) as ledger:
@@ -382,7 +404,7 @@ class TestBytesForAQueueOfNamedHandlers:
 
 
 class TestASupersededRecord:
-    async def test_is_skipped_and_said_so(self, app: Towpath, lines: LogLines) -> None:
+    async def test_is_skipped_with_a_log_line(self, app: Towpath, lines: LogLines) -> None:
         ran: list[int] = []
 
         @app.handler("shop", record=True)

@@ -33,7 +33,7 @@ async def bench() -> AsyncIterator[Bench]:
         yield bench
 
 
-async def test_a_declared_one_has_a_record_for_each_firing(bench: Bench) -> None:
+async def test_a_declared_schedule_has_a_record_for_each_firing(bench: Bench) -> None:
     bench.advance("1h")
     await bench.drain()
     [record] = (await app.ledger.jobs.list("recurring")).records
@@ -49,7 +49,7 @@ async def test_a_declared_one_has_a_record_for_each_firing(bench: Bench) -> None
     assert len((await app.ledger.jobs.list("recurring")).records) == 2
 
 
-async def test_one_made_at_run_time_has_them_too(bench: Bench) -> None:
+async def test_a_schedule_made_at_run_time_has_a_record_for_each_firing(bench: Bench) -> None:
     await send.schedule("hourly", Every("1h"), 7)
     bench.advance("1h")
     await bench.drain()

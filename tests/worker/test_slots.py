@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.waiting import HANGS, eventually_async
 from tests.worker import pool
 from tests.worker.running import SOON, LogLines, slots, until_slots, working
 from towpath.app.app import Towpath
@@ -88,7 +89,7 @@ class TestConcurrency:
             slow.set()
 
     @pytest.mark.parametrize("other", [None, "other"])
-    async def test_a_handler_may_have_fewer(self, app: Towpath, other: str | None) -> None:
+    async def test_may_be_lower_for_a_handler(self, app: Towpath, other: str | None) -> None:
         """Alone in its queue it is not even given more; beside another it keeps to its number."""
         counter = GatedCounter()
 
@@ -120,11 +121,15 @@ class TestConcurrency:
         @app.handler("shop", name="other")
         async def other(_: int) -> None: ...
 
-        tickets = await sell.submit_many(range(5))
-        async with working(app):
-            for ticket in tickets:
+        async def in_time() -> bool:
+            """On a busy machine one of them may really take too long, but not every time."""
+            before = len(lines.of("job.timed_out"))
+            for ticket in await sell.submit_many(range(5)):
                 await ticket.result(within=SOON)
-        assert not lines.of("job.timed_out")
+            return len(lines.of("job.timed_out")) == before
+
+        async with working(app):
+            await eventually_async(in_time)
 
     async def test_processes_are_never_more_than_asked_for(self, app: Towpath) -> None:
         own_pid = app.add("pids", pool.own_pid.function, HandlerOptions(processes=2))
@@ -136,7 +141,7 @@ class TestConcurrency:
     async def test_threads_are_as_many_as_slots(self, app: Towpath, gate: threading.Event) -> None:
         @app.handler("shop")
         def sell(_: int) -> int:
-            gate.wait(20)
+            gate.wait(HANGS)
             return threading.get_ident()
 
         tickets = await sell.submit_many(range(12))
@@ -147,8 +152,10 @@ class TestConcurrency:
         assert len(used) <= 3
 
 
-class TestCalls:
-    async def test_that_a_full_worker_hears_reach_an_idle_one(self, server: EmbeddedServer) -> None:
+class TestWakeUps:
+    async def test_that_a_full_worker_receives_reach_an_idle_one(
+        self, server: EmbeddedServer
+    ) -> None:
         """The clock stands still, so that nobody looks by himself."""
         clock, ran = ManualClock(), list[str]()
         full, idle = Towpath(server.url, clock=clock), Towpath(server.url, clock=clock)
@@ -186,7 +193,7 @@ class TestWeights:
         share = Counter(order[:100])
         assert share["heavy"] == pytest.approx(75, abs=6)
 
-    async def test_the_worker_may_weigh_them_otherwise(self, app: Towpath) -> None:
+    async def test_of_the_worker_replace_those_of_handlers(self, app: Towpath) -> None:
         order: list[str] = []
         for queue in ("heavy", "light", "none"):
             app.add(queue, _noting(order, queue), HandlerOptions())
@@ -230,8 +237,8 @@ class TestWeights:
         assert Counter(order[:40])["one"] == pytest.approx(20, abs=3)
 
 
-class TestWhatAJobCosts:
-    async def test_a_thousand_take_few_round_trips(
+class TestTheCostOfJobs:
+    async def test_of_a_thousand_is_few_round_trips(
         self, app: Towpath, server: EmbeddedServer
     ) -> None:
         """Ends and claims share an exchange; while it is under way, the next ends collect."""
@@ -247,7 +254,7 @@ class TestWhatAJobCosts:
         await worker.drain()
         assert _scripts_run(server) < 1000 / 25
 
-    async def test_an_idle_worker_asks_only_when_its_patience_ends(
+    async def test_of_one_job_for_an_idle_worker_is_few_calls(
         self, app: Towpath, server: EmbeddedServer, lines: LogLines
     ) -> None:
         @app.handler("shop")
@@ -261,16 +268,16 @@ class TestWhatAJobCosts:
             assert _scripts_run(server) <= 8
 
 
-class TestAWorkerThatCouldNotWork:
-    async def test_has_no_handlers(self, app: Towpath) -> None:
-        with pytest.raises(HandlerInvalid, match="no handlers"):
+class TestAWorkerIsRefused:
+    async def test_without_handlers(self, app: Towpath) -> None:
+        with pytest.raises(HandlerInvalid, match="handlers_later=True"):
             Worker(app)
 
-    async def test_is_given_a_queue_without_one(self, app: Towpath) -> None:
+    async def test_for_a_queue_without_a_handler(self, app: Towpath) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 
-        with pytest.raises(HandlerInvalid, match="no handler for queue mail; there are: shop"):
+        with pytest.raises(HandlerInvalid, match=r"mail.*shop"):
             Worker(app, queues=["mail"])
 
     @pytest.mark.parametrize(
@@ -283,7 +290,7 @@ class TestAWorkerThatCouldNotWork:
             {"queues": {"shop": 0}},
         ],
     )
-    async def test_has_options_out_of_range(self, app: Towpath, options: Any) -> None:
+    async def test_with_options_out_of_range(self, app: Towpath, options: Any) -> None:
         @app.handler("shop")
         async def sell() -> None: ...
 

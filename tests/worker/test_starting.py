@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.faults.slots import slot_of
+from tests.waiting import HANGS
 from tests.worker.running import SOON, LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import hours, milliseconds, seconds
@@ -42,13 +43,15 @@ class TestAServerThatIsAway:
                 assert (await app.engine.queues.options("shop")).keep == hours(1)
         assert len(lines.of("server.unreachable")) == 1
 
-    async def test_ends_a_worker_that_wants_to_leave(self, stopped_server: EmbeddedServer) -> None:
+    async def test_is_an_error_for_a_worker_that_drains(
+        self, stopped_server: EmbeddedServer
+    ) -> None:
         app = Towpath(stopped_server.url, limits=HASTY)
         app.add("shop", _nothing, app.handler("other")(_nothing).options)
         with pytest.raises(ServerUnreachable):
             await Worker(app).drain()
 
-    async def test_is_refused_at_the_start_if_waiting_can_not_mend_it(
+    async def test_is_an_error_at_the_start_if_waiting_cannot_help(
         self, server: EmbeddedServer
     ) -> None:
         app = Towpath(server.url.replace("unix://", "unix://nobody:secret@"))
@@ -117,7 +120,7 @@ class TestAQueueThatIsBroken:
         with pytest.raises(ServerError):
             await Worker(app).run()
 
-    async def test_has_options_of_a_newer_release(
+    async def test_by_options_of_a_newer_release_hides_no_other(
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Neither its own workers' list of queues nor the other queues mind."""
@@ -149,6 +152,6 @@ class TestAServerWhoseMemoryIsFull:
                 await sell.submit_many(range(10))
                 used = int(ask_fields(server.address, "INFO", "memory")["used_memory"])
                 server.ask("CONFIG", "SET", "maxmemory", used // 2)
-                await asyncio.wait_for(Worker(app).drain(), 30)
+                await asyncio.wait_for(Worker(app).drain(), HANGS)
         assert sorted(ran) == list(range(10))
         assert [line["error"] for line in lines.of("duty.failed")] == ["MemoryFull"]

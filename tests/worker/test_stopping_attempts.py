@@ -2,27 +2,45 @@
 
 import asyncio
 import threading
+from contextlib import suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker import pool
 from tests.worker.programs import is_gone
 from tests.worker.running import SOON, LogLines, ended, looked_at, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
-from towpath.clock import hours, milliseconds, seconds
+from towpath.clock import hours, instant, seconds, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.model import Lease
 from towpath.engine.states import State
 from towpath.errors import JobUnfinished
-from towpath.worker.context import Context
+from towpath.worker.attempt import StopReason
+from towpath.worker.context import AttemptStopped, Context
 from towpath.worker.handler import HandlerOptions
+from towpath.worker.middleware import CallNext, Middleware
 
-LEASE = seconds(1)
+pytestmark = pytest.mark.usefixtures("quick_heartbeat")
+
+LEASE = seconds(HANGS)
+"""Longer than any test: no lease ends by itself, however busy the machine is."""
+
+
+class Outcomes(Middleware):
+    """Notes the stops that middleware sees."""
+
+    def __init__(self) -> None:
+        self.stops: list[StopReason] = []
+
+    async def error(self, ctx: Context, error: Exception) -> None:
+        if isinstance(error, AttemptStopped):
+            self.stops.append(error.why)
 
 
 class TestCancellingAJobThatRuns:
@@ -39,11 +57,12 @@ class TestCancellingAJobThatRuns:
             job = await sell.submit()
             await lines.next("job.started")
             assert await job.cancel() is State.LEASED
-            assert (await ended(job)).state is State.CANCELLED
+            found = await ended(job)
             await lines.next("job.cancelled")
+        assert (found.state, found.attempts) == (State.CANCELLED, 1)
         assert seen == [True]
 
-    async def test_one_that_does_not_let_itself_be_cancelled_completes(
+    async def test_a_handler_that_ignores_its_cancellation_completes(
         self, app: Towpath, lines: LogLines
     ) -> None:
         """A completion that comes first wins."""
@@ -79,20 +98,84 @@ class TestCancellingAJobThatRuns:
             await job.cancel()
             assert (await ended(job)).state is State.CANCELLED
 
-    async def test_a_handler_in_a_process_sees_it_and_may_end(
-        self, app: Towpath, tmp_path: Path
+    @pytest.mark.parametrize("surrounded", [False, True])
+    async def test_a_handler_in_a_process_that_sees_it_and_returns_ends_cancelled(
+        self, app: Towpath, tmp_path: Path, *, surrounded: bool
     ) -> None:
         options = HandlerOptions(processes=1)
         watch = app.add("watch", pool.until_cancelled.function, options)
-        async with working(app, lease=LEASE):
+        outcomes = Outcomes()
+        async with working(app, lease=LEASE, middleware=[outcomes] if surrounded else []):
             job = await watch.submit(str(tmp_path / "begun"))
             await meanwhile((tmp_path / "begun").exists)
             await job.cancel()
-            assert await job.result(within=SOON) == "it was cancelled"
+            found = await ended(job)
+        assert (found.state, found.attempts) == (State.CANCELLED, 1)
+        assert outcomes.stops == ([StopReason.CANCELLED] if surrounded else [])
 
-    async def test_a_process_that_does_not_heed_it_is_killed(
-        self, app: Towpath, tmp_path: Path
+    @pytest.mark.parametrize("surrounded", [False, True])
+    async def test_a_handler_in_a_thread_that_sees_it_and_returns_ends_cancelled(
+        self, app: Towpath, gate: threading.Event, lines: LogLines, *, surrounded: bool
     ) -> None:
+        @app.handler("shop")
+        def sell(ctx: Context) -> str:
+            while not ctx.cancelled:
+                gate.wait(0.01)
+            return "sold some"
+
+        outcomes = Outcomes()
+        async with working(app, lease=LEASE, middleware=[outcomes] if surrounded else []):
+            job = await sell.submit()
+            await lines.next("job.started")
+            await job.cancel()
+            found = await ended(job)
+        assert (found.state, found.attempts) == (State.CANCELLED, 1)
+        assert outcomes.stops == ([StopReason.CANCELLED] if surrounded else [])
+
+    async def test_an_async_handler_that_sees_it_and_returns_ends_cancelled(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        @app.handler("shop")
+        async def sell(ctx: Context) -> str:
+            while not ctx.cancelled:
+                with suppress(asyncio.CancelledError):
+                    await asyncio.Event().wait()
+            return "sold some"
+
+        async with working(app, lease=LEASE):
+            job = await sell.submit()
+            await lines.next("job.started")
+            await job.cancel()
+            found = await ended(job)
+        assert (found.state, found.attempts) == (State.CANCELLED, 1)
+
+    async def test_a_handler_in_a_thread_that_does_not_look_completes(
+        self, app: Towpath, gate: threading.Event, lines: LogLines
+    ) -> None:
+        """It has done all of its work, also if middleware looks."""
+
+        @app.handler("shop")
+        def sell(_: int) -> str:
+            gate.wait(20)
+            return "sold all"
+
+        async def look(ctx: Context, call_next: CallNext) -> Any:
+            contexts.append(ctx)
+            value = await call_next()
+            seen.append(ctx.cancelled)
+            return value
+
+        seen, contexts = list[bool](), list[Context]()
+        async with working(app, lease=LEASE, middleware=[look]):
+            job = await sell.submit(1)
+            await lines.next("job.started")
+            await job.cancel()
+            await meanwhile(lambda: contexts[0].stopped is StopReason.CANCELLED)
+            gate.set()
+            assert await job.result(within=SOON) == "sold all"
+        assert seen == [True]
+
+    async def test_a_process_that_ignores_it_is_killed(self, app: Towpath, tmp_path: Path) -> None:
         loop = app.add("loops", pool.never_end.function, HandlerOptions(processes=1))
         async with working(app, lease=LEASE, concurrency=1):
             job = await loop.submit(str(tmp_path / "begun"), keep=hours(1))
@@ -136,14 +219,14 @@ class TestALostLease:
         assert len(lines.of("job.lost")) == 1
         assert (await app.engine.inspect.counts("shop")).totals["completed"] == 1
 
-    async def test_what_a_thread_does_under_it_is_refused(
+    async def test_refuses_the_result_of_a_thread_under_it(
         self, app: Towpath, lines: LogLines, gate: threading.Event
     ) -> None:
         @app.handler("shop")
         def sell(_: int, ctx: Context) -> int:
             tokens.append(ctx.token)
             if len(tokens) == 1:
-                gate.wait(20)
+                gate.wait(HANGS)
             return ctx.token
 
         tokens: list[int] = []
@@ -183,11 +266,12 @@ class TestARenewedLease:
             return "sold"
 
         go = asyncio.Event()
-        async with working(app, lease=seconds(30)):
-            job = await sell.submit(lease=milliseconds(900))
+        async with working(app, lease=hours(9)):
+            job = await sell.submit(lease=LEASE)
             first = await looked_at(job, lambda info: info.state is State.LEASED)
             assert first.expires_at is not None
             end = first.expires_at
+            assert end < instant(wall_ms()) + hours(1)
             await looked_at(
                 job, lambda info: info.expires_at and info.expires_at > end + seconds(1)
             )
@@ -195,7 +279,7 @@ class TestARenewedLease:
             assert await job.result(within=SOON) == "sold"
         assert (await app.engine.inspect.counts("shop")).totals["reaped"] == 0
 
-    async def test_lasts_until_the_end_is_handed_in(
+    async def test_lasts_until_the_job_is_settled(
         self, app: Towpath, gate: threading.Event
     ) -> None:
         """A loop that is blocked just then must not cost a job that is done."""
@@ -203,30 +287,32 @@ class TestARenewedLease:
         @app.handler("shop")
         async def sell() -> str:
             # It runs when the handler has returned, and before anything is sent.
-            asyncio.get_running_loop().call_soon(gate.wait, 20)
+            asyncio.get_running_loop().call_soon(gate.wait, HANGS)
             return "sold"
 
-        def look() -> list[Lease]:
-            return asyncio.run(claimed_by_another(app.url, gate))
+        def look() -> None:
+            asyncio.run(renewed_for_two_seconds(app.url, gate))
 
         watching = asyncio.get_running_loop().run_in_executor(None, look)
         async with working(app, lease=LEASE):
             job = await sell.submit()
             assert await job.result(within=SOON) == "sold"
-            assert await watching == []
+            await watching
         assert (await app.engine.inspect.job(job.ref)).attempts == 1
 
 
-async def claimed_by_another(url: str, gate: threading.Event) -> list[Lease]:
-    """What another worker gets within two leases while this one's loop stands still."""
+async def renewed_for_two_seconds(url: str, gate: threading.Event) -> None:
+    """Return when the worker has renewed its lease several times while its loop stands still."""
+    ends: list[datetime] = []
     try:
         async with Engine(url) as other:
 
-            async def leased() -> bool:
-                return (await other.inspect.counts("shop")).leased == 1
+            async def later() -> bool:
+                held = (await other.inspect.list("shop", State.LEASED)).jobs
+                ends.extend(job.expires_at for job in held if job.expires_at is not None)
+                return bool(ends) and ends[-1] >= ends[0] + seconds(2)
 
-            await eventually_async(leased)
-            return await other.claim("shop", worker="other", lease=LEASE, wait=2 * LEASE)
+            await eventually_async(later)
     finally:
         gate.set()
 

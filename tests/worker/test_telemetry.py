@@ -30,7 +30,7 @@ from towpath.worker.worker import Worker
 
 
 class TestMetrics:
-    async def test_count_what_became_of_jobs(self, app: Towpath) -> None:
+    async def test_count_outcomes_of_jobs(self, app: Towpath) -> None:
         @app.handler("shop", retry=Fixed(milliseconds(1)), max_attempts=3)
         async def sell(how: str, ctx: Context) -> None:
             if how == "fail":
@@ -87,8 +87,8 @@ class TestMetrics:
         assert app.metrics.of("shop", "sell").redelivered._value.get() == 1  # noqa: SLF001 # pyright: ignore
 
 
-class TestLines:
-    async def test_tell_a_workers_life_in_order(self, app: Towpath, lines: LogLines) -> None:
+class TestLogLines:
+    async def test_follow_a_workers_life_in_order(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(n: int) -> None: ...
 
@@ -111,7 +111,7 @@ class TestLines:
         stopped = lines.of("worker.stopped")[0]
         assert (stopped["jobs"], stopped["released"], stopped["code"]) == (1, 0, 0)
 
-    async def test_tell_how_long_a_job_waited_and_ran(self, app: Towpath, lines: LogLines) -> None:
+    async def test_have_how_long_a_job_waited_and_ran(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop")
         async def sell(ctx: Context) -> None:
             ctx.progress("x")
@@ -124,7 +124,7 @@ class TestLines:
         assert 0 <= line["waited"] < 5
         assert 0 < line["ran"] < 5
 
-    async def test_hold_no_payload(self, app: Towpath, lines: LogLines) -> None:
+    async def test_have_no_payload(self, app: Towpath, lines: LogLines) -> None:
         @app.handler("shop", max_attempts=1)
         async def sell(secret: int) -> None: ...
 

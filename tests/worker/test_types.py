@@ -68,10 +68,10 @@ def errors(tmp_path_factory: pytest.TempPathFactory) -> list[tuple[str, int]]:
     return [(Path(error["file"]).name, error["range"]["start"]["line"]) for error in found]
 
 
-def test_what_a_user_writes_has_the_types_it_says(errors: list[tuple[str, int]]) -> None:
+def test_code_of_a_user_passes_the_type_checker(errors: list[tuple[str, int]]) -> None:
     assert [line + 1 for file, line in errors if file == GOOD.name] == []
 
 
-def test_what_a_handler_could_not_take_is_refused(errors: list[tuple[str, int]]) -> None:
+def test_code_with_wrong_payloads_fails_the_type_checker(errors: list[tuple[str, int]]) -> None:
     refused = {n for n, line in enumerate(WRONG.splitlines()) if line.endswith("# refused")}
     assert {line for file, line in errors if file == "wrong.py"} == refused

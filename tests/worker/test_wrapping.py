@@ -98,10 +98,13 @@ class TestAWrapper:
 
         async with working(app, middleware=[never]):
             dead = await ended(await sell.submit(1))
-            assert "returned without calling call_next: the handler did not run" in str(dead.reason)
+            assert str(dead.reason).startswith("MiddlewareInvalid: ")
+            assert never.__qualname__ in str(dead.reason)
+            assert ran == []
         async with working(app, middleware=[twice]):
             dead = await ended(await sell.submit(2))
-            assert "called call_next a second time" in str(dead.reason)
+            assert str(dead.reason).startswith("MiddlewareInvalid: ")
+            assert twice.__qualname__ in str(dead.reason)
         assert ran == [2]
         assert {line["error"] for line in lines.of("middleware.failed")} == {"MiddlewareInvalid"}
 
@@ -194,11 +197,11 @@ class TestMiddlewareThatCannotBeCalled:
 
         async def no_next(_: object) -> None: ...
 
-        for given, words in ((Timed, "is a class"), (5, "must be a function"), (no_next, "two")):
+        for given in (Timed, 5, no_next):
             wrong: list[Any] = [given]
-            with pytest.raises(MiddlewareInvalid, match=words):
+            with pytest.raises(MiddlewareInvalid):
                 Towpath("redis://nowhere", middleware=wrong)
-            with pytest.raises(MiddlewareInvalid, match=words):
+            with pytest.raises(MiddlewareInvalid):
                 Towpath("redis://nowhere", submit_middleware=wrong)
-            with pytest.raises(MiddlewareInvalid, match=words):
+            with pytest.raises(MiddlewareInvalid):
                 Worker(app, middleware=wrong, handlers_later=True)

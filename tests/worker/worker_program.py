@@ -1,24 +1,21 @@
 """A program with a worker, for tests that kill it. It keeps a journal.
 
-    python -m tests.worker.worker_program <url> <journal> <lease in ms> <grace in ms> <concurrency>
+    python -m tests.worker.worker_program <journal> <url> <lease in ms> <grace in ms> <concurrency>
 
-Each line of the journal is written in one piece to a file that is only appended to: whatever ends
-the process, the lines before are whole. `began` is written by a handler with its token, id and
-process; the rest are lines of the log, `job.completed` for what the store accepted.
+A handler writes `began`; the other lines are those of the log, `job.completed` for a completion
+that Redis accepted.
 """
 
 import asyncio
-import logging
 import os
 import sys
 from pathlib import Path
-from typing import Any
 
+from tests.journals import Journal, log_to_journal
 from tests.waiting import eventually, eventually_async
 from towpath.app.app import Towpath
 from towpath.clock import milliseconds
 from towpath.engine.retry import Fixed
-from towpath.telemetry.logs import LogLine
 from towpath.worker.context import Context
 from towpath.worker.worker import Worker
 
@@ -27,15 +24,8 @@ QUEUE = "shop"
 app = Towpath("")
 
 
-def write(word: str, *more: object) -> None:
-    """A line of the journal."""
-    file = os.open(os.environ[JOURNAL], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    os.write(file, (" ".join(map(str, [word, *more])) + "\n").encode())
-    os.close(file)
-
-
 def began(ctx: Context) -> None:
-    write("began", ctx.token, ctx.id, os.getpid())
+    Journal(os.environ[JOURNAL]).write("began", (ctx.token, ctx.id))
 
 
 @app.handler(QUEUE, retry=Fixed(milliseconds(1)))
@@ -54,7 +44,7 @@ async def wait_for(path: str, ctx: Context) -> int:
     async def arrived() -> bool:
         return there()
 
-    await eventually_async(arrived, within=60)
+    await eventually_async(arrived)
     return ctx.token
 
 
@@ -62,7 +52,7 @@ async def wait_for(path: str, ctx: Context) -> int:
 def wait_in_thread(path: str, ctx: Context) -> int:
     """The same in a thread."""
     began(ctx)
-    eventually(Path(path).exists, within=60)
+    eventually(Path(path).exists)
     return ctx.token
 
 
@@ -70,7 +60,7 @@ def wait_in_thread(path: str, ctx: Context) -> int:
 async def wait_in_executor(path: str, ctx: Context) -> int:
     """The same in a thread that the worker knows nothing of."""
     began(ctx)
-    await asyncio.to_thread(eventually, Path(path).exists, within=60)
+    await asyncio.to_thread(eventually, Path(path).exists)
     return ctx.token
 
 
@@ -78,7 +68,7 @@ async def wait_in_executor(path: str, ctx: Context) -> int:
 async def block_the_loop(path: str, ctx: Context) -> int:
     """The same without letting anybody else run."""
     began(ctx)
-    eventually(Path(path).exists, within=60)
+    eventually(Path(path).exists)
     return ctx.token
 
 
@@ -86,7 +76,7 @@ async def block_the_loop(path: str, ctx: Context) -> int:
 def wait_in_process(path: str, ctx: Context) -> int:
     """The same in a process of its own."""
     began(ctx)
-    eventually(Path(path).exists, within=60)
+    eventually(Path(path).exists)
     return ctx.token
 
 
@@ -111,29 +101,17 @@ def leave_in_process(code: int, ctx: Context) -> None:
     os._exit(code)
 
 
-SPOKEN_OF = (
+JOURNALED_EVENTS = (
     *("job.completed", "job.stale_refused", "job.released"),
     *("worker.stopping", "worker.stopped", "worker.frozen", "loop.blocked"),
 )
 
 
-class AcceptedHandler(logging.Handler):
-    """What the store accepted."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        line: Any = record.msg
-        if type(line) is not LogLine:
-            return
-        if line["event"] in SPOKEN_OF:
-            write(line["event"], 0, line.get("job", "-"), os.getpid())
-
-
 def main() -> int:
-    url, journal, lease, grace, concurrency = sys.argv[1:]
+    journal, url, lease, grace, concurrency = sys.argv[1:]
     app.url = url
     os.environ[JOURNAL] = journal
-    logging.getLogger("towpath").addHandler(AcceptedHandler())
-    logging.getLogger("towpath").setLevel(logging.INFO)
+    log_to_journal(Journal(journal), JOURNALED_EVENTS)
     worker = Worker(
         app,
         lease=milliseconds(int(lease)),

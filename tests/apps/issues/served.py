@@ -10,17 +10,12 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from tests.server.messaging import client_of, key_of, listening, started
+from tests.server.in_process import build_server, client_of, key_of, listening, started
 from tests.waiting import PATIENT
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import TABLES
-from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
-from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
 from towpath.web.auth import OpenKind
-from towpath.web.limits import ServerLimits
 
 REPOSITORY = "octo/repo"
 ALL = {"agent_id": "a-1", "repositories": [REPOSITORY]}
@@ -70,16 +65,9 @@ async def issues_served(
 ) -> AsyncGenerator[ServedIssues]:
     async with Ledger(database, tables=[TABLES]) as ledger:
         await ledger.migrate()
-    parts = Parts(
-        connect=lambda _: Engine(url, limits=PATIENT),
-        ledger=Ledger(database, tables=[TABLES]),
-        limits=ServerLimits(),
-        metrics=Metrics(),
-        log=Log(),
-        version="0",
-        options={"issues": options or IssuesOptions()},
-    )
-    async with started(build(parts)) as app, listening(app) as address:
+    ledger = Ledger(database, tables=[TABLES])
+    server = build_server(url, ledger, {"issues": options or IssuesOptions()}, patience=PATIENT)
+    async with started(server) as app, listening(app) as address:
         everything = await key_of(app, "read", "submit", "work", "admin")
         async with client_of(app, everything) as client:
             yield ServedIssues(app, address, await key_of(app, "work", "read"), client)

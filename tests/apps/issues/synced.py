@@ -107,7 +107,7 @@ class Attempt(Context):
 
     def __init__(self, number: int) -> None:
         here = Context.here(PROJECTIONS, handler="project")
-        for slot in Context.__slots__:
+        for slot in set(Context.__slots__) - {"__weakref__"}:
             setattr(self, slot, getattr(here, slot))
         self._number = number
 

@@ -86,7 +86,9 @@ async def expected(synced: SyncedIssueServices, repository: str) -> dict[str, Is
 
 
 @pytest.mark.parametrize("program", range(PROGRAMS))
-async def test_the_end_is_what_github_has(synced: SyncedIssueServices, program: int) -> None:
+async def test_webhooks_in_any_order_and_a_sync_end_with_what_github_has(
+    synced: SyncedIssueServices, program: int
+) -> None:
     chance, repository = random.Random(program), "octo/repo"
     happenings(synced.people, chance)
     for delivery in reordered(synced.github.deliveries, chance):

@@ -53,7 +53,8 @@ async def test_a_task_from_the_webhook_to_its_end(synced: SyncedIssueServices) -
     assert synced.labels(1) == {"P1"}
     issue = await synced.look(1)
     assert (issue.withheld, issue.pr_number, issue.shown) == ("completed", 9, ())
-    assert (await synced.service.list(assignable=True)).issues[0].number == 2
+    assert (await synced.service.list(assignable=True)).issues == []
+    assert [one.number for one in (await synced.service.list(assignable=False)).issues] == [1, 2]
 
 
 async def test_a_comparison_with_github(synced: SyncedIssueServices) -> None:

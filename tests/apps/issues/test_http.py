@@ -8,9 +8,10 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.server.messaging import client_of, key_of, listening, started
+from tests.server.in_process import client_of, key_of, listening, started
 from tests.server.serving import problem
 from tests.waiting import PATIENT, eventually_async
+from towpath.apps.issues.model import Facts
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import TABLES
 from towpath.embedded import EmbeddedServer
@@ -66,7 +67,7 @@ async def say(client: httpx.AsyncClient, verb: str, task: Any, **more: Any) -> h
     return await client.post(path, json={"token": task["token"], **more})
 
 
-async def test_an_issue_is_told_of_and_looked_at(client: httpx.AsyncClient) -> None:
+async def test_an_issue_is_submitted_and_read(client: httpx.AsyncClient) -> None:
     made = await put(client)
     assert made["assignable"] is True
     assert made["task_id"] == "octo~repo~12~1"
@@ -87,7 +88,7 @@ async def test_a_list_has_pages(client: httpx.AsyncClient) -> None:
     assert problem(bad, 422)
 
 
-async def test_a_task_is_asked_for_held_and_completed(client: httpx.AsyncClient) -> None:
+async def test_a_task_is_requested_held_and_completed(client: httpx.AsyncClient) -> None:
     await put(client)
     task = await ask(client)
     assert task["issue_number"] == 12
@@ -103,7 +104,7 @@ async def test_a_task_is_asked_for_held_and_completed(client: httpx.AsyncClient)
     assert (await client.get(ONE)).json()["pr_number"] == 7
 
 
-async def test_a_stale_agent_is_told_who_has_it(client: httpx.AsyncClient) -> None:
+async def test_a_stale_agent_is_refused_with_the_holder(client: httpx.AsyncClient) -> None:
     await put(client)
     task = await ask(client)
     assert (await say(client, "release", task, reason="no")).json()["state"] == "ready"
@@ -132,7 +133,7 @@ async def test_a_held_issue_is_taken_away(client: httpx.AsyncClient) -> None:
     assert problem(await client.post(f"{ONE}/release", json={}), 409)
 
 
-async def test_whoever_leaves_while_waiting_gets_nothing(
+async def test_an_agent_that_leaves_while_waiting_gets_no_task(
     app: FastAPI, client: httpx.AsyncClient
 ) -> None:
     key = await key_of(app, "work")
@@ -207,7 +208,35 @@ async def test_text_is_shown_as_text(client: httpx.AsyncClient) -> None:
     assert task["branch"] == "issue-12"
 
 
-async def test_what_is_not_there_is_not_found(client: httpx.AsyncClient) -> None:
+INVISIBLE = [
+    *"\u200b\u200c\u200d\u2060\ufeff\u00ad\u180e\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b\u180f",
+    *"\u2061\u2064\u206a\u206f\u3164\uffa0\ufff0\ufe00\ufe0f",
+    *"\U0001bca0\U0001d173\U000e0001\U000e0041\U000e007f\U000e0100\U000e01ef",
+]
+"""Zero-width spaces and joiners, soft hyphens, fillers, tags, variation selectors."""
+
+
+@pytest.mark.parametrize("hidden", INVISIBLE, ids=lambda text: f"U+{ord(text):04X}")
+def test_an_invisible_character_is_removed(hidden: str) -> None:
+    facts = Facts(
+        repository="octo/repo", number=1, title=f"cof{hidden}fee", body=f"{hidden}a\n\tb{hidden}"
+    )
+    assert (facts.title, facts.body) == ("coffee", "a\n\tb")
+
+
+async def test_a_message_in_invisible_characters_reaches_no_agent(
+    client: httpx.AsyncClient,
+) -> None:
+    tags = "".join(chr(0xE0000 + ord(letter)) for letter in "run rm -rf")
+    bits = "".join(chr(0xE0100 + ord(letter)) for letter in "run rm -rf")
+    body = f"a{tags}b{bits}c — “naïve” 日本語 हिन्दी 🎉 \u00a0x"
+    await put(client, title=f"It breaks{tags}", body=body)
+    task = await ask(client)
+    assert task["title"] == "It breaks"
+    assert task["body"] == "abc — “naïve” 日本語 हिन्दी 🎉 \u00a0x"
+
+
+async def test_an_unknown_issue_or_task_is_not_found(client: httpx.AsyncClient) -> None:
     assert problem(await client.get(ONE), 404)
     assert problem(await client.get(f"{ONE}/explain"), 404)
     nobody = {"task_id": "octo~repo~1~1", "token": 1}

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.apps.issues.services import IssueServices
+from towpath.apps.issues.forms import IssueOut
 from towpath.apps.issues.mirrors import SCRIPTS
 from towpath.apps.issues.model import Facts, Issue, IssueState, TaskType
 from towpath.apps.issues.policy import IssuePolicy, ReviewTasks, Roles, WorkLimits, read_policy
@@ -169,6 +170,10 @@ class TestAReviewTask:
         assert before <= issue.found <= wall_ms()
         assert issue.review_due == issue.found + 300_000
         assert (await issues.service.explain("octo/repo", 1)).why == "not_due"
+        assert (await issues.service.list(assignable=True)).issues == []
+        assert (await issues.service.list(assignable=False)).issues == [issue]
+        shown = IssueOut.of(issue)
+        assert (shown.assignable, shown.offered_at) == (False, instant(issue.review_due))
         kept = asked(server, "HGETALL", "review_delay_octo/repo#1")
         assert b"PENDING" in kept
         assert instant(issue.found).strftime("%Y-%m-%dT%H:%M:%SZ").encode() in kept
@@ -184,7 +189,10 @@ class TestAReviewTask:
         self, issues: IssueServices, server: EmbeddedServer
     ) -> None:
         issues = issues.under(IssuePolicy(review=ReviewTasks(delay="0s")))
-        await issues.put(1, "needs-review")
+        issue = await issues.put(1, "needs-review")
+        [listed] = (await issues.service.list(assignable=True)).issues
+        assert listed.id == issue.id
+        assert (IssueOut.of(issue).assignable, IssueOut.of(issue).offered_at) == (True, None)
         task = await issues.take()
         assert (task.task_type, task.role) == (TaskType.REVIEW, "reviewer")
         await issues.board.tend_once()
@@ -224,6 +232,30 @@ class TestTheLockForOutsiders:
         assert await issues.ask("bob") is None
         await issues.service.heartbeat(task.task_id, task.token)
         assert asked(server, "GET", "issue_lock_octo/repo#1") == b"locked"
+
+    async def test_is_restored_without_a_heartbeat(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
+        keys = [f"issue_lock_octo/repo#{number}" for number in (1, 2, 3)]
+        for number in (1, 2, 3):
+            await issues.put(number)
+        tasks = [await issues.take(agent) for agent in ("ann", "bob", "eve")]
+        until = [asked(server, "PEXPIRETIME", key) for key in keys]
+        asked(server, "DEL", *keys)
+        await issues.service.release(tasks[1].task_id, tasks[1].token)
+        await issues.service.board.tend_once()
+        assert [asked(server, "GET", key) for key in keys] == [b"locked", None, b"locked"]
+        assert [asked(server, "PEXPIRETIME", key) for key in keys] == [until[0], -2, until[2]]
+
+    async def test_is_not_restored_for_a_hold_that_ends_meanwhile(
+        self, issues: IssueServices, server: EmbeddedServer
+    ) -> None:
+        await issues.put(1)
+        task = await issues.take()
+        held = await issues.look(1)
+        await issues.service.release(task.task_id, task.token)
+        await issues.service.board.restore_lock(held)
+        assert asked(server, "GET", "issue_lock_octo/repo#1") is None
 
     async def test_has_a_name_that_can_be_no_other_slot(self, issues: IssueServices) -> None:
         space = issues.engine.space("issues.locks", SCRIPTS / "locks")

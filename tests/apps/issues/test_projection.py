@@ -4,7 +4,7 @@ import pytest
 
 from tests.apps.issues.synced import SyncedIssueServices
 from towpath.apps.issues.policy import IssuePolicy, Showing
-from towpath.testing.github.trouble import answers, hangs_up, rate_limit, too_many
+from towpath.testing.github.trouble import Trouble, answers, hangs_up, rate_limit, too_many
 
 
 class TestAnIssueThatIsHeld:
@@ -80,16 +80,17 @@ class TestAComment:
     async def test_is_made_once_per_hold(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         await synced.deliver()
-        await synced.take("ann")
+        task = await synced.take("ann")
         await synced.project()
         await synced.board.show("octo/repo#1")
         await synced.project()
         [comment] = synced.people[1].comments
-        assert comment.body.startswith("`ann` works on this")
+        assert "`ann`" in comment.body
+        assert f"{task.task_id} {task.token}" in comment.body
 
 
-class TestABranchThatIsThere:
-    async def test_is_as_good_as_a_new_one(self, synced: SyncedIssueServices) -> None:
+class TestABranchThatExists:
+    async def test_is_used_as_it_is(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         synced.people.repository.refs["refs/heads/issue-1"] = synced.people.repository.refs[
             "refs/heads/main"
@@ -112,19 +113,21 @@ class TestARefusalThatLasts:
         ids=lambda reply: f"{reply.status}",
     )
     async def test_releases_the_issue_and_offers_it_again(
-        self, synced: SyncedIssueServices, trouble: object
+        self, synced: SyncedIssueServices, trouble: Trouble
     ) -> None:
         synced.people.open("It breaks")
         await synced.deliver()
         task = await synced.take("ann")
-        synced.github.trouble(trouble)  # pyright: ignore[reportArgumentType] -- a Trouble
+        synced.github.trouble(trouble)
         await synced.project()
         issue = await synced.look(1)
         assert (issue.agent, issue.withheld, issue.shown) == ("", "", ())
-        assert "GitHub refused" in issue.outcome
+        assert str(trouble.status) in issue.outcome
         assert synced.labels(1) == set()
         why = await synced.service.explain("octo/repo", 1)
-        assert why.why == "not_due"
+        assert why.why == "refused"
+        assert issue.outcome in why.text
+        assert (await synced.service.list(assignable=True)).issues == []
         assert issue.task_id == task.task_id
         assert synced.counted("towpath_issues_ended_total", "refused") == 1
 

@@ -3,16 +3,26 @@
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from tests.apps.issues.counting import scripts_run, statements
-from tests.apps.issues.synced import SyncedIssueServices
+from tests.apps.issues.services import REPOSITORY
+from tests.apps.issues.synced import SyncedIssueServices, options_for
+from towpath import Towpath, minutes, seconds
 from towpath.apps.issues import life, tables
+from towpath.apps.issues.github import github_of
+from towpath.apps.issues.handlers import add_issues
 from towpath.apps.issues.model import Facts, Issue, IssueSource
 from towpath.apps.issues.policy import IssuePolicy
+from towpath.calls.caller import Caller
 from towpath.calls.errors import AnswerRefused, CallFailed
-from towpath.clock import wall_ms
+from towpath.clock import Duration, ManualClock, wall_ms
 from towpath.embedded import EmbeddedServer
+from towpath.ledger.ledger import Ledger
+from towpath.testing.github.double import GitHubDouble
 from towpath.testing.github.trouble import answers, hangs_up, rate_limit
+from towpath.worker.schedules import fire_due
+from towpath.worker.worker import Worker
 
 
 async def test_all_open_issues_are_found_page_by_page(synced: SyncedIssueServices) -> None:
@@ -24,7 +34,7 @@ async def test_all_open_issues_are_found_page_by_page(synced: SyncedIssueService
     assert numbers == [1, 2, 3]
 
 
-async def test_what_has_not_changed_costs_nothing(synced: SyncedIssueServices) -> None:
+async def test_unchanged_issues_cost_nothing(synced: SyncedIssueServices) -> None:
     for number in range(1, 151):
         synced.people.open(f"Number {number}")
     await synced.sync()
@@ -82,7 +92,7 @@ class TestAServerThatWasStartedAgain:
 
 
 @pytest.mark.parametrize("repositories", [1, 3])
-async def test_what_is_new_costs_a_few_statements_and_calls_a_page(
+async def test_new_issues_cost_a_few_statements_and_calls_a_page(
     synced: SyncedIssueServices, server: EmbeddedServer, repositories: int
 ) -> None:
     """Work per page of a hundred, not per issue; and no page costs more than the one before."""
@@ -105,7 +115,7 @@ async def test_what_is_new_costs_a_few_statements_and_calls_a_page(
     assert (await synced.board.ledger.read(tables.unsettled(wall_ms() + 1000, 10))) == []
 
 
-async def test_what_is_being_told_is_left_to_who_tells_it(synced: SyncedIssueServices) -> None:
+async def test_an_issue_that_is_being_read_is_not_offered_yet(synced: SyncedIssueServices) -> None:
     """While issues are read, whoever looks after what was left undone does not do it again."""
     synced.people.open("It breaks")
     await synced.board.tend_once()
@@ -139,7 +149,7 @@ async def test_an_issue_that_others_block_waits_whichever_is_found_first(
     assert (await synced.look(1)).withheld == "blocked"
 
 
-async def test_a_webhook_that_never_came_is_made_up_for(synced: SyncedIssueServices) -> None:
+async def test_a_lost_webhook_is_made_up_for_by_the_next_sync(synced: SyncedIssueServices) -> None:
     synced.people.open("It breaks")
     await synced.deliver()
     synced.people.label(1, "epic")
@@ -179,8 +189,8 @@ async def test_pull_requests_are_not_handed_out_but_known(synced: SyncedIssueSer
     assert (await synced.look(1)).pr_number == 2
 
 
-class TestLabelsThatDoNotSayWhoHoldsWhat:
-    async def test_are_mended(self, synced: SyncedIssueServices) -> None:
+class TestWrongLabels:
+    async def test_are_corrected_by_the_next_sync(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks")
         await synced.sync()
         await synced.take("ann")
@@ -192,7 +202,9 @@ class TestLabelsThatDoNotSayWhoHoldsWhat:
         assert (await synced.sync()).repaired == 0
         assert synced.counted("towpath_issues_repaired_total", "label") == 1
 
-    async def test_are_taken_away_where_nobody_holds_it(self, synced: SyncedIssueServices) -> None:
+    async def test_are_removed_from_an_issue_without_a_holder(
+        self, synced: SyncedIssueServices
+    ) -> None:
         synced.people.open("It breaks")
         await synced.sync()
         task = await synced.take("ann")
@@ -247,11 +259,11 @@ class TestARepository:
         assert (await synced.take()).task_id == "octo~repo~1~2"
 
 
-class TestTrouble:
+class TestTroubleWithGitHub:
     @pytest.mark.parametrize(
         "trouble", [rate_limit(), answers(502), hangs_up()], ids=["limit", "502", "hang up"]
     )
-    async def test_changes_nothing_and_is_told(
+    async def test_changes_nothing_and_is_reported(
         self, synced: SyncedIssueServices, trouble: object
     ) -> None:
         synced.people.open("One")
@@ -273,7 +285,7 @@ class TestTrouble:
         assert len(synced.github.asked) == asked
 
 
-async def test_what_redis_has_lost_is_offered_again(
+async def test_an_issue_that_redis_lost_is_offered_again(
     synced: SyncedIssueServices, server: EmbeddedServer
 ) -> None:
     for number in range(1, 4):
@@ -287,3 +299,28 @@ async def test_what_redis_has_lost_is_offered_again(
     numbers = {(await synced.take(f"b{n}")).issue_number for n in range(3)}
     assert numbers == {1, 2, 3}
     assert held.issue_number == 1
+
+
+@pytest.mark.parametrize("every", [seconds(1), seconds(10), minutes(1), minutes(10)], ids=str)
+async def test_repositories_are_compared_as_often_as_the_options_say(
+    engine_url: str, ledger: Ledger, github: GitHubDouble, caller: Caller, every: Duration
+) -> None:
+    """Several processes share each comparison."""
+    options, clock = replace(options_for(github), sync=every), ManualClock()
+    app = Towpath(engine_url, ledger=ledger)
+    add_issues(app, github_of(options, caller), options, IssuePolicy())
+
+    def compared() -> int:
+        return sum(request.path.endswith(REPOSITORY) for request in github.asked)
+
+    with app.pointed_at(engine_url, clock=clock):
+        async with app:
+            await fire_due(app.engine, app.declared_schedules)
+            await Worker(app, signals=()).drain()
+            before = compared()
+            for number in range(1, 6):
+                clock.advance(every)
+                await fire_due(app.engine, app.declared_schedules)
+                for _ in range(2):
+                    await Worker(app, signals=()).drain()
+                assert compared() - before == number

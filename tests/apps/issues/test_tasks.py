@@ -6,9 +6,10 @@ import pytest
 
 from tests.apps.issues.counting import read_whole, statements
 from tests.apps.issues.services import IssueServices
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.apps.issues import life
 from towpath.apps.issues.errors import NotHeld, TaskNotFound, TaskStale
+from towpath.apps.issues.forms import IssueOut
 from towpath.apps.issues.model import ISSUES, Facts, Issue, IssueSource, TaskType
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import instant, seconds, wall_ms
@@ -48,19 +49,19 @@ class TestAskingForATask:
         assert sorted(taken) == list(range(1, 11))
 
     async def test_waits_for_an_issue(self, issues: IssueServices) -> None:
-        asking = asyncio.create_task(issues.ask("ann", wait=seconds(30)))
+        asking = asyncio.create_task(issues.ask("ann", wait=seconds(HANGS)))
         await issues.put(1)
         task = await asking
         assert task is not None
         assert task.issue_number == 1
 
     async def test_of_one_who_goes_away_gives_nothing_away(self, issues: IssueServices) -> None:
-        asking = asyncio.create_task(issues.ask("ann", wait=seconds(30)))
+        asking = asyncio.create_task(issues.ask("ann", wait=seconds(HANGS)))
         await asyncio.sleep(0)
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
         await issues.put(1)
-        assert (await issues.take("bob", wait=seconds(30))).issue_number == 1
+        assert (await issues.take("bob", wait=seconds(HANGS))).issue_number == 1
 
 
 class TestCompletingATask:
@@ -71,7 +72,8 @@ class TestCompletingATask:
         assert ended.state == "done"
         issue = await issues.look(1)
         assert (issue.agent, issue.withheld, issue.pr_number) == ("", "completed", 9)
-        assert issue.outcome == "completed by ann: ok"
+        assert "ann" in issue.outcome
+        assert issue.outcome.endswith("ok")
         assert await issues.ask() is None
 
     async def test_can_be_repeated(self, issues: IssueServices) -> None:
@@ -117,7 +119,7 @@ class TestAnAgentThatNoLongerHoldsItsTask:
     async def test_is_refused_with_holder_and_expiry(self, issues: IssueServices) -> None:
         await issues.put(1)
         late = await issues.take("late")
-        current = await issues.take("current", wait=seconds(30))
+        current = await issues.take("current", wait=seconds(HANGS))
         assert current.task_id == late.task_id
         says = issues.service
         for refused in (
@@ -143,11 +145,11 @@ class TestAnAgentThatNoLongerHoldsItsTask:
     async def test_is_given_up_after_the_last_attempt(self, issues: IssueServices) -> None:
         await issues.put(1)
         for _ in range(2):
-            await issues.take(wait=seconds(30))
+            await issues.take(wait=seconds(HANGS))
             await issues.lapse(1)
         issue = await issues.look(1)
         assert issue.withheld == "dead"
-        assert "given up" in issue.why
+        assert issue.why
         assert (await issues.service.take_away("octo/repo", 1)).task_id == "octo~repo~1~2"
         assert (await issues.take()).task_id == "octo~repo~1~2"
 
@@ -172,7 +174,7 @@ class TestAServerThatDiesWithALock:
         await issues.put(1)
         [lost] = await issues.engine.claim(ISSUES, worker="dead", lease=seconds(1))
         assert not (await issues.look(1)).held
-        task = await issues.take("bob", wait=seconds(30))
+        task = await issues.take("bob", wait=seconds(HANGS))
         assert (task.issue_number, task.token > lost.token) == (1, True)
 
     async def test_after_that_is_noticed_though_nobody_asks(self, issues: IssueServices) -> None:
@@ -201,7 +203,7 @@ class TestAServerThatDiesWithALock:
         assert (await issues.look(1)).held
 
 
-async def test_what_is_looked_after_again_and_again_reads_no_more_than_there_is_to_do(
+async def test_no_repeated_statement_reads_a_whole_table(
     issues: IssueServices,
 ) -> None:
     """Every few seconds, and at every request: with 50,000 issues that do not change."""
@@ -258,6 +260,8 @@ class TestGivingATaskBack:
         assert await issues.ask() is None
         why = await issues.service.explain("octo/repo", 1)
         assert why.why == "not_due"
+        assert (await issues.service.list(assignable=True)).issues == []
+        assert IssueOut.of(await issues.look(1)).offered_at is not None
 
     async def test_that_failed_lets_it_rest_for_a_while(self, issues: IssueServices) -> None:
         await issues.put(1)

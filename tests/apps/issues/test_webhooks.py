@@ -54,6 +54,7 @@ class TestADelivery:
             {"issue": None},
             {"issue": {"number": "one"}},
             {"issue": {"number": 0}},
+            {"issue": {"state": None, "closed_at": 7}},
             {"repository": {"full_name": "../..", "html_url": "x", "clone_url": "x"}},
         ],
     )
@@ -69,7 +70,7 @@ class TestADelivery:
             read_github(sent.headers, sent.body, secrets=[SECRET])
 
 
-class TestWhatHappensToAnIssue:
+class TestAnEventOfAnIssue:
     async def test_is_known_at_once(self, synced: SyncedIssueServices) -> None:
         synced.people.open("It breaks", labels=["P4"])
         synced.people.label(1, "P0")
@@ -83,6 +84,33 @@ class TestWhatHappensToAnIssue:
         synced.people.unassign(1, "zoe")
         await synced.deliver()
         assert (await synced.take()).issue_number == 1
+
+    @pytest.mark.parametrize("action", ["pinned", "unpinned", "labeled", "typed"])
+    async def test_need_not_have_a_state(self, synced: SyncedIssueServices, action: str) -> None:
+        """GitHub promises it for few actions, and the time at which an issue was closed for all."""
+        synced.people.open("One")
+        synced.people.open("Two")
+        synced.people.close(2)
+        await synced.deliver()
+        for number, state in ((1, "open"), (2, "closed")):
+            synced.people.edit(number, title="Another")
+            edited = synced.github.deliveries[-1]
+            edited.payload["action"] = action
+            del edited.payload["issue"]["state"]
+            await synced.deliver(edited)
+            issue = await synced.look(number)
+            assert (issue.title, issue.state) == ("Another", state)
+
+    async def test_that_says_nothing_of_its_state_is_refused(
+        self, synced: SyncedIssueServices
+    ) -> None:
+        synced.people.open("One")
+        [sent] = synced.github.deliveries
+        for name in ("state", "closed_at"):
+            del sent.payload["issue"][name]
+        with pytest.raises(WebhookInvalid) as refusal:
+            read_github(sent.headers, sent.body, secrets=[SECRET])
+        assert refusal.value.field == "issue.state"
 
     async def test_that_is_closed_and_reopened_offers_it_anew(
         self, synced: SyncedIssueServices
@@ -108,7 +136,7 @@ class TestWhatHappensToAnIssue:
         assert (await synced.look(1)).state == "gone"
 
 
-class TestWhatHappensToAPullRequest:
+class TestAnEventOfAPullRequest:
     @pytest.fixture
     def policy(self) -> IssuePolicy:
         return IssuePolicy(review=ReviewTasks(restart=True))

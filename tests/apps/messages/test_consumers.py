@@ -10,7 +10,7 @@ import pytest
 from tests.apps.messages.sending import SECRET, send
 from tests.calls.receivers import Reader, Receiver, Writer, answering, http
 from tests.faults.meanwhile import meanwhile
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from tests.worker.running import working
 from towpath.app.app import Towpath
 from towpath.apps.messages.adapters import MessageAdapters
@@ -33,7 +33,7 @@ from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 
-SOON = seconds(20)
+SOON = seconds(HANGS)
 
 
 @pytest.fixture
@@ -151,13 +151,14 @@ class TestPushing:
         assert [push["message"] for push in seen] == ["0", "0", "0", "1", "2"]
         assert [push["attempt"] for push in seen] == [1, 2, 3, 1, 1]
 
-    async def test_what_the_worker_can_t_take_has_failed(
+    async def test_ends_a_message_dead_that_the_worker_refuses(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         receiver.answer = http("422 No")
         async with pushing(server, engine, receiver) as messages:
             job = await ended(engine, await send(messages))
-        assert (job.state, job.reason) == (State.DEAD, "the worker answered 422")
+        assert job.state is State.DEAD
+        assert "422" in str(job.reason)
 
     async def test_needs_a_secret_and_a_url(self) -> None:
         with pytest.raises(InvalidOption, match="secrets"):
@@ -174,7 +175,7 @@ class TestPushing:
 
 
 class TestCallingBack:
-    async def test_delivers_the_answer_of_whoever_answered_signed(
+    async def test_delivers_the_answer_signed(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -198,7 +199,7 @@ class TestCallingBack:
         }
 
     @pytest.mark.parametrize("end", ["failed", "cancelled"])
-    async def test_tells_of_other_ends_too(
+    async def test_reports_other_ends_too(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver, end: str
     ) -> None:
         async with calling_back(server, engine) as messages:
@@ -236,7 +237,8 @@ class TestCallingBack:
             sent = await send(messages, callback_url=receiver.url())
             await answer(engine, b'"hi"')
             job = await delivered(engine, sent)
-        assert (job.state, job.reason) == (State.DEAD, f"the receiver answered {status[:3]}")
+        assert job.state is State.DEAD
+        assert status[:3] in str(job.reason)
         assert len(receiver.requests) == 1
 
     async def test_a_name_that_leads_to_a_private_address_is_dead_and_visible(
@@ -251,7 +253,7 @@ class TestCallingBack:
             await answer(engine, b'"hi"')
             job = await delivered(engine, sent)
         assert job.state is State.DEAD
-        assert "this machine" in str(job.reason)
+        assert "hook.example.com" in str(job.reason)
         assert "t0k" not in str(job.reason)
         assert [dead.id for dead in (await engine.inspect.list(CALLBACKS, State.DEAD)).jobs] == [
             job.id
@@ -298,7 +300,7 @@ class TestTheSentry:
             job = await engine.inspect.job(job_ref(CALLBACKS, "look"))
             assert (job.state, job.attempts) == (State.DELAYED, 0)
 
-    async def test_is_ended_by_who_was_faster(
+    async def test_is_cancelled_when_the_answer_comes_first(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver
     ) -> None:
         async with calling_back(server, engine) as messages:

@@ -116,7 +116,7 @@ class TestCompleting:
             with pytest.raises(MessageNotHeld):
                 await other.mark_complete(user_id, "a")
 
-    async def test_what_nobody_completes_is_forgotten(
+    async def test_forgets_messages_that_are_never_completed(
         self, queue: MessageQueue, clock: ManualClock
     ) -> None:
         for i in range(20):

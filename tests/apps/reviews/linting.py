@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 
-from tests.warm import Ran, run
+from tests.programs import Ran, run
 from towpath.apps.reviews.model import Review, ReviewTask
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "reviews"

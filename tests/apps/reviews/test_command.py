@@ -137,15 +137,17 @@ class TestWhatACommandPrints:
 
 
 class TestACommandThatFails:
-    async def test_is_tried_again_and_its_last_words_are_the_reason(self) -> None:
+    async def test_is_tried_again_with_the_end_of_its_output_as_the_reason(self) -> None:
         script = "import sys; sys.stderr.write('x' * 9000 + '\\n\\x1b[31mno model\\n'); sys.exit(3)"
         with pytest.raises(Retry) as raised:
             await python(script).review(a_task(), an_attempt())
         reason = raised.value.reason
-        assert reason.startswith("ReviewerFailed: exit code 3; its output: …xxx")
+        assert reason.startswith("ReviewerFailed: ")
+        assert " …xxx" in reason
         assert reason.endswith("xxx ·[31mno model")
         assert len(reason) < 700
         assert isinstance(raised.value.__cause__, ReviewerFailed)
+        assert raised.value.__cause__.exit_code == 3
 
     async def test_is_not_tried_again_if_it_says_so(self) -> None:
         script = (
@@ -158,22 +160,28 @@ class TestACommandThatFails:
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGPIPE])
     async def test_names_the_signal_that_ended_it(self, number: signal.Signals) -> None:
         script = f"kill -{int(number)} $$"
-        with pytest.raises(Retry, match=f"ended by {number.name}") as raised:
+        with pytest.raises(Retry, match=number.name) as raised:
             await CommandReviewer(["sh", "-c", script]).review(a_task(), an_attempt())
         assert isinstance(raised.value.__cause__, ReviewerKilled)
+        assert raised.value.__cause__.signal_name == number.name
 
-    async def test_that_is_not_there_is_tried_again(self, tmp_path: Path) -> None:
+    async def test_because_it_does_not_exist_is_tried_again(self, tmp_path: Path) -> None:
         """It may be a deployment that goes on."""
         for name in ("towpath-no-such-program", "./absent", str(tmp_path)):
             reviewer = CommandReviewer([name], directory=tmp_path)
-            with pytest.raises(Retry, match="there is no such program") as raised:
+            with pytest.raises(Retry) as raised:
                 await reviewer.review(a_task(), an_attempt())
             assert isinstance(raised.value.__cause__, ReviewerUnavailable)
+            assert raised.value.__cause__.program == name
 
-    async def test_whose_directory_is_not_there_is_tried_again(self, tmp_path: Path) -> None:
+    async def test_because_its_directory_does_not_exist_is_tried_again(
+        self, tmp_path: Path
+    ) -> None:
         reviewer = CommandReviewer(["echo"], directory=tmp_path / "absent")
-        with pytest.raises(Retry, match="can't be started"):
+        with pytest.raises(Retry) as raised:
             await reviewer.review(a_task(), an_attempt())
+        assert isinstance(raised.value.__cause__, ReviewerUnavailable)
+        assert raised.value.__cause__.program == "echo"
 
 
 class TestAConfiguration:
@@ -197,7 +205,7 @@ class TestAConfiguration:
         assert "PATH" not in os.environ
 
 
-class TestBeforeTheFirstTask:
+class TestTheCheckBeforeTheFirstTask:
     @pytest.mark.parametrize(
         ("argv", "missing"),
         [
@@ -210,9 +218,11 @@ class TestBeforeTheFirstTask:
             (["sh", "-e", "absent.sh"], "absent.sh"),
         ],
     )
-    def test_what_is_missing_is_named(self, tmp_path: Path, argv: list[str], missing: str) -> None:
+    def test_names_the_missing_program_file_or_module(
+        self, tmp_path: Path, argv: list[str], missing: str
+    ) -> None:
         reviewer = CommandReviewer(argv, directory=tmp_path)
-        with pytest.raises(ReviewerUnavailable, match="there is no such") as raised:
+        with pytest.raises(ReviewerUnavailable) as raised:
             reviewer.require_program()
         assert raised.value.program == missing
 
@@ -229,11 +239,11 @@ class TestBeforeTheFirstTask:
             ["echo", "absent.py"],
         ],
     )
-    def test_what_is_there_is_left_alone(self, tmp_path: Path, argv: list[str]) -> None:
+    def test_accepts_a_command_that_exists(self, tmp_path: Path, argv: list[str]) -> None:
         (tmp_path / "here.py").touch()
         CommandReviewer(argv, directory=tmp_path).require_program()
 
-    def test_an_app_with_such_a_reviewer_does_not_start(self) -> None:
+    def test_keeps_an_app_with_a_missing_command_from_starting(self) -> None:
         with pytest.raises(ReviewerUnavailable, match=r"absent\.py"):
             add_reviews(
                 Towpath("redis://localhost"),

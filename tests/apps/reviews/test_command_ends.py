@@ -15,7 +15,7 @@ from towpath.app.app import Towpath
 from towpath.apps.reviews.model import REVIEWS, Review, ReviewTask
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 from towpath.apps.reviews.reviewers.errors import ReviewerTimedOut, ReviewTooLarge
-from towpath.clock import milliseconds, minutes, seconds
+from towpath.clock import milliseconds, minutes
 from towpath.embedded import EmbeddedServer
 from towpath.engine.states import State
 from towpath.worker.context import Context, Retry
@@ -31,34 +31,35 @@ def all_ended(pids: Path) -> bool:
     return all(has_ended(int(pid)) for pid in pids.read_text().split())
 
 
-async def test_one_that_takes_too_long_is_tried_again(pids: Path) -> None:
+async def test_a_command_that_takes_too_long_is_tried_again(pids: Path) -> None:
     script = "echo waiting for the model >&2; " + HANGS
     reviewer = shell(script, pids, within=milliseconds(500))
-    with pytest.raises(
-        Retry, match=r"no review within .*its output: waiting for the model"
-    ) as raised:
+    with pytest.raises(Retry, match="waiting for the model") as raised:
         await reviewer.review(a_task(), an_attempt())
     assert isinstance(raised.value.__cause__, ReviewerTimedOut)
+    assert raised.value.__cause__.within == milliseconds(500)
 
 
-async def test_one_that_says_too_much_is_tried_again() -> None:
+async def test_a_command_that_prints_too_much_is_tried_again() -> None:
     reviewer = CommandReviewer(["head", "-c", "2000000", "/dev/zero"])
-    with pytest.raises(Retry, match="more than 1048576 bytes") as raised:
+    with pytest.raises(Retry, match="1048576") as raised:
         await reviewer.review(a_task(), an_attempt())
     assert isinstance(raised.value.__cause__, ReviewTooLarge)
+    assert raised.value.__cause__.limit == 1048576
 
 
-class TestInAWorker:
-    async def test_a_cancelled_task_ends_its_command(
+@pytest.mark.usefixtures("quick_heartbeat")
+class TestAReviewingCommandInAWorker:
+    async def test_ends_when_its_task_is_cancelled(
         self, server: EmbeddedServer, pids: Path
     ) -> None:
         app, reviewer = Towpath(server.url), shell(HANGS, pids)
 
-        @app.handler(REVIEWS, time_limit=minutes(1))
+        @app.handler(REVIEWS, time_limit=minutes(9))
         async def review(task: ReviewTask, ctx: Context) -> Review:
             return await reviewer.review(task, ctx)
 
-        async with app, working(app, lease=seconds(1)):
+        async with app, working(app, lease=minutes(9)):
             job = await review.submit(a_task())
             await meanwhile(pids.exists)
             await app.engine.cancel(job.ref)
@@ -66,14 +67,14 @@ class TestInAWorker:
             assert ended.state is State.CANCELLED
             await meanwhile(lambda: all_ended(pids))
 
-    async def test_a_lost_task_ends_its_command(self, server: EmbeddedServer, pids: Path) -> None:
+    async def test_ends_when_its_task_is_lost(self, server: EmbeddedServer, pids: Path) -> None:
         app, reviewer = Towpath(server.url), shell(HANGS, pids)
 
-        @app.handler(REVIEWS, time_limit=minutes(1))
+        @app.handler(REVIEWS, time_limit=minutes(9))
         async def review(task: ReviewTask, ctx: Context) -> Review:
             return await reviewer.review(task, ctx)
 
-        async with app, working(app, lease=seconds(1)):
+        async with app, working(app, lease=minutes(9)):
             await review.submit(a_task())
             await meanwhile(pids.exists)
             server.ask("FLUSHALL")

@@ -78,7 +78,7 @@ def test_fetching_brings_pull_requests(tmp_path: Path) -> None:
         subprocess.run(["git", "-C", clones / place, "cat-file", "-e", head], check=True)
 
 
-def test_the_review_that_is_shown_is_one() -> None:
+def test_the_review_on_the_page_is_a_valid_review() -> None:
     [shown] = blocks("json")
     review = read_review(shown.encode())
     assert json.loads(shown)["comments"][0]["severity"] == Severity.WARNING

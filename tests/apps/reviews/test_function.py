@@ -12,6 +12,7 @@ import pytest
 
 from tests.apps.reviews.reviewing import a_comment, a_review, a_task, an_attempt
 from tests.faults.meanwhile import meanwhile
+from tests.waiting import HANGS
 from towpath.apps.reviews.model import Review, ReviewTask, Verdict
 from towpath.apps.reviews.reviewers.function import FunctionReviewer, ReviewFunction
 from towpath.clock import seconds
@@ -39,7 +40,7 @@ class TestAFunction:
         """It runs in a thread: the loop goes on."""
 
         def review(task: ReviewTask) -> Review:
-            assert going_on.wait(10)
+            assert going_on.wait(HANGS)
             return Review(summary=threading.current_thread().name)
 
         going_on = threading.Event()
@@ -101,14 +102,14 @@ class TestAFunction:
 class TestAPlainFunctionThatHangs:
     async def test_does_not_hold_up_who_is_cancelled(self) -> None:
         def review(task: ReviewTask) -> str:
-            assert going_on.wait(30)
+            assert going_on.wait(HANGS)
             return "late"
 
         going_on = threading.Event()
         reviewing = asyncio.create_task(reviewed(review))
         await asyncio.sleep(0)
         reviewing.cancel()
-        await asyncio.wait((reviewing,), timeout=5)
+        await asyncio.wait((reviewing,), timeout=HANGS)
         going_on.set()
         assert reviewing.cancelled()
 
@@ -117,7 +118,7 @@ class TestAPlainFunctionThatHangs:
 
         def review(task: ReviewTask) -> str:
             begun.append(task)
-            assert going_on.wait(30)
+            assert going_on.wait(HANGS)
             return "late"
 
         begun: list[ReviewTask] = []
@@ -128,7 +129,7 @@ class TestAPlainFunctionThatHangs:
             await meanwhile(lambda so_far=number: len(begun) > so_far)
             reviewing.cancel()
             await asyncio.wait((reviewing,))
-        with pytest.raises(Retry, match="32 earlier calls of the reviewer have not returned"):
+        with pytest.raises(Retry, match="32"):
             await reviewer.review(a_task(), an_attempt())
 
         going_on.set()
@@ -160,15 +161,19 @@ class TestAFunctionByItsPath:
         assert (await reviewer.review(a_task(), an_attempt())).summary == "Read A fix."
 
     @pytest.mark.parametrize(
-        ("path", "rule"),
+        ("path", "missing_module"),
         [
-            ("towpath_test_reviewer", "must be MODULE:FUNCTION"),
-            (":review", "must be MODULE:FUNCTION"),
-            ("towpath_test_reviewer:absent", "no such function"),
-            ("towpath_test_reviewer:limit", "no such function"),
-            ("towpath_absent:review", "there is no module towpath_absent"),
+            ("towpath_test_reviewer", None),
+            (":review", None),
+            ("towpath_test_reviewer:absent", None),
+            ("towpath_test_reviewer:limit", None),
+            ("towpath_absent:review", "towpath_absent"),
         ],
     )
-    def test_is_refused_at_the_start_if_it_is_not_there(self, path: str, rule: str) -> None:
-        with pytest.raises(InvalidOption, match=rule):
+    def test_is_refused_at_the_start_if_it_is_not_there(
+        self, path: str, missing_module: str | None
+    ) -> None:
+        with pytest.raises(InvalidOption) as refused:
             FunctionReviewer.at(path)
+        assert (refused.value.option, refused.value.value) == ("reviewer_function", path)
+        assert getattr(refused.value.__cause__, "name", None) == missing_module

@@ -257,14 +257,14 @@ class TestASignature:
     def test_is_needed_by_every_event(self) -> None:
         sent = github("ping", payload("github_ping"))
         del sent.headers["X-Hub-Signature-256"]
-        assert "missing" in self.refusal(sent)
+        assert self.refusal(sent)
 
     @pytest.mark.parametrize("kind", ["application/json", FORM])
     def test_is_checked_before_anything_is_read(self, kind: str) -> None:
         """A forged message learns nothing about what else is wrong with it."""
         forged = github("", b"\xff no JSON, no form", secret=OTHER, delivery="")
         headers = forged.headers | {"Content-Type": kind}
-        assert "matches none" in self.refusal(Delivery(headers, forged.body))
+        assert self.refusal(Delivery(headers, forged.body))
 
     def test_in_the_old_header_does_not_count(self) -> None:
         sent = pull_request()
@@ -280,13 +280,15 @@ class TestASignature:
     @pytest.mark.parametrize("secrets", [[], [""], ["good", ""], [" "], "a string"])
     def test_is_never_checked_with_no_secret(self, secrets: list[str]) -> None:
         sent = github("pull_request", payload("github_pull_request"), secret="")
-        with pytest.raises(InvalidOption, match="none of them empty"):
+        with pytest.raises(InvalidOption) as refused:
             read(sent.headers, sent.body, secrets=secrets)
+        assert refused.value.option == "secrets"
 
     def refusal(self, sent: Delivery) -> str:
         with pytest.raises(SignatureInvalid) as refusal:
             read(sent.headers, sent.body, secrets=[GITHUB_SECRET])
         assert isinstance(refusal.value, SignatureRefused)
+        assert refusal.value.header == "X-Hub-Signature-256"
         return str(refusal.value)
 
 
@@ -384,4 +386,6 @@ class TestAMessageThatIsNotWhatGitHubDocuments:
 
     def test_is_refused_when_it_is_nested_too_deep(self) -> None:
         deep = b'{"action":"opened","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
-        assert refused(github("pull_request", deep)).rule == "is nested too deeply"
+        error = refused(github("pull_request", deep))
+        assert error.field == "body"
+        assert isinstance(error.__context__, RecursionError)

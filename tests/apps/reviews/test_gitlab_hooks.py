@@ -201,14 +201,16 @@ class TestAToken:
     def test_that_is_missing_is_refused(self) -> None:
         sent = merge_request()
         del sent.headers["X-Gitlab-Token"]
-        with pytest.raises(SignatureInvalid, match="missing"):
+        with pytest.raises(SignatureInvalid) as refusal:
             read(sent.headers, sent.body, secrets=[GITLAB_TOKEN])
+        assert refusal.value.header == "X-Gitlab-Token"
 
     @pytest.mark.parametrize("secrets", [[], [""], [GITLAB_TOKEN, ""], "a string"])
     def test_is_never_compared_with_nothing(self, secrets: list[str]) -> None:
         sent = gitlab("Merge Request Hook", b"{}", token="")
-        with pytest.raises(InvalidOption, match="none of them empty"):
+        with pytest.raises(InvalidOption) as refused:
             read(sent.headers, sent.body, secrets=secrets)
+        assert refused.value.option == "secrets"
 
 
 class TestASignature:
@@ -239,21 +241,22 @@ class TestASignature:
         with pytest.raises(SignatureWrong):
             read(headers, sent.body, secrets=[GITLAB_TOKEN, GITLAB_SIGNING_TOKEN])
 
-    def test_can_not_be_left_out_by_who_knows_no_token(self) -> None:
+    def test_can_not_be_left_out_without_a_known_token(self) -> None:
         sent = merge_request()
-        with pytest.raises(SignatureInvalid, match="webhook-signature is missing"):
+        with pytest.raises(SignatureInvalid) as refusal:
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
+        assert refusal.value.header == "webhook-signature"
         with pytest.raises(SignatureInvalid):
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN, "another token"])
 
-    def test_s_token_is_never_good_as_a_secret_token(self) -> None:
+    def test_has_a_token_that_is_never_accepted_as_a_secret_token(self) -> None:
         sent = gitlab(
             "Merge Request Hook", payload("gitlab_merge_request"), token=GITLAB_SIGNING_TOKEN
         )
         with pytest.raises(SignatureInvalid):
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
 
-    def test_that_nobody_here_can_check_leaves_it_to_the_token(self) -> None:
+    def test_without_a_known_signing_token_leaves_the_check_to_the_secret_token(self) -> None:
         """The webhook has both tokens, this side knows the secret one only."""
         sent = signed(merge_request())
         headers = sent.headers | {"X-Gitlab-Token": GITLAB_TOKEN}
@@ -271,7 +274,7 @@ class TestASignature:
         with pytest.raises(SignatureMissing):
             read(sent.headers, sent.body, secrets=[GITLAB_SIGNING_TOKEN])
 
-    def test_s_refusals_are_of_one_kind(self) -> None:
+    def test_has_refusals_of_one_kind(self) -> None:
         assert issubclass(SignatureInvalid, SignatureRefused)
 
 
@@ -358,4 +361,6 @@ class TestAMessageThatIsNotWhatGitLabDocuments:
 
     def test_is_refused_when_it_is_nested_too_deep(self) -> None:
         deep = b'{"object_attributes":{"x":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_002
-        assert refused(gitlab("Merge Request Hook", deep)).rule == "is nested too deeply"
+        error = refused(gitlab("Merge Request Hook", deep))
+        assert error.field == "body"
+        assert isinstance(error.__context__, RecursionError)

@@ -12,6 +12,7 @@ from towpath.apps.reviews.model import Forge, ReviewTask, Verdict
 from towpath.apps.reviews.posting.gitlab import GitLabPoster
 from towpath.apps.reviews.posting.port import Posted
 from towpath.calls.caller import Caller
+from towpath.calls.errors import RefusedForGood
 from towpath.clock import seconds
 from towpath.worker.context import Discard, Retry
 
@@ -70,7 +71,7 @@ class TestAMergeRequest:
     async def test_of_another_gitlab_is_left_alone(
         self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
-        with pytest.raises(Discard, match="the task is not from"):
+        with pytest.raises(Discard, match=forge.url):
             await poster.post(merge_request(host="https://gitlab.com"), a_review(), key="one")
         assert forge.asked == []
 
@@ -110,8 +111,8 @@ class TestAPush:
         assert await poster.post(push(), a_review(), key="one") == Posted()
 
 
-class TestAGitLabThatSaysNo:
-    async def test_to_so_many_is_given_its_time(
+class TestARefusalOfGitLab:
+    async def test_with_retry_after_sets_the_time_of_the_next_attempt(
         self, poster: GitLabPoster, forge: ForgeServer
     ) -> None:
         forge.rules.append(refuses(429, "Retry later", Retry_After="30"))
@@ -120,9 +121,11 @@ class TestAGitLabThatSaysNo:
         assert raised.value.after == seconds(30)
 
     @pytest.mark.parametrize("message", ["404 Project Not Found", {"note": ["is too long"]}])
-    async def test_for_good(
+    async def test_for_good_is_not_tried_again(
         self, poster: GitLabPoster, forge: ForgeServer, message: object
     ) -> None:
         forge.rules.append(refuses(404, message))
-        with pytest.raises(Discard, match="GitLab answered 404"):
+        with pytest.raises(Discard) as raised:
             await poster.post(push(), a_review(), key="one")
+        assert isinstance(raised.value.__cause__, RefusedForGood)
+        assert raised.value.__cause__.status == 404

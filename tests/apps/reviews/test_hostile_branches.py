@@ -73,7 +73,7 @@ async def test_a_branch_of_any_name_is_reviewed(reviews: Reviews, name: str) -> 
         assert view.task == hook.task
 
 
-def test_git_takes_it_for_a_branch(tmp_path: Path, name: str) -> None:
+def test_git_accepts_a_branch_of_any_name(tmp_path: Path, name: str) -> None:
     linting = LinterRuns(tmp_path)
     repository = Repository(linting.clones / "octo" / "repo")
     base = repository.commit({"old.py": ""})
@@ -85,7 +85,7 @@ def test_git_takes_it_for_a_branch(tmp_path: Path, name: str) -> None:
     assert not (repository.place / "x").exists()
 
 
-async def test_a_program_gets_all_of_it(name: str) -> None:
+async def test_a_command_gets_the_whole_name_of_a_branch(name: str) -> None:
     shows = "import os, sys; sys.stdout.write(ascii(os.environ['TOWPATH_REVIEW_REF']))"
     review = await CommandReviewer([sys.executable, "-c", shows]).review(
         a_task(ref=name), an_attempt()

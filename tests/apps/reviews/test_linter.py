@@ -16,8 +16,8 @@ from linter import finding
 from tests.apps.reviews.linting import LinterRuns
 from tests.apps.reviews.repositories import Repository
 from tests.apps.reviews.reviewing import HEAD, a_push, a_task, an_attempt
+from tests.programs import Bounded
 from tests.waiting import eventually
-from tests.warm import Bounded
 from towpath.apps.reviews.model import Comment, Review, Severity, Verdict
 from towpath.apps.reviews.reviewers.command import CommandReviewer
 
@@ -288,7 +288,7 @@ class TestALinterThatCanNotReview:
         head = repository.commit({"a.py": ""})
         ran = linting.run(a_push(head=head), "towpath-no-such-linter")
         assert ran.code == os.EX_SOFTWARE
-        assert "can't be started" in ran.err
+        assert "towpath-no-such-linter" in ran.err
 
     def test_clears_away_when_it_is_ended(
         self, linting: LinterRuns, repository: Repository, tmp_path: Path
@@ -357,5 +357,5 @@ def test_lines_of_many_linters_are_understood(line: str, found: tuple[str, bool]
     "line",
     ["", "Found 3 errors.", "All checks passed!", "a.py:x: y", "warning: no such rule", "a:1:"],
 )
-def test_other_lines_are_none(line: str) -> None:
+def test_other_lines_are_no_findings(line: str) -> None:
     assert finding(line, Path("/tree")) is None

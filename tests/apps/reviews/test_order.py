@@ -107,7 +107,7 @@ class TestTwoEventsInTheSameSecond:
             assert await waiting(reviews, number) == [4], order
             assert len(await head_states(reviews, number)) == 4
 
-    async def test_also_when_they_come_at_once_to_two_servers(
+    async def test_end_the_same_when_they_come_at_once_to_two_servers(
         self, url: str, reviews: Reviews
     ) -> None:
         async with Ledger(url) as other:
@@ -234,7 +234,7 @@ class TestOneBodyUnderSeveralDeliveryIds:
         assert (again.id, again.existed, again.state) == (old.id, True, ReviewState.SUPERSEDED)
         assert await waiting(reviews) == [5]
 
-    async def test_a_push_too(self, reviews: Reviews) -> None:
+    async def test_is_one_review_of_a_push(self, reviews: Reviews) -> None:
         body = payload("github_push")
         ids = [
             (await reviews.take(read_github(github("push", body, delivery=delivery)))).id
@@ -242,7 +242,7 @@ class TestOneBodyUnderSeveralDeliveryIds:
         ]
         assert ids == ["github-a", "github-a"]
 
-    async def test_a_later_event_of_the_same_head_is_another(self, reviews: Reviews) -> None:
+    async def test_differs_from_a_later_event_of_the_same_head(self, reviews: Reviews) -> None:
         """Whoever reopens a pull request asks anew."""
         await reviews.take(pushed(1, 2))
         later = await reviews.take(pushed(1, 2, version=SECOND + 1000))

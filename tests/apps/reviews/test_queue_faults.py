@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 
 from tests.apps.reviews.dequeuing import LEASES, QUEUE, RETRY, drained, job
+from tests.programs import Program
 from tests.waiting import eventually_async
-from tests.warm import Program
 from towpath.apps.reviews.queue import CORRUPT, ReviewQueue
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
@@ -23,17 +23,19 @@ class TestACorruptEntry:
     """A6: set aside with its reason, and the queue goes on."""
 
     @pytest.mark.parametrize("key", [QUEUE, RETRY, LEASES])
-    async def test_without_a_task_behind_it(
+    async def test_without_a_task_behind_it_is_set_aside(
         self, queue: ReviewQueue, server: EmbeddedServer, key: str
     ) -> None:
         await queue.enqueue("good")
         server.ask("ZADD", key, 1, "not-a-task")
         assert await drained(queue) == ["good"]
         dead = await job(queue, "not-a-task")
-        assert dead.reason == f"NO_RECORD: an entry of {key} has no job behind it"
+        assert dead.reason is not None
+        assert dead.reason.startswith("NO_RECORD")
+        assert key in dead.reason
 
     @pytest.mark.parametrize("entry", [b"\xff\xfe\x00", b"two\nlines", b"", b"x" * 600])
-    async def test_that_can_be_no_name(
+    async def test_that_can_be_no_name_is_set_aside(
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer, entry: bytes
     ) -> None:
         await queue.enqueue("good")
@@ -44,7 +46,7 @@ class TestACorruptEntry:
         assert dead.reason.startswith("NO_RECORD")
 
     @pytest.mark.parametrize("record", [b"garbage", b"", b"\x63" * 60])
-    async def test_with_a_spoilt_record(
+    async def test_with_a_spoilt_record_is_set_aside(
         self, queue: ReviewQueue, server: EmbeddedServer, record: bytes
     ) -> None:
         for task in ("broken", "good"):
@@ -56,22 +58,26 @@ class TestACorruptEntry:
         assert dead.reason is not None
         assert dead.reason.startswith("NO_RECORD")
 
-    async def test_without_its_payload(self, queue: ReviewQueue, server: EmbeddedServer) -> None:
+    async def test_without_its_payload_is_set_aside(
+        self, queue: ReviewQueue, server: EmbeddedServer
+    ) -> None:
         for task in ("broken-1", "broken-2", "broken-3", "good"):
             await queue.enqueue(task)
             if task != "good":
                 server.ask("UNLINK", f"{{task}}:load:{task}")
         assert await queue.dequeue() == "good"
-        assert (await job(queue, "broken-3")).reason == "NO_PAYLOAD: the payload is not there"
+        assert str((await job(queue, "broken-3")).reason).startswith("NO_PAYLOAD")
 
-    async def test_with_another_payload(self, queue: ReviewQueue, server: EmbeddedServer) -> None:
+    async def test_with_another_payload_is_set_aside(
+        self, queue: ReviewQueue, server: EmbeddedServer
+    ) -> None:
         for task in ("broken", "good"):
             await queue.enqueue(task)
         server.ask("SET", "{task}:load:broken", b"\x00\xff garbage")
         assert await drained(queue) == ["good"]
         assert (await job(queue, "broken")).reason == CORRUPT
 
-    async def test_that_somebody_submitted_past_the_service(
+    async def test_submitted_by_another_program_is_set_aside(
         self, queue: ReviewQueue, engine: Engine
     ) -> None:
         await queue.enqueue("good")
@@ -79,7 +85,7 @@ class TestACorruptEntry:
         assert await drained(queue) == ["good"]
         assert (await job(queue, "a-mail")).reason == CORRUPT
 
-    async def test_beside_many_others(
+    async def test_does_not_stop_many_others(
         self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
     ) -> None:
         """More than one look passes over: a task behind them is still found."""
@@ -101,7 +107,7 @@ async def filled(url: str, tasks: int) -> None:
 
 
 @contextmanager
-def dequeuer(url: str, how: str = "") -> Generator[subprocess.Popen[str]]:
+def dequeuer(url: str, how: str = "") -> Generator[Program[str]]:
     command = [sys.executable, "-m", "tests.apps.reviews.dequeuer", url, how]
     with Program[str](command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:

@@ -8,17 +8,11 @@ import httpx
 import msgspec
 from fastapi import FastAPI
 
-from tests.server.messaging import client_of, key_of, started
+from tests.server.in_process import build_server, client_of, key_of, started
 from tests.waiting import PATIENT
-from towpath.app.app import Towpath
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.timers.options import TimersOptions
-from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
-from towpath.server.build import Parts, build
-from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
-from towpath.web.limits import ServerLimits
 
 SECRET = "whsec_" + "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSwMfKQ9r8GKYo="
 OPTIONS = TimersOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
@@ -26,24 +20,8 @@ OPTIONS = TimersOptions(secrets=(SECRET,), allow=("127.0.0.0/8",))
 
 def scheduling_on(url: str, ledger: Ledger, options: TimersOptions = OPTIONS) -> FastAPI:
     """A server that calls instances on this machine."""
-    metrics = Metrics()
-
-    def handlers() -> Towpath:
-        app = Towpath(url, ledger=ledger)
-        app.metrics = metrics
-        return app
-
-    parts = Parts(
-        connect=lambda _: Engine(url, limits=PATIENT),
-        ledger=ledger,
-        limits=ServerLimits(),
-        metrics=metrics,
-        log=Log(),
-        version="0",
-        options={"timers": options, "messages": MessagesOptions(secrets=(SECRET,))},
-        app=handlers,
-    )
-    return build(parts)
+    applications = {"timers": options, "messages": MessagesOptions(secrets=(SECRET,))}
+    return build_server(url, ledger, applications, patience=PATIENT, with_workers=True)
 
 
 class InstancesApi:

@@ -9,7 +9,8 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.server.messaging import app_on, client_of, key_of, started
+from tests.server.in_process import client_of, key_of, started
+from tests.server.messaging import app_on
 from towpath.apps.timers.model import PREFIX
 from towpath.clock import ServerClock, instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
@@ -85,7 +86,7 @@ def code(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["type"].rpartition("/")[2]
 
 
-class TestSubmitting:
+class TestSubmittingATimer:
     async def test_answers_201_with_the_timer(self, client: httpx.AsyncClient) -> None:
         made = await post(client, task_id="order-7", delay="30m", params={"order": 7})
         assert (made["task_id"], made["task_type"]) == ("order-7", "order.timeout")
@@ -171,10 +172,8 @@ class TestSubmitting:
             assert (await post(client, **past))["state"] == "ready"
 
 
-class TestManyAtOnce:
-    async def test_each_is_answered_by_itself(
-        self, client: httpx.AsyncClient, engine: Engine
-    ) -> None:
+class TestSubmittingManyTimers:
+    async def test_answers_each_by_itself(self, client: httpx.AsyncClient, engine: Engine) -> None:
         await post(client, task_id="there", delay=60)
         bodies: list[Any] = [
             {"task_type": "order.timeout", "task_id": "new", "delay": 60},
@@ -199,7 +198,7 @@ class TestManyAtOnce:
         assert (await engine.inspect.counts("timers.order.timeout")).delayed == 2
         assert (await engine.inspect.counts("timers.other")).delayed == 1
 
-    async def test_none_and_too_many_are_422(self, client: httpx.AsyncClient) -> None:
+    async def test_is_422_for_none_and_for_too_many(self, client: httpx.AsyncClient) -> None:
         for many in (0, 501):
             bodies = [{"task_type": "t", "delay": 1}] * many
             assert (await client.post(ROOT, json=bodies)).status_code == 422
@@ -221,21 +220,23 @@ class TestRepeating:
         assert (await engine.inspect.counts("timers.t")).delayed == 3
 
 
-class TestSetting:
-    async def test_makes_201_and_replaces_200(self, client: httpx.AsyncClient) -> None:
+class TestSettingATimer:
+    async def test_is_201_for_a_new_one_and_200_for_an_existing_one(
+        self, client: httpx.AsyncClient
+    ) -> None:
         path = at("t", "x")
         assert (await client.put(path, json={"delay": 60, "params": 1})).status_code == 201
         replaced = await client.put(path, json={"delay": 90, "params": 2})
         assert (replaced.status_code, replaced.json()["existed"]) == (200, True)
         assert (await client.get(path)).json()["params"] == 2
 
-    async def test_one_that_was_cancelled_is_made_anew(self, client: httpx.AsyncClient) -> None:
+    async def test_creates_a_cancelled_one_anew(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         await client.post(at("t", "x", more="/cancel"))
         assert (await client.put(at("t", "x"), json={"delay": 60})).status_code == 201
         assert (await client.get(at("t", "x"))).json()["state"] == "delayed"
 
-    async def test_one_that_runs_is_409_timer_running(
+    async def test_is_409_timer_running_while_it_runs(
         self, client: httpx.AsyncClient, engine: Engine
     ) -> None:
         await post(client, task_type="t", task_id="x", delay=0)
@@ -246,7 +247,7 @@ class TestSetting:
         ):
             assert code(answer) == (409, "timer-running")
 
-    async def test_the_path_decides(self, client: httpx.AsyncClient) -> None:
+    async def test_is_422_if_the_body_contradicts_the_path(self, client: httpx.AsyncClient) -> None:
         same = {"taskType": "t", "taskId": "x", "delay": 60}
         assert (await client.put(at("t", "x"), json=same)).status_code == 201
         for other in ({"task_id": "y"}, {"task_type": "u"}, {"app": "other"}):
@@ -254,8 +255,8 @@ class TestSetting:
             assert answer.status_code == 422
 
 
-class TestMovingAndCancelling:
-    async def test_another_time(self, client: httpx.AsyncClient) -> None:
+class TestMovingOrCancellingATimer:
+    async def test_by_patch_changes_its_time(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         moved = await client.patch(at("t", "x"), json={"due": "2040-01-01T00:00:00Z"})
         assert (moved.status_code, moved.json()["due"]) == (200, "2040-01-01T00:00:00Z")
@@ -265,12 +266,12 @@ class TestMovingAndCancelling:
         now = await client.patch(at("t", "x"), json={"delay_time": 1_000_000_000_000})
         assert now.json()["state"] == "ready"
 
-    async def test_refuses_what_is_no_time(self, client: httpx.AsyncClient) -> None:
+    async def test_refuses_an_invalid_time(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         for body in ({}, {"delay": -1}, {"delay_time": 17}, {"params": 1}):
             assert (await client.patch(at("t", "x"), json=body)).status_code == 422, body
 
-    async def test_one_that_is_not_there_is_404(self, client: httpx.AsyncClient) -> None:
+    async def test_is_404_for_an_unknown_one(self, client: httpx.AsyncClient) -> None:
         await post(client, task_type="t", task_id="x", delay=60)
         for who in (("t", "y"), ("u", "x"), ("t", "x", "shop")):
             path = at(*who)
@@ -279,9 +280,7 @@ class TestMovingAndCancelling:
             cancelled = await client.post(at(*who, more="/cancel"))
             assert code(cancelled) == (404, "timer-not-found")
 
-    async def test_one_that_has_ended_is_409(
-        self, client: httpx.AsyncClient, engine: Engine
-    ) -> None:
+    async def test_is_409_for_an_ended_one(self, client: httpx.AsyncClient, engine: Engine) -> None:
         await post(client, task_type="t", task_id="x", delay=0)
         [lease] = await engine.claim("timers.t", worker="w", lease=seconds(30))
         await engine.complete(lease)

@@ -41,15 +41,15 @@ def observed() -> ObservedBalancer:
 
 
 class TestChoosing:
-    def test_of_none_is_none(self, observed: ObservedBalancer) -> None:
+    def test_from_no_instances_gives_none(self, observed: ObservedBalancer) -> None:
         assert observed.chosen() is None
         assert observed.balancer.choose([A], "t", without={"a"}) is None
 
-    def test_goes_by_weight_where_nobody_is_busy(self, observed: ObservedBalancer) -> None:
+    def test_goes_by_weight_while_no_instance_is_busy(self, observed: ObservedBalancer) -> None:
         found = Counter(observed.chosen(A, HEAVY) for _ in range(2000))
         assert 2 < found["h"] / found["a"] < 4.5
 
-    def test_goes_by_load_where_somebody_is(self, observed: ObservedBalancer) -> None:
+    def test_goes_by_load_when_an_instance_is_busy(self, observed: ObservedBalancer) -> None:
         """Who does not answer gathers calls, and gets no more of them than the others have."""
         with ExitStack() as stack:
             for _ in range(8):
@@ -61,14 +61,16 @@ class TestChoosing:
             with observed.balancer.calling(A, "t"), observed.balancer.calling(A, "t"):
                 assert observed.chosen(A, HEAVY) == "h"
 
-    def test_a_call_that_ended_is_no_load(self, observed: ObservedBalancer) -> None:
+    def test_does_not_count_an_ended_call_as_load(self, observed: ObservedBalancer) -> None:
         with observed.balancer.calling(A, "t"):
             assert observed.chosen(A, B) == "b"
         assert {observed.chosen(A, B) for _ in range(100)} == {"a", "b"}
 
 
 class TestABreaker:
-    def test_opens_after_so_many_failures_in_a_row(self, observed: ObservedBalancer) -> None:
+    def test_opens_after_the_threshold_of_failures_in_a_row(
+        self, observed: ObservedBalancer
+    ) -> None:
         observed.fail(A, THRESHOLD - 1)
         observed.balancer.succeeded(A, "t")
         observed.fail(A, THRESHOLD - 1)
@@ -106,23 +108,21 @@ class TestABreaker:
         assert pauses[:4] == [1, 2, 4, 8]
         assert pauses[-1] == LONGEST_PAUSE
 
-    def test_a_try_that_was_given_up_keeps_nobody_from_the_next(
-        self, observed: ObservedBalancer
-    ) -> None:
+    def test_allows_the_next_try_after_one_was_given_up(self, observed: ObservedBalancer) -> None:
         observed.fail(A)
         observed.now = FIRST_PAUSE
         with pytest.raises(KeyError), observed.balancer.calling(A, "t"):
             raise KeyError
         assert observed.chosen(A) == "a"
 
-    def test_what_began_before_it_opened_does_not_prolong_the_pause(
+    def test_does_not_pause_longer_for_calls_that_began_before_it_opened(
         self, observed: ObservedBalancer
     ) -> None:
         observed.fail(A, 10 * THRESHOLD)
         observed.now = FIRST_PAUSE
         assert observed.chosen(A) == "a"
 
-    def test_one_timer_that_fails_again_and_again_does_not_open_it(
+    def test_does_not_open_for_one_timer_that_keeps_failing(
         self, observed: ObservedBalancer
     ) -> None:
         """It may be the timer's fault; of different timers it is the instance's."""
@@ -133,7 +133,7 @@ class TestABreaker:
             observed.balancer.failed(A, timer=f"t{n}")
         assert observed.chosen(A) is None
 
-    def test_who_does_not_take_a_type_is_called_for_others(
+    def test_lets_an_instance_that_refuses_one_type_be_called_for_others(
         self, observed: ObservedBalancer
     ) -> None:
         for _ in range(THRESHOLD):

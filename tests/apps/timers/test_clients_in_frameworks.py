@@ -16,9 +16,9 @@ import pytest
 
 from tests.apps.timers.service_mode import SECRET
 from tests.architecture.sources import ROOT
-from tests.server.serving import PATIENCE, RunningServer, up
-from tests.waiting import eventually
-from tests.warm import Bounded
+from tests.programs import Bounded
+from tests.server.serving import RunningServer, up
+from tests.waiting import HANGS, eventually
 
 EXAMPLES = ROOT / "examples" / "timers"
 QUEUE = "timers.shop--order.timeout"
@@ -61,11 +61,11 @@ def example(scheduler: RunningServer, program: str, said: Path, **more: str) -> 
             env={**os.environ, **named},
         )
     try:
-        eventually(lambda: instances(scheduler), within=PATIENCE)
+        eventually(lambda: instances(scheduler))
         yield
         process.terminate()
         # Uvicorn ends in good order, and then by the signal that it was sent.
-        assert process.wait(PATIENCE) in (0, -signal.SIGTERM), said.read_text()
+        assert process.wait(HANGS) in (0, -signal.SIGTERM), said.read_text()
         assert instances(scheduler) == []
     finally:
         process.kill()
@@ -82,7 +82,7 @@ def test_an_example_is_called(scheduler: RunningServer, program: str, tmp_path: 
         for order in orders:
             api.submit({"params": {"order": order}}, id=order)
         for order in orders:
-            eventually(lambda made=order: api.look(made)["state"] == "done", within=PATIENCE)
+            eventually(lambda made=order: api.look(made)["state"] == "done")
         assert [api.look(order)["attempts"] for order in orders] == [1, 1, 1]
         address = instances(scheduler)[0]["address"]
         refused = scheduler.client("").post(address, json={"task_type": "order.timeout"})
@@ -97,7 +97,7 @@ def test_the_delay_queue_in_service_mode_submits_and_is_called(
     """Its own timer, stored under its app and type, and run once, not before its time."""
     api, said = scheduler.api(QUEUE), tmp_path / "said"
     with example(scheduler, "delay_queue_service.py", said, ORDER="order-7"):
-        eventually(lambda: "cancelled order-7" in said.read_text(), within=PATIENCE)
-        eventually(lambda: api.look("order-7")["state"] == "done", within=PATIENCE)
+        eventually(lambda: "cancelled order-7" in said.read_text())
+        eventually(lambda: api.look("order-7")["state"] == "done")
         assert api.look("order-7")["attempts"] == 1
     assert said.read_text().count("cancelled order-7") == 1

@@ -4,7 +4,7 @@ import os
 import subprocess
 import sys
 
-from tests.warm import COMMAND, ROOT, Program, run
+from tests.programs import COMMAND, ROOT, Program, run
 from towpath.embedded import EmbeddedServer
 
 EXAMPLES = ROOT / "examples" / "timers"

@@ -73,13 +73,17 @@ async def instance(app: FastAPI, receiver: Receiver) -> AsyncIterator[AcceptingI
         yield instance
 
 
-async def test_the_lease_is_as_long_as_the_instance_says(instance: AcceptingInstance) -> None:
+async def test_a_handed_over_timer_has_the_lease_that_the_instance_asks_for(
+    instance: AcceptingInstance,
+) -> None:
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a/b")
     await instance.called("a/b")
     await instance.lengthened("a/b")
 
 
-async def test_is_completed_by_its_token_once(instance: AcceptingInstance) -> None:
+async def test_a_handed_over_timer_is_completed_by_its_token_once(
+    instance: AcceptingInstance,
+) -> None:
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a/b")
     call = await instance.called("a/b")
     answer = await instance.say("complete", "a/b", token=call["token"])
@@ -97,7 +101,7 @@ async def test_is_completed_by_its_token_once(instance: AcceptingInstance) -> No
     await eventually_async(logged)
 
 
-async def test_its_app_is_said_in_the_body_or_as_for_every_other_path(
+async def test_the_app_of_a_handed_over_timer_is_in_the_body_or_the_query(
     instance: AcceptingInstance,
 ) -> None:
     """`?app=` is what GET, PATCH and DELETE take."""
@@ -115,7 +119,9 @@ async def test_its_app_is_said_in_the_body_or_as_for_every_other_path(
     assert (await instance.look("a")).state is State.DONE
 
 
-async def test_is_failed_and_comes_again_under_a_higher_token(instance: AcceptingInstance) -> None:
+async def test_a_handed_over_timer_that_failed_comes_again_under_a_higher_token(
+    instance: AcceptingInstance,
+) -> None:
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a", max_attempts=2)
     first = await instance.called("a")
     answer = await instance.say("fail", "a", token=first["token"], reason="closed")
@@ -128,9 +134,7 @@ async def test_is_failed_and_comes_again_under_a_higher_token(instance: Acceptin
     assert answer.json()["state"] == "dead"
 
 
-async def test_a_token_that_does_not_count_changes_nothing(
-    instance: AcceptingInstance, app: FastAPI
-) -> None:
+async def test_an_outdated_token_changes_nothing(instance: AcceptingInstance, app: FastAPI) -> None:
     """Stolen, guessed or stale; or of somebody whose key is not for the type."""
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     call = await instance.called("a")
@@ -150,7 +154,7 @@ async def test_a_token_that_does_not_count_changes_nothing(
     assert (job.state, job.attempts) == (State.LEASED, 1)
 
 
-async def test_is_renewed(instance: AcceptingInstance) -> None:
+async def test_the_lease_of_a_handed_over_timer_is_renewed(instance: AcceptingInstance) -> None:
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     call = await instance.called("a")
     await instance.lengthened("a")  # that would replace a renewal of the same moment
@@ -163,7 +167,9 @@ async def test_is_renewed(instance: AcceptingInstance) -> None:
     assert (job.expires_at - job.claimed_at).total_seconds() > 3000
 
 
-async def test_the_end_of_its_lease_is_a_failed_attempt(instance: AcceptingInstance) -> None:
+async def test_an_expired_lease_of_a_handed_over_timer_is_a_failed_attempt(
+    instance: AcceptingInstance,
+) -> None:
     instance.receiver.answer = http("202 Accepted", b'{"lease_s": 1}')
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a", max_attempts=2)
 
@@ -176,7 +182,7 @@ async def test_the_end_of_its_lease_is_a_failed_attempt(instance: AcceptingInsta
 
 
 @pytest.mark.parametrize("body", [b"x", b'{"lease_s": -1}'])
-async def test_what_can_t_be_read_is_a_minute(instance: AcceptingInstance, body: bytes) -> None:
+async def test_an_unreadable_lease_is_a_minute(instance: AcceptingInstance, body: bytes) -> None:
     instance.receiver.answer = http("202 Accepted", body)
     await instance.engine.submit(instance.queue, b'{"params": 1}', id="a")
     await instance.called("a")
@@ -190,7 +196,7 @@ async def test_what_can_t_be_read_is_a_minute(instance: AcceptingInstance, body:
     await eventually_async(held)
 
 
-async def test_of_a_recorded_timer_the_row_decides(instance: AcceptingInstance) -> None:
+async def test_the_row_decides_about_a_recorded_timer(instance: AcceptingInstance) -> None:
     jobs = instance.app.state.ledger.jobs
     for id in ("done", "failed"):
         headers = {"handler": RECORDED}

@@ -124,32 +124,34 @@ class TestAnInstance:
         assert await addresses(instances) == [WHERE]
 
 
-class TestHowMany:
-    async def test_an_app_s_instances_are_bounded(
+class TestTheLimit:
+    async def test_of_instances_per_app_holds(
         self, instances: Instances, clock: ManualClock
     ) -> None:
         for n in range(MOST_OF_APP):
             await instances.register("shop", f"{WHERE}{n}", ["t"])
-        with pytest.raises(TooManyInstances, match="app shop has 100"):
+        with pytest.raises(TooManyInstances, match="shop") as refused:
             await instances.register("shop", WHERE, ["t"])
+        assert refused.value.most == MOST_OF_APP
         await instances.register("shop", f"{WHERE}7", ["t"])  # one of those
         await instances.register("mail", WHERE, ["t"])
         clock.advance(ALIVE_FOR)
         await instances.register("shop", WHERE, ["t"])
         assert await addresses(instances) == [WHERE]
 
-    async def test_all_together_are_bounded(
+    async def test_of_all_instances_holds(
         self, instances: Instances, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(module, "MOST", 3)
         for n in range(3):
             await instances.register(f"app{n}", WHERE, ["t"])
-        with pytest.raises(TooManyInstances, match="there are 3"):
+        with pytest.raises(TooManyInstances) as refused:
             await instances.register("app3", WHERE, ["t"])
+        assert refused.value.most == 3
         await instances.leave("app0", instance_id("app0", WHERE))
         await instances.register("app3", WHERE, ["t"])
 
-    async def test_ten_thousand_registrations_leave_no_more(
+    async def test_holds_after_many_registrations(
         self, instances: Instances, server: EmbeddedServer
     ) -> None:
         """Of one address it is one instance; of many, as many as an app may have."""
@@ -159,11 +161,13 @@ class TestHowMany:
                 await instances.register("shop", f"{WHERE}{n}", ["t"])
         assert len((await instances.roster()).all()) == MOST_OF_APP
 
-    async def test_what_it_may_say_of_itself_is_bounded(self, instances: Instances) -> None:
-        with pytest.raises(InvalidOption, match="1 to 100 types"):
+    async def test_of_types_and_bytes_per_instance_holds(self, instances: Instances) -> None:
+        with pytest.raises(InvalidOption, match="100") as too_many:
             await instances.register("shop", WHERE, [f"t{n}" for n in range(101)])
-        with pytest.raises(InvalidOption, match="8192 bytes"):
+        assert (too_many.value.option, too_many.value.value) == ("task_types", 101)
+        with pytest.raises(InvalidOption, match="8192") as too_long:
             await instances.register("shop", WHERE, [f"{n:0128}" for n in range(100)])
+        assert too_long.value.option == "task_types"
 
 
 class TestARoster:

@@ -162,6 +162,6 @@ def test_an_app_s_secret_is_its_own() -> None:
     assert len(kinds | apps) == 7
 
 
-def test_during_a_rotation_there_are_two() -> None:
+def test_an_app_has_two_secrets_during_a_rotation() -> None:
     old = "whsec_" + "bm93IGlzIHRoZSB0aW1lIGZvciBhbGwgZ29vZCBtZW4="
     assert len(secrets_of("shop", (SECRET, old))) == 2

@@ -36,8 +36,8 @@ async def fill(log: FiringLog, clock: ManualClock, *task_ids: str, reason: str =
     await log.flush()
 
 
-class TestReading:
-    async def test_tells_all_that_was_said_the_latest_first(
+class TestReadingTheLog:
+    async def test_returns_all_entries_the_latest_first(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         log = FiringLog(lambda: engine, TimersOptions())
@@ -50,7 +50,9 @@ class TestReading:
         assert page.after is None
         assert (await log.read(TypeKey("取消 订单"))).firings == []
 
-    async def test_by_time_and_in_pages(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_can_be_done_by_time_and_in_pages(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         log = FiringLog(lambda: engine, TimersOptions())
         begin = clock.now
         for number in range(5):
@@ -68,7 +70,7 @@ class TestReading:
             after = page.after
         assert found == ["4", "3", "2", "1", "0"]
 
-    async def test_refuses_a_page_that_nobody_gave(self, engine: Engine) -> None:
+    async def test_refuses_an_unknown_page(self, engine: Engine) -> None:
         log = FiringLog(lambda: engine, TimersOptions())
         for after in ("", "x", "1-1-1", "-", "+"):
             with pytest.raises(InvalidOption, match="after"):
@@ -77,21 +79,25 @@ class TestReading:
             await log.read(KEY, size=1001)
 
 
-class TestBounds:
-    async def test_entries(self, engine: Engine, clock: ManualClock) -> None:
+class TestTheLog:
+    async def test_has_a_limit_of_entries(self, engine: Engine, clock: ManualClock) -> None:
         log = FiringLog(lambda: engine, TimersOptions(log_entries=3))
         for number in range(10):
             await fill(log, clock, str(number))
         assert await ids(log) == ["9", "8", "7"]
 
-    async def test_many_at_once(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_keeps_its_limit_when_many_entries_come_at_once(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
         log = FiringLog(lambda: engine, TimersOptions(log_entries=3))
         await fill(log, clock, *map(str, range(1000)))
         await fill(log, clock, "last")
         assert len(await ids(log, size=1000)) <= 203
         assert (await ids(log))[0] == "last"
 
-    async def test_bytes(self, engine: Engine, clock: ManualClock, server: EmbeddedServer) -> None:
+    async def test_has_a_limit_of_bytes(
+        self, engine: Engine, clock: ManualClock, server: EmbeddedServer
+    ) -> None:
         log = FiringLog(lambda: engine, TimersOptions(log_bytes=4096))
         for number in range(50):
             await fill(log, clock, f"{number:02}", reason="x" * 10_000)
@@ -100,7 +106,7 @@ class TestBounds:
         assert 5 <= len(left) <= 10
         assert left == [f"{number:02}" for number in range(49, 49 - len(left), -1)]
 
-    async def test_age(self, engine: Engine, clock: ManualClock) -> None:
+    async def test_has_a_limit_of_age(self, engine: Engine, clock: ManualClock) -> None:
         """Also in a type that nothing runs of any more."""
         log = FiringLog(lambda: engine, TimersOptions(log_age=hours(1)))
         await fill(log, clock, "old")
@@ -112,14 +118,14 @@ class TestBounds:
         clock.advance(days(1))
         assert await ids(log) == []
 
-    async def test_nothing_is_logged_where_nobody_wants_it(
+    async def test_stays_empty_where_it_is_turned_off(
         self, engine: Engine, clock: ManualClock
     ) -> None:
         log = FiringLog(lambda: engine, TimersOptions(log_entries=0))
         await fill(log, clock, "a")
         assert await ids(log) == []
 
-    async def test_stays_in_order_where_the_clock_is_set_back(
+    async def test_stays_in_order_when_the_clock_is_set_back(
         self, engine_url: str, clock: Clock
     ) -> None:
         ahead = ManualClock()
@@ -132,7 +138,7 @@ class TestBounds:
             assert await ids(log) == ["c", "b", "a"]
 
 
-async def test_what_could_not_be_written_is_written_when_the_store_is_back(
+async def test_entries_that_could_not_be_written_are_written_when_redis_is_back(
     tmp_path: Path, clock: ManualClock
 ) -> None:
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath import Context
 from towpath.apps.timers.errors import TimerTypeTaken
 from towpath.apps.timers.log import FiringOutcome
@@ -249,7 +249,7 @@ class TestSeveralWorkersOfAType:
         assert seen == ["first", "first", "second"]
 
 
-class TestOwning:
+class TestOwningAType:
     async def test_a_worker_is_alive_while_it_runs(self, timers: Timers, engine: Engine) -> None:
         @timers.worker("t")
         async def work() -> None: ...
@@ -345,7 +345,7 @@ class TestTheLog:
 
 
 class TestThreads:
-    async def test_as_many_timers_run_at_once_as_are_set(self, timers: Timers) -> None:
+    async def test_limit_how_many_timers_run_at_once(self, timers: Timers) -> None:
         """Two meet each time, and no third one is there."""
         both, running, seen = threading.Barrier(2), list[int](), list[int]()
 
@@ -353,9 +353,9 @@ class TestThreads:
         def work(number: int) -> None:
             running.append(number)
             seen.append(len(running))
-            both.wait(30)
+            both.wait(HANGS)
             running.remove(number)
-            both.wait(30)
+            both.wait(HANGS)
 
         timers.set_threads(2)
         async with timers.working():
@@ -366,13 +366,13 @@ class TestThreads:
         assert max(seen) == 2
 
     @pytest.mark.parametrize("size", [0, -1, True, 1.5, 10**6])
-    def test_refuses_what_is_no_number_of_them(self, timers: Timers, size: Any) -> None:
+    def test_are_refused_if_their_number_is_invalid(self, timers: Timers, size: Any) -> None:
         with pytest.raises(InvalidOption, match="threads"):
             timers.set_threads(size)
 
 
-class TestBesideOtherWork:
-    async def test_register_starts_a_worker_in_the_running_loop(self, timers: Timers) -> None:
+class TestAPlugin:
+    async def test_starts_a_worker_in_the_running_loop(self, timers: Timers) -> None:
         done = asyncio.Event()
 
         @timers.worker("t")
@@ -382,6 +382,6 @@ class TestBesideOtherWork:
         timers.register("t", 1)
         async with timers:
             await timers.submit("t", delay=0)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(HANGS):
                 await done.wait()
             await timers.stopped()

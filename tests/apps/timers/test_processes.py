@@ -53,7 +53,7 @@ async def done(timers: TimerService, task_type: str, task_id: str) -> None:
 
 class TestSeveralWorkersOfAType:
     @pytest.mark.parametrize("fault", ["kill", "freeze"])
-    async def test_who_has_succeeded_is_not_invoked_again_elsewhere(
+    async def test_a_worker_that_succeeded_is_not_invoked_again_in_another_process(
         self, timers: TimerService, engine_url: str, file: Path, fault: str
     ) -> None:
         """The process ends between two of them: the next one, elsewhere, goes on from there."""
@@ -93,7 +93,7 @@ class TestARestart:
         with EmbeddedServer(data=tmp_path / "valkey") as server:
             yield server
 
-    async def test_what_fell_due_meanwhile_runs_in_order_of_due_time(
+    async def test_runs_timers_that_fell_due_meanwhile_in_order_of_due_time(
         self, kept: EmbeddedServer, file: Path
     ) -> None:
         """Types whose workers are gone wait, and are listed as such."""
@@ -126,7 +126,7 @@ class TestARestart:
 
             await eventually_async(all_due)
             with WorkerProcess(ORDERED, url=kept.url):
-                eventually(lambda: len(lines(file)) >= TIMERS, within=60)
+                eventually(lambda: len(lines(file)) >= TIMERS)
             page = await timers.list(TimerQuery(state=State.DONE), size=1000)
             assert len(page.timers) == TIMERS
         assert lines(file) == sorted(dues, key=lambda id: dues[id])

@@ -9,7 +9,8 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.server.messaging import app_on, client_of, key_of, started
+from tests.server.in_process import client_of, key_of, started
+from tests.server.messaging import app_on
 from tests.waiting import eventually_async
 from towpath import Context
 from towpath.apps.timers.plugin import Timers
@@ -79,8 +80,8 @@ async def all_in(client: httpx.AsyncClient, *states: str) -> None:
     await eventually_async(so)
 
 
-class TestInTheMomentItFallsDue:
-    async def test_a_move_counts_or_is_refused(
+class TestATimerThatFallsDueNow:
+    async def test_is_moved_or_the_move_is_refused(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
         """It runs once, and never before the time that the answer promised."""
@@ -105,7 +106,7 @@ class TestInTheMomentItFallsDue:
         assert {id: len(times) for id, times in ran.items()} == dict.fromkeys(promises, 1)
         assert [id for id, [at] in ran.items() if at < promises[id]] == []
 
-    async def test_a_cancelled_one_never_runs(
+    async def test_never_runs_once_it_is_cancelled(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
         chance = random.Random(seed)
@@ -128,7 +129,7 @@ class TestInTheMomentItFallsDue:
         assert [id for id, word in said.items() if word == "cancelled" and id in ran] == []
         assert [id for id, word in said.items() if word == "ended" and len(ran[id]) != 1] == []
 
-    async def test_one_that_is_set_then_runs_once_or_twice_on_purpose(
+    async def test_runs_once_or_twice_on_purpose_when_it_is_set(
         self, client: httpx.AsyncClient, ran: Ran, seed: int
     ) -> None:
         """201: it had run, and runs again. 200: it is another timer now. 409: it ran."""

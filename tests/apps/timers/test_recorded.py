@@ -15,7 +15,7 @@ from towpath.apps.timers.model import NewTimer, TypeKey, new_timer, when
 from towpath.apps.timers.options import TimersOptions
 from towpath.apps.timers.plugin import Timers
 from towpath.apps.timers.service import TimerService
-from towpath.clock import ServerClock, instant, seconds, wall_ms
+from towpath.clock import ServerClock, hours, instant, seconds, wall_ms
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
@@ -62,7 +62,7 @@ class TestARecordedTimer:
         [listed] = (await timers.list(TimerQuery())).timers
         assert (listed.task_id, listed.record) == ("x", True)
 
-    async def test_the_same_again_is_the_same_timer(self, timers: TimerService) -> None:
+    async def test_submitted_again_is_the_same_timer(self, timers: TimerService) -> None:
         await timers.submit(a_timer())
         assert (await timers.submit(a_timer())).existed
         with pytest.raises(TimerDiffers):
@@ -70,7 +70,9 @@ class TestARecordedTimer:
         with pytest.raises(TimerDiffers):
             await timers.submit(a_timer(params=2))
 
-    async def test_an_id_is_one_timer_recorded_or_not(self, timers: TimerService) -> None:
+    async def test_shares_its_id_with_no_timer_that_is_not_recorded(
+        self, timers: TimerService
+    ) -> None:
         plain = new_timer("t", task_id="plain", delay=3600)
         await timers.submit(plain)
         with pytest.raises(TimerDiffers):
@@ -112,13 +114,15 @@ class TestARecordedTimer:
         [listed] = (await timers.list(TimerQuery(state=State.DELAYED))).timers
         assert listed.task_id == "x"
 
-    async def test_without_a_ledger_it_is_refused(self, engine: Engine) -> None:
+    async def test_without_a_ledger_is_refused(self, engine: Engine) -> None:
         timers = TimerService(lambda: engine, TimersOptions())
         with pytest.raises(LedgerMissing):
             await timers.submit(a_timer())
 
 
-async def test_is_accepted_while_redis_is_away(tmp_path: Path, ledger: Ledger) -> None:
+async def test_a_recorded_timer_is_accepted_while_redis_is_away(
+    tmp_path: Path, ledger: Ledger
+) -> None:
     limits = Limits(answer=seconds(0.2), give_up=seconds(0.4))
     with EmbeddedServer(data=tmp_path / "valkey") as server:
         async with (
@@ -137,6 +141,22 @@ async def test_is_accepted_while_redis_is_away(tmp_path: Path, ledger: Ledger) -
                 return False
 
             await eventually_async(queued)
+
+
+async def test_a_recorded_timer_does_not_wait_for_a_redis_that_is_frozen(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    """However patient the calls to Redis are: the row is enough."""
+    limits = Limits(answer=hours(1), give_up=hours(1))
+    with EmbeddedServer(data=tmp_path / "valkey") as server:
+        async with Engine(server.url, limits=limits) as engine:
+            timers = TimerService(lambda: engine, TimersOptions(), jobs=lambda: ledger.jobs)
+            server.pause()
+            try:
+                assert (await timers.submit(a_timer())).state is State.DELAYED
+                assert (await timers.cancel(KEY, "x")).state is State.CANCELLED
+            finally:
+                server.unpause()
 
 
 class TestWorkers:

@@ -24,7 +24,7 @@ async def run_next(engine: Engine) -> None:
 
 
 class TestSubmitting:
-    async def test_stores_it_until_it_is_due(
+    async def test_a_timer_is_stored_until_it_is_due(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         timer = await timers.submit(new_timer("order.timeout", {"order": 7}, delay="30m"))
@@ -38,7 +38,7 @@ class TestSubmitting:
         [lease] = await engine.claim(QUEUE, worker="w", lease=seconds(30))
         assert lease.id == timer.task_id
 
-    async def test_a_time_that_is_past_is_now(
+    async def test_a_timer_with_a_past_time_is_due_now(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         past = clock.now - minutes(10)
@@ -47,7 +47,7 @@ class TestSubmitting:
         assert (await timers.get(KEY, timer.task_id)).due == past
         await run_next(engine)
 
-    async def test_the_same_again_is_the_timer_that_is_there(self, timers: TimerService) -> None:
+    async def test_the_same_timer_again_is_the_existing_one(self, timers: TimerService) -> None:
         """Whatever the order of its fields."""
         one = new_timer("order.timeout", {"a": 1, "b": [2]}, task_id="x", delay=60)
         two = new_timer("order.timeout", {"b": [2], "a": 1}, task_id="x", delay="1m")
@@ -56,7 +56,7 @@ class TestSubmitting:
         assert (again.state, again.due) == (State.DELAYED, first.due)
 
     @pytest.mark.parametrize("other", [{"delay": 61}, {"delay": 60, "params": {"a": 2}}])
-    async def test_other_content_under_its_id_is_refused(
+    async def test_other_content_under_the_id_of_a_timer_is_refused(
         self, timers: TimerService, other: dict[str, object]
     ) -> None:
         await timers.submit(new_timer("order.timeout", {"a": 1}, task_id="x", delay=60))
@@ -64,7 +64,7 @@ class TestSubmitting:
         with pytest.raises(TimerDiffers):
             await timers.submit(new_timer("order.timeout", task_id="x", **asked))  # pyright: ignore[reportArgumentType] -- as tests give it
 
-    async def test_the_id_of_one_that_has_ended_is_refused(
+    async def test_the_id_of_an_ended_timer_is_refused(
         self, timers: TimerService, engine: Engine, clock: ManualClock
     ) -> None:
         """Also when it is only remembered."""
@@ -85,7 +85,7 @@ class TestSubmitting:
                 assert not (await timers.submit(timer)).existed
         assert (await timers.get(TypeKey("b", "shop"), "x")).params == ["shop", "b"]
 
-    async def test_of_many_each_is_answered_by_itself(self, engine: Engine) -> None:
+    async def test_each_of_many_timers_is_answered_by_itself(self, engine: Engine) -> None:
         timers = TimerService(lambda: engine, TimersOptions(types=1))
         await timers.submit(new_timer("a", task_id="1", delay=60))
         wanted = [
@@ -102,6 +102,6 @@ class TestSubmitting:
         assert isinstance(large, PayloadTooLarge)
         assert (await engine.inspect.counts("timers.a")).delayed == 2
 
-    async def test_one_that_is_not_there_is_not_found(self, timers: TimerService) -> None:
+    async def test_an_unknown_timer_is_not_found(self, timers: TimerService) -> None:
         with pytest.raises(TimerNotFound):
             await timers.get(KEY, "x")

@@ -12,16 +12,17 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.amounts import amount
 from tests.apps.timers.service_mode import SECRET
-from tests.server.serving import PATIENCE, RunningServer, serve
+from tests.programs import Bounded
+from tests.server.serving import RunningServer, serve
 from tests.server.webhook_endpoint import endpoint
 from tests.waiting import eventually
-from tests.warm import Bounded
 from towpath.embedded import EmbeddedServer
 
 PROGRAM = Path(__file__).with_name("instance_program.py")
 QUEUE = "timers.shop--t"
-TIMERS = 120
+TIMERS = amount(60, thoroughly=120)
 SETTINGS = {
     "TOWPATH_CALLS__SECRETS": SECRET,
     "TOWPATH_TIMERS__ALLOW": "127.0.0.0/8",
@@ -51,7 +52,7 @@ def instance(at: RunningServer, file: Path) -> Generator[subprocess.Popen[bytes]
         env={**os.environ, "TOWPATH_API_KEY": at.key},
     )
     try:
-        eventually(lambda: address in addresses(at.client()), within=PATIENCE)
+        eventually(lambda: address in addresses(at.client()))
         yield process
     finally:
         process.kill()
@@ -98,11 +99,11 @@ def test_every_timer_is_completed_once_and_none_early(
         assert answer.status_code == 201, answer.text
         for n in range(TIMERS):
             submit(schedulers[n % 2], n)
-        eventually(lambda: len(lines(ran)) > 10, within=PATIENCE)
+        eventually(lambda: len(lines(ran)) > 10)
         killed.send_signal(signal.SIGKILL)
-        eventually(lambda: len(lines(ran)) > 30, within=PATIENCE)
+        eventually(lambda: len(lines(ran)) > 30)
         frozen.send_signal(signal.SIGSTOP)
-        eventually(lambda: open_timers(one) == 0, within=PATIENCE)
+        eventually(lambda: open_timers(one) == 0)
         assert refusing.posted, "it was asked"
         totals = one.api(QUEUE).get().json()["totals"]
         assert totals["completed"] == TIMERS

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from tests.apps.uploads.serving import uploads_app
 from tests.apps.uploads.tus_client import TUS
 from tests.apps.uploads.uploading import UploadServices
-from tests.server.messaging import client_of, key_of
+from tests.server.in_process import client_of, key_of
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.records import UploadRecords
 from towpath.apps.uploads.stores.directory import DirectoryStore

@@ -15,9 +15,9 @@ import pytest
 
 from tests.apps.uploads.cutting_relay import cutting_relay
 from tests.cli.command import Command
-from tests.server.serving import PATIENCE, RunningServer, serving
-from tests.waiting import eventually
-from tests.warm import COMMAND, Program
+from tests.programs import COMMAND, Program
+from tests.server.serving import RunningServer, serving
+from tests.waiting import HANGS, eventually
 from towpath.apps.uploads.client.sending import Sending, SendOptions, StopSignal
 from towpath.apps.uploads.client.server import Address
 from towpath.apps.uploads.options import MIB
@@ -91,7 +91,7 @@ def uploads(served: RunningServer) -> list[dict[str, Any]]:
 
 
 class TestUpload:
-    def test_sends_files_and_tells_of_each(
+    def test_sends_files_and_reports_each(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         (tmp_path / "empty").write_bytes(b"")
@@ -108,8 +108,9 @@ class TestUpload:
         again = command("upload", "film.bin", "--json", "--chunk-size", "256k", "--connector", "c1")
         assert json.loads(again.out)["upload_id"] == told["film.bin"]["upload_id"]
         assert json.loads(again.out)["resumed_from"] == file.stat().st_size
-        anew = command("upload", "empty", "--again", "--connector", "c1", "--chunk-size", "256k")
-        assert "was there" not in anew.out
+        words = ("--again", "--connector", "c1", "--chunk-size", "256k", "--json")
+        anew = command("upload", "empty", *words)
+        assert json.loads(anew.out)["upload_id"] != told["empty"]["upload_id"]
         assert len(uploads(served)) == 4
 
     def test_sends_small_files_at_once_and_a_line_of_each(
@@ -137,7 +138,7 @@ class TestUpload:
             capture_output=True,
             text=True,
             check=False,
-            timeout=PATIENCE,
+            timeout=HANGS,
         )
         assert ran.returncode == 0, ran.stderr
         assert json.loads(ran.stdout)["checksum"]["algorithm"] == "sha256"
@@ -154,7 +155,7 @@ class TestUpload:
         assert "MB/s" in ran.out
         assert "0:00:00" in ran.out
 
-    def test_interrupted_goes_on(
+    def test_resumes_after_an_interruption(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         """Ctrl-C while chunks are under way: the second run sends what is missing."""
@@ -162,9 +163,8 @@ class TestUpload:
         program = begun(command, words)
         eventually(lambda: _received(served) > 3)
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=PATIENCE)
+        out, err = program.communicate(timeout=HANGS)
         assert (program.returncode, out) == (130, "")
-        assert "run the same command again" in err
         assert "Traceback" not in err
         ran = command(*words)
         assert ran.code == 0, ran.err
@@ -174,7 +174,7 @@ class TestUpload:
         assert len(uploads(served)) == 1
 
     @pytest.mark.parametrize("parallel", ["1", "4"])
-    def test_goes_on_after_connections_were_cut_in_the_middle_of_chunks(
+    def test_resumes_after_connections_were_cut_in_the_middle_of_chunks(
         self, command: Command, served: RunningServer, file: Path, port: int, parallel: str
     ) -> None:
         limits = [at * MIB + 300_000 for at in (0, 1, 5, 6, 13, 18)]
@@ -186,7 +186,7 @@ class TestUpload:
         assert relay.cuts == len(limits)
         assert content(served, json.loads(ran.out)) == file.read_bytes()
 
-    def test_goes_on_when_the_server_was_killed_and_is_back(
+    def test_resumes_when_the_server_was_killed_and_is_back(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path, port: int
     ) -> None:
         words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
@@ -194,7 +194,7 @@ class TestUpload:
         eventually(lambda: _received(served) > 3)
         served.kill()
         with up(tmp_path / "up", port) as back:
-            out, err = program.communicate(timeout=PATIENCE)
+            out, err = program.communicate(timeout=HANGS)
             assert program.returncode == 0, err
             assert content(back, json.loads(out)) == file.read_bytes()
             assert len(uploads(back)) == 1
@@ -253,27 +253,29 @@ def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
         eventually(lambda: own.get(f"{path}/missing").json()["missing"] == [[8, 31]])
         assert program.poll() is None
         assert own.post("/api/v1/queues/uploads/resume").status_code == 204
-        out, err = program.communicate(timeout=PATIENCE)
+        out, err = program.communicate(timeout=HANGS)
         assert program.returncode == 0, err
         assert content(served, json.loads(out)) == file.read_bytes()
 
 
 class TestARefusal:
-    def test_says_what_to_do(self, command: Command, served: RunningServer, tmp_path: Path) -> None:
+    def test_has_a_code_and_names_what_is_wrong(
+        self, command: Command, served: RunningServer, tmp_path: Path
+    ) -> None:
         (tmp_path / "folder").mkdir()
         (tmp_path / "f").write_text("x")
-        for words, code, told in (
-            (["folder"], 2, "tar -c"),
-            (["nobody"], 2, "nobody: No such file"),
-            (["f", "--chunk-size", "x"], 2, "256k or 8m"),
-            (["f", "--chunk-size", "1k"], 1, "chunk_size"),
-            (["f", "f", "--name", "x"], 2, "is for one file"),
-            (["f", "--server", "ftp://x"], 2, "http or https"),
-            (["f", "--key", "tp_wrong"], 1, "the key is not valid"),
+        for words, code, refused, named in (
+            (["folder"], 2, "not_a_file", "folder"),
+            (["nobody"], 2, "file_unreadable", "nobody"),
+            (["f", "--chunk-size", "x"], 2, "invalid_option", "chunk-size = 'x'"),
+            (["f", "--chunk-size", "1k"], 1, "upload_server_refused", "chunk_size"),
+            (["f", "f", "--name", "x"], 2, "invalid_option", "name = 'x'"),
+            (["f", "--server", "ftp://x"], 2, "invalid_option", "server"),
+            (["f", "--key", "tp_wrong"], 1, "upload_server_refused", "key"),
         ):
-            ran = command("upload", *words)
-            assert ran.code == code, (words, ran.err)
-            assert told in ran.err, (words, ran.err)
+            ran = command("upload", *words, "--json")
+            assert (ran.code, ran.refusal["refused"]) == (code, refused), (words, ran.err)
+            assert named in ran.refusal["message"], (words, ran.err)
             assert ran.out == ""
         ran = command("upload", "f", TOWPATH_API_KEY="")
         assert (ran.code, "TOWPATH_API_KEY_FILE" in ran.err) == (2, True)
@@ -294,9 +296,9 @@ class TestARefusal:
         (tmp_path / "f").write_text("x")
         _, key = served.make_key("submit")
         ran = command("upload", "f", TOWPATH_API_KEY=key)
-        assert (ran.code, "no scope `read`" in ran.err) == (1, True)
+        assert (ran.code, "`read`" in ran.err) == (1, True)
 
-    def test_of_a_store_that_is_full_is_told_and_resumed(
+    def test_of_a_store_that_can_t_write_is_reported_and_resumed(
         self, command: Command, served: RunningServer, file: Path, tmp_path: Path
     ) -> None:
         """The store can't write: its folder is a file. Mended, the same command goes on."""

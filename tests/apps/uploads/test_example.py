@@ -6,7 +6,7 @@ import sys
 from hashlib import sha256
 from pathlib import Path
 
-from tests.warm import ROOT, run
+from tests.programs import ROOT, run
 from towpath.embedded import EmbeddedServer
 
 

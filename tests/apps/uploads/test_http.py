@@ -13,7 +13,7 @@ from fastapi import FastAPI
 
 from tests.apps.uploads.requests import ROOT, C, finished, put, start, uploaded
 from tests.apps.uploads.serving import ORIGIN, uploads_app
-from tests.server.messaging import client_of, key_of, listening
+from tests.server.in_process import client_of, key_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 from towpath.embedded import EmbeddedServer
@@ -124,7 +124,7 @@ class TestAnUpload:
 @pytest.mark.parametrize(
     ("quota", "fits"), [({"open_per_key": 2}, 1), ({"bytes_per_key": 2 * C}, C)]
 )
-async def test_a_key_that_has_its_quota_is_told_when_to_come_again(
+async def test_a_key_at_its_quota_gets_a_time_to_try_again(
     server: EmbeddedServer,
     prepared_file_url: str,
     tmp_path: Path,
@@ -145,8 +145,8 @@ async def test_a_key_that_has_its_quota_is_told_when_to_come_again(
             await start(one, size=fits)
 
 
-class TestARefusal:
-    async def test_of_a_start_that_can_t_be(self, client: httpx.AsyncClient) -> None:
+class TestTheServerRefuses:
+    async def test_an_invalid_start(self, client: httpx.AsyncClient) -> None:
         for fields in (
             {"name": ""},
             {"name": "a\0b"},
@@ -168,7 +168,7 @@ class TestARefusal:
             answer = await client.post(ROOT, json={"name": "a", **fields})
             assert answer.status_code == 413, fields
 
-    async def test_of_a_chunk_whose_number_or_length_can_t_be(
+    async def test_a_chunk_with_an_invalid_number_or_length(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -178,7 +178,7 @@ class TestARefusal:
             assert (await put(client, upload, 0, data[:size])).status_code == 422, size
         assert (await put(client, upload, 0, data[:C])).status_code == 200
 
-    async def test_of_a_last_chunk_that_is_not_the_last(
+    async def test_a_last_chunk_that_is_not_the_last(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         """Whether it is here already or not, and whether the size was known from the start."""
@@ -193,13 +193,13 @@ class TestARefusal:
                 await put(client, upload_id, 0, data[:C])
         assert (await put(client, unsized, 2, b"end", params=last)).status_code == 422
 
-    async def test_of_a_wait_that_can_t_be(self, client: httpx.AsyncClient) -> None:
+    async def test_an_invalid_wait(self, client: httpx.AsyncClient) -> None:
         upload = await start(client, size=1)
         for wait in ("-1", "11", "nan", "inf", "x"):
             found = await client.get(f"{ROOT}/{upload['upload_id']}", params={"wait": wait})
             assert found.status_code == 422, wait
 
-    async def test_of_a_chunk_that_is_not_its_digest(
+    async def test_a_chunk_that_does_not_match_its_digest(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -210,7 +210,7 @@ class TestARefusal:
         answer = await put(client, upload, 1, b"", headers={"Content-Digest": "nonsense"})
         assert answer.status_code == 422
 
-    async def test_of_a_chunk_that_is_to_be_safer_than_it_can_be(
+    async def test_a_chunk_that_is_to_be_safer_than_it_can_be(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=len(data))
@@ -219,7 +219,7 @@ class TestARefusal:
         answer = await put(client, upload, 0, data[:C], params={"safety": "nonsense"})
         assert answer.status_code == 422
 
-    async def test_for_want_of_room_says_what_to_send_first(
+    async def test_for_a_full_share_and_names_what_to_send_first(
         self, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=50 * MIB)
@@ -230,7 +230,7 @@ class TestARefusal:
         assert int(answer.headers["Retry-After"]) >= 1
         assert answer.json()["missing"] == [[1, 1], [3, 3], [5, 5], [7, 7]]
 
-    async def test_for_want_of_room_of_all_is_another_one(self, app: FastAPI) -> None:
+    async def test_for_a_full_budget_with_503(self, app: FastAPI) -> None:
         """A few bytes of a part reserve all of it: eight parts are the whole budget."""
         few, small = bytes(64 * 1024), {"size": 50 * MIB, "chunk_size": 64 * 1024}
         answers: list[httpx.Response] = []
@@ -242,12 +242,12 @@ class TestARefusal:
         assert int(answers[-1].headers["Retry-After"]) >= 1
         assert answers[-1].json()["missing"] == []
 
-    async def test_of_what_is_not_there(self, client: httpx.AsyncClient) -> None:
+    async def test_an_unknown_upload(self, client: httpx.AsyncClient) -> None:
         for path in ("nobody", "nobody/missing", "nobody/content", "nobody/events"):
             assert (await client.get(f"{ROOT}/{path}")).status_code == 404
         assert (await put(client, {"upload_id": "nobody"}, 0, b"x")).status_code == 404
 
-    async def test_of_a_body_that_is_cut_leaves_nothing(
+    async def test_a_truncated_body_and_keeps_nothing_of_it(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes, server: EmbeddedServer
     ) -> None:
         upload = await start(client, size=len(data))

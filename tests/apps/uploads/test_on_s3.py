@@ -22,6 +22,7 @@ from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
+BUCKET = "tests"
 DeskOn = Callable[..., AbstractAsyncContextManager[UploadServices]]
 
 
@@ -29,7 +30,7 @@ DeskOn = Callable[..., AbstractAsyncContextManager[UploadServices]]
 def uploads_on(server: EmbeddedServer, ledger: Ledger, running_objects: EmbeddedObjects) -> DeskOn:
     """Uploads with their own keys in the server's bucket, and whatever else is said."""
     given: dict[str, Any] = {
-        "bucket": "tests",
+        "bucket": BUCKET,
         "make_bucket": True,
         "prefix": f"{secrets.token_hex(6)}/",
         "endpoint": running_objects.url,
@@ -85,7 +86,7 @@ async def test_a_missing_bucket_fails_the_upload_until_it_is_there(
         for view in views:
             now = await uploads.service.status(view.upload.upload_id)
             assert now.status is Status.FAILED
-            assert "no bucket tests" in now.fields["error_message"]
+            assert BUCKET in now.fields["error_message"]
         s3_proxy.rules.clear()
         for view in views:
             await uploads.service.resume(view.upload.upload_id)
@@ -116,7 +117,7 @@ async def test_a_loss_of_redis_goes_on_from_the_server_s_own_list_of_parts(
         assert len(await uploads.events()) == 1
 
 
-async def test_what_is_not_its_checksum_is_not_kept_and_nothing_is_left(
+async def test_an_upload_with_a_wrong_checksum_is_not_kept_and_leaves_nothing(
     uploads_on: DeskOn, data: bytes
 ) -> None:
     async with uploads_on() as uploads:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from tests.waiting import HANGS
 from towpath.apps.uploads.pieces import Before
 
 
@@ -27,7 +28,7 @@ class TestAPieceOnItsWay:
             finally:
                 await before.give_up()
 
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(HANGS):
             receiver = asyncio.create_task(receiving())
             await asyncio.sleep(0)
             if cancelled:

@@ -67,7 +67,7 @@ class TestThePlan:
 
     def test_a_part_above_a_quarter_of_the_budget_is_refused_at_the_start(self) -> None:
         options = UploadsOptions(budget=64 * MIB)
-        with pytest.raises(PartTooLarge, match="quarter of the budget"):
+        with pytest.raises(PartTooLarge, match=rf"\b{17 * MIB}\b.*\b{16 * MIB}\b"):
             UploadPlan.of(None, 17 * MIB, largest_part=options.largest_part)
         assert (
             UploadPlan.of(None, 16 * MIB, largest_part=options.largest_part).part_size == 16 * MIB
@@ -94,27 +94,27 @@ class TestRanges:
         wanted = ranges(number for number in range(total) if number not in numbers)
         assert gaps(bytes(bitmap), total, most=1000) == wanted
 
-    def test_so_many_ranges_and_no_more(self) -> None:
+    def test_are_limited_in_number(self) -> None:
         assert gaps(b"\xaa" * 100, 800, most=2) == [Range(1, 1), Range(3, 3)]
 
 
-class TestWhatIsUploaded:
+class TestANewUpload:
     @pytest.mark.parametrize("name", ["", "a\0b", "a\nb", "x" * 1025, "ü" * 513, "\ud800"])
-    def test_a_name_that_can_t_be_is_refused(self, name: str) -> None:
+    def test_with_an_invalid_name_is_refused(self, name: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name=name)
 
     @pytest.mark.parametrize("name", ["../../etc/passwd", "ü" * 512, "a b.pdf", "🦆"])
-    def test_any_other_name_is_only_a_name(self, name: str) -> None:
+    def test_may_have_any_other_name(self, name: str) -> None:
         assert NewUpload(name=name).name == name
 
     @pytest.mark.parametrize("connector", ["", "a/b", "..", "a.b", "ü", "x" * 129, "a b"])
-    def test_a_connector_that_could_leave_its_folder_is_refused(self, connector: str) -> None:
+    def test_with_a_connector_that_could_leave_its_folder_is_refused(self, connector: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", connector_id=connector)
 
     @pytest.mark.parametrize("mime", ["", "text", "text/html\r\nX: 1", "a/b/c"])
-    def test_a_type_that_could_be_a_header_is_refused(self, mime: str) -> None:
+    def test_with_a_type_that_could_be_a_header_is_refused(self, mime: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", mime_type=mime)
 

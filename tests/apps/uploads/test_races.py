@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.apps.uploads.uploading import UploadServices, change, in_pieces
-from tests.waiting import WITHIN, eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.apps.uploads import lifecycle
 from towpath.apps.uploads.appending import Appending
 from towpath.apps.uploads.errors import ChunkDiffers, ChunkLost, OffsetDiffers
@@ -96,7 +96,7 @@ class TestALossOfRedisWhileAChunkComes:
         server: EmbeddedServer,
         monkeypatch: pytest.MonkeyPatch,
     ) -> None:
-        monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", WITHIN)
+        monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", HANGS)
         view = await uploads.start(size=4 * C)
         await change(uploads, view, updated_at=0)
         server.ask("FLUSHALL")
@@ -120,7 +120,7 @@ class TestALossOfRedisWhileAChunkComes:
             return await row(upload_id)
 
         async def begun(upload: Upload) -> Upload | None:
-            monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", WITHIN)
+            monkeypatch.setattr(lifecycle, "_OTHERS_HAVE", HANGS)
             return await reopen(upload)
 
         async def late(*args: Any) -> bool:
@@ -265,7 +265,7 @@ class TestAStore:
         assert await uploads.content(view) == data[: 4 * C]
 
 
-async def test_a_look_at_one_that_ends_in_that_moment_sees_its_end(
+async def test_a_look_at_an_upload_that_ends_in_that_moment_sees_its_end(
     uploads: UploadServices, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its row was read, Redis has lost its state, and the row has ended meanwhile."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.apps.uploads.requests import finished, put, start
 from tests.apps.uploads.serving import uploads_app
-from tests.server.messaging import client_of, key_of
+from tests.server.in_process import client_of, key_of
 from towpath import Towpath
 from towpath.apps.uploads import parts
 from towpath.apps.uploads.model import LARGEST_SIZE, UPLOADS
@@ -57,7 +57,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-async def test_one_that_stands_still_is_given_up_after_its_time_and_done_again(
+async def test_a_stalled_read_back_is_given_up_after_its_time_and_done_again(
     server: EmbeddedServer,
     prepared_file_url: str,
     tmp_path: Path,

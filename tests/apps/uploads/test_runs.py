@@ -12,7 +12,7 @@ from fastapi import FastAPI
 
 from tests.apps.uploads.requests import ROOT, finished, start
 from tests.apps.uploads.uploading import UploadServices
-from tests.server.messaging import listening
+from tests.server.in_process import listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
@@ -116,11 +116,11 @@ def calls_of(server: EmbeddedServer) -> int:
     return sum(map(int, re.findall(r"cmdstat_(?:evalsha|fcall)(?:_ro)?:calls=(\d+)", told)))
 
 
-class TestWhatComesOfABody:
+class TestTheBodyOfARun:
     async def test_that_is_cut_counts_by_chunks(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
-        with pytest.raises(ChunkCut, match=f"chunk 6: {6 * K + 7} of {8 * K} bytes"):
+        with pytest.raises(ChunkCut, match=rf"\b6\b.*\b{6 * K + 7}\b.*\b{8 * K}\b"):
             await uploads.put(view, 0, data[: 6 * K + 7], count=8, length=8 * K)
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(6, 44)
 
@@ -141,7 +141,7 @@ class TestWhatComesOfABody:
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         """The chunks before may count by then: what is refused is the one behind them."""
-        with pytest.raises(ChunkInvalid, match=r"chunk 4: .* more bytes"):
+        with pytest.raises(ChunkInvalid, match=r"\b4: "):
             await uploads.put(view, 0, data[: 4 * K + 1], count=4, length=None)
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(4, 44)
 
@@ -154,57 +154,57 @@ class TestWhatComesOfABody:
         assert (await uploads.service.missing(view.upload.upload_id))[0] == Range(3, 44)
 
 
-class TestARefusal:
+class TestARefusalOfARun:
     @pytest.mark.parametrize(
-        ("first", "count", "told"),
+        ("first", "count", "named"),
         [
             (0, 0, "count"),
             (0, 129, "count"),
-            (-1, 2, "start at 0"),
-            (31, 2, "one part"),
-            (43, 3, "the last chunk is 44"),
+            (-1, 2, "-1: "),
+            (31, 2, "part_size"),
+            (43, 3, r"\b45: .*\b44\b"),
         ],
     )
-    async def test_of_numbers_that_cannot_be_takes_nothing(
-        self, uploads: UploadServices, view: View, first: int, count: int, told: str
+    async def test_for_impossible_numbers_stores_nothing(
+        self, uploads: UploadServices, view: View, first: int, count: int, named: str
     ) -> None:
-        with pytest.raises((ChunkInvalid, InvalidOption), match=told):
+        with pytest.raises((ChunkInvalid, InvalidOption), match=named):
             await uploads.put(view, first, bytes(count * K), count=count)
         assert (await uploads.service.missing(view.upload.upload_id)) == [Range(0, 44)]
 
     @pytest.mark.parametrize(
-        ("more", "told"),
+        ("more", "named"),
         [
-            ({"length": K}, f"{K} bytes, not {2 * K}"),
+            ({"length": K}, rf"\b{K}\b.*\b{2 * K}\b"),
             ({"is_last": True}, "44"),
             ({"digest": ContentDigest("sha-256", b"x" * 32)}, "Content-Digest"),
         ],
     )
-    async def test_of_what_is_said_of_them_takes_nothing(
-        self, uploads: UploadServices, view: View, more: dict[str, Any], told: str
+    async def test_for_a_wrong_length_last_chunk_or_digest_stores_nothing(
+        self, uploads: UploadServices, view: View, more: dict[str, Any], named: str
     ) -> None:
-        with pytest.raises((ChunkInvalid, LastChunkDiffers), match=told):
+        with pytest.raises((ChunkInvalid, LastChunkDiffers), match=named):
             await uploads.put(view, 0, bytes(2 * K), count=2, **more)
         assert (await uploads.service.missing(view.upload.upload_id)) == [Range(0, 44)]
 
-    async def test_names_large_chunks_and_unknown_sizes(
+    async def test_comes_for_large_chunks_and_unknown_sizes(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         large = await uploads.start(size=SIZE, chunk_size=2 * MIB)
-        with pytest.raises(ChunkInvalid, match="larger than 1 MiB"):
+        with pytest.raises(ChunkInvalid, match="1 MiB"):
             await uploads.put(large, 0, data[: 4 * MIB], count=2)
         endless = await uploads.start(chunk_size=K)
-        with pytest.raises(ChunkInvalid, match="has no size"):
+        with pytest.raises(ChunkInvalid, match=r"\b0\b.*\b1: "):
             await uploads.put(endless, 0, data[: 2 * K], count=2)
 
-    async def test_of_an_upload_that_has_ended(
+    async def test_comes_for_an_upload_that_has_ended(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await uploads.service.abort(view.upload.upload_id)
         with pytest.raises(UploadGone):
             await send(uploads, view, data, 0, 2)
 
-    async def test_for_want_of_room_reads_nothing(
+    async def test_for_a_full_budget_reads_nothing(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         for _ in range(4):
@@ -224,7 +224,7 @@ class TestARefusal:
         assert not read
 
 
-class TestAnEndInTheMiddle:
+class TestARunWhoseUploadEnds:
     def ended(
         self, uploads: UploadServices, view: View, data: bytes, end: Awaitable[object]
     ) -> Awaitable[object]:
@@ -244,7 +244,7 @@ class TestAnEndInTheMiddle:
         now = await uploads.service.status(view.upload.upload_id)
         return int(now.fields["received_chunks"]) == chunks
 
-    async def test_by_an_abort_is_told_and_nothing_stays(
+    async def test_by_an_abort_is_refused_and_leaves_nothing(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         await send(uploads, view, data, 0, 8)
@@ -254,7 +254,7 @@ class TestAnEndInTheMiddle:
             assert server.ask("KEYS", f"upload:*:{kind}:*") == []
         assert await uploads.lifecycle.records.budget.used() == 0
 
-    async def test_by_a_failure_is_told_and_what_came_before_counts(
+    async def test_by_a_failure_is_refused_and_earlier_chunks_count(
         self, uploads: UploadServices, view: View, data: bytes
     ) -> None:
         await send(uploads, view, data, 0, 8)
@@ -280,7 +280,7 @@ class TestALossOfRedis:
         await uploads.work()
         assert await uploads.content(view) == data[:SIZE]
 
-    async def test_in_the_middle_of_a_run_is_told(
+    async def test_in_the_middle_of_a_run_is_reported(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer
     ) -> None:
         async def body() -> AsyncIterator[bytes]:
@@ -299,7 +299,7 @@ class TestALossOfRedis:
         assert await uploads.content(view) == data[:SIZE]
 
     @pytest.mark.parametrize("count", [1, 2])
-    async def test_while_chunks_come_again_is_told(
+    async def test_while_chunks_come_again_is_reported(
         self, uploads: UploadServices, view: View, data: bytes, server: EmbeddedServer, count: int
     ) -> None:
         """They were here when the request began, so their bytes were only compared."""
@@ -319,8 +319,8 @@ class TestALossOfRedis:
         assert await uploads.service.missing(id) == [Range(0, 44)]
 
 
-class TestOverHttp:
-    async def test_a_run_is_a_request(self, client: httpx.AsyncClient, data: bytes) -> None:
+class TestARunOverHttp:
+    async def test_is_one_request(self, client: httpx.AsyncClient, data: bytes) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)
         path = f"{ROOT}/{upload['upload_id']}/chunks"
         for first, count in ((0, 32), (32, 13)):
@@ -333,7 +333,7 @@ class TestOverHttp:
         assert answer.json()["received_chunks"] == 45
         assert (await finished(client, upload))["status"] == "COMPLETED"
 
-    async def test_of_a_body_that_is_cut_whole_chunks_count(
+    async def test_with_a_truncated_body_counts_whole_chunks(
         self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)
@@ -356,7 +356,7 @@ class TestOverHttp:
             await eventually_async(counted)
 
     @pytest.mark.parametrize("count", ["0", "129", "-1", "x", "1.5", ""])
-    async def test_a_count_that_cannot_be_is_refused(
+    async def test_with_an_impossible_count_is_refused(
         self, client: httpx.AsyncClient, count: str
     ) -> None:
         upload = await start(client, size=SIZE, chunk_size=K)

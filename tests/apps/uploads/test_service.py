@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.apps.uploads.uploading import UploadServices, in_pieces
+from tests.waiting import eventually_async
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
     BudgetFull,
@@ -123,10 +124,8 @@ class TestAFile:
             assert await uploads.status(view) is ends
         with pytest.raises(ObjectNotFound):
             await uploads.store.head(view.upload.s3_key)
-        assert (
-            "checksum"
-            in (await uploads.service.status(view.upload.upload_id)).fields["error_message"]
-        )
+        failed = await uploads.service.status(view.upload.upload_id)
+        assert wanted.value in failed.fields["error_message"]
         assert len(await uploads.events()) == 1
         # Resumed, all of it has to come again; the right bytes now.
         await uploads.service.resume(view.upload.upload_id)
@@ -258,6 +257,23 @@ class TestAChunk:
         for wanted in (Safety.DISK, Safety.REPLICA):
             with pytest.raises(DurabilityUnavailable):
                 await uploads.put(view, 1, data[C : 2 * C], safety=wanted)
+
+    async def test_is_no_longer_called_safe_when_the_server_is_weakened(
+        self, uploads: UploadServices, data: bytes, server: EmbeddedServer
+    ) -> None:
+        view = await uploads.start(size=len(data))
+
+        async def is_as_safe_as(safety: Safety) -> bool:
+            return (await uploads.put(view, 0, data[:C])).safety is safety
+
+        server.ask("CONFIG", "SET", "appendfsync", "always")
+        server.ask("CONFIG", "SET", "appendonly", "yes")
+        try:
+            await eventually_async(lambda: is_as_safe_as(Safety.DISK))
+        finally:
+            server.ask("CONFIG", "SET", "appendonly", "no")
+            server.ask("CONFIG", "SET", "appendfsync", "everysec")
+        await eventually_async(lambda: is_as_safe_as(Safety.MEMORY))
 
 
 class TestTheBudget:

@@ -22,7 +22,7 @@ async def multiparts(uploads: UploadServices) -> list[str]:
     return [multipart.key async for multipart in uploads.store.list_multiparts()]
 
 
-class TestWhatStandsStill:
+class TestAStalledUpload:
     async def test_between_its_chunk_and_its_job_goes_on(
         self, uploads: UploadServices, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -81,7 +81,7 @@ class TestWhatStandsStill:
         fields, _ = await uploads.lifecycle.records.state(view.upload.upload_id).look()
         assert fields["received_chunks"] == "0"
 
-    async def test_but_is_heard_of_is_left_alone(
+    async def test_with_recent_activity_is_left_alone(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         view = await uploads.start(size=2 * C)
@@ -93,7 +93,7 @@ class TestWhatStandsStill:
         assert row.deadline > view.upload.created_at
 
 
-class TestWhatWasGivenUp:
+class TestAnAbandonedUpload:
     async def test_by_its_client_expires_and_leaves_nothing(
         self, uploads: UploadServices, data: bytes, server: EmbeddedServer
     ) -> None:
@@ -138,7 +138,7 @@ class TestWhatWasGivenUp:
         assert (await uploads.service.sweeping.once(older=ZERO)).deleted == 1
         assert await multiparts(uploads) == []
 
-    async def test_and_was_completed_in_the_store_behind_it_is_removed(
+    async def test_that_was_completed_in_the_store_afterwards_is_removed(
         self, uploads: UploadServices, data: bytes
     ) -> None:
         """A worker that dies between the object and the row, while somebody aborts."""
@@ -151,7 +151,7 @@ class TestWhatWasGivenUp:
             await uploads.store.head(view.upload.s3_key)
 
 
-class TestWhatNoRecordKnows:
+class TestAnOrphan:
     async def test_is_aborted_in_the_store_and_others_are_not(
         self, uploads: UploadServices, data: bytes
     ) -> None:
@@ -178,7 +178,7 @@ class TestWhatNoRecordKnows:
         sweep._stores = lambda: [cast("ObjectStore", AwayStore())]  # pyright: ignore[reportPrivateUsage]  # noqa: SLF001
         assert (await sweep.once()).troubles == 1
 
-    async def test_of_the_budget_is_released(self, uploads: UploadServices, data: bytes) -> None:
+    async def test_in_the_budget_is_released(self, uploads: UploadServices, data: bytes) -> None:
         """A worker that dies between the part and its room."""
         view = await uploads.start(size=len(data))
         budget = uploads.lifecycle.records.budget

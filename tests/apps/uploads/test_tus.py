@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from tests.apps.uploads.serving import ORIGIN
 from tests.apps.uploads.tus_client import BODY, TUS, P, content, create, encoded, offset_of, patch
-from tests.server.messaging import client_of, key_of
+from tests.server.in_process import client_of, key_of
 from tests.waiting import eventually_async
 from towpath.embedded import EmbeddedServer
 
@@ -96,14 +96,14 @@ class TestAnUpload:
         assert await content(tus, path) == data
 
 
-class TestARefusal:
-    async def test_of_another_version(self, tus: httpx.AsyncClient) -> None:
+class TestTusRefuses:
+    async def test_another_version(self, tus: httpx.AsyncClient) -> None:
         for version in ("0.2.2", ""):
             headers = {"Tus-Resumable": version, "Upload-Length": "5"}
             answer = await tus.post("/files", headers=headers)
             assert (answer.status_code, answer.headers["Tus-Version"]) == (412, "1.0.0")
 
-    async def test_of_a_creation_that_can_t_be(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_invalid_creation(self, tus: httpx.AsyncClient) -> None:
         for headers in (
             {},
             {"Upload-Length": "-1"},
@@ -126,7 +126,7 @@ class TestARefusal:
         answer = await tus.post("/files", headers={"Upload-Length": str(int(most) + 1)})
         assert answer.status_code == 413
 
-    async def test_of_bytes_that_can_t_be(self, tus: httpx.AsyncClient) -> None:
+    async def test_invalid_bytes(self, tus: httpx.AsyncClient) -> None:
         path = await create(tus, 9)
         assert (await patch(tus, path, 0, b"12345")).status_code == 204
         for offset in (0, 4, 6, 9):
@@ -148,7 +148,7 @@ class TestARefusal:
         answer = await tus.patch(path, content=endless(), headers=headers)
         assert answer.status_code == 413
 
-    async def test_of_what_is_not_there_or_has_ended(self, tus: httpx.AsyncClient) -> None:
+    async def test_an_unknown_or_ended_upload(self, tus: httpx.AsyncClient) -> None:
         assert (await tus.head("/files/nobody")).status_code == 404
         assert (await patch(tus, "/files/nobody", 0, b"x")).status_code == 404
         assert (await tus.delete("/files/nobody")).status_code == 404
@@ -164,7 +164,7 @@ class TestARefusal:
         assert (await patch(tus, done, 1, b"")).status_code == 204
         assert (await patch(tus, done, 0, b"y")).status_code == 409
 
-    async def test_for_want_of_room_counts_what_came(
+    async def test_for_a_full_share_and_counts_what_arrived(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Four uploads have begun a part each: there is no room of this key's for a fifth."""
@@ -179,7 +179,7 @@ class TestARefusal:
         assert (await tus.delete(begun[0])).status_code == 204
         assert (await patch(tus, path, 0, data[:5])).status_code == 204
 
-    async def test_of_bytes_that_another_sent_first(
+    async def test_bytes_that_another_client_sent_first(
         self, tus: httpx.AsyncClient, data: bytes
     ) -> None:
         path = await create(tus, len(data))
@@ -191,8 +191,8 @@ class TestARefusal:
         assert await content(tus, path) == data
 
 
-class TestWhatItSpeaks:
-    async def test_is_told(self, tus: httpx.AsyncClient) -> None:
+class TestTheProtocol:
+    async def test_is_described_by_options(self, tus: httpx.AsyncClient) -> None:
         del tus.headers["Tus-Resumable"]
         answer = await tus.options("/files")
         assert (answer.status_code, answer.headers["Tus-Version"]) == (204, "1.0.0")
@@ -202,7 +202,9 @@ class TestWhatItSpeaks:
         }  # fmt: skip
         assert "sha1" in answer.headers["Tus-Checksum-Algorithm"].split(",")
 
-    async def test_to_pages_of_other_origins(self, app: FastAPI, tus: httpx.AsyncClient) -> None:
+    async def test_is_open_to_pages_of_other_origins(
+        self, app: FastAPI, tus: httpx.AsyncClient
+    ) -> None:
         asked = {
             "Origin": ORIGIN,
             "Access-Control-Request-Method": "PATCH",
@@ -217,7 +219,9 @@ class TestWhatItSpeaks:
         found = await tus.head(path, headers={"Origin": ORIGIN})
         assert "Upload-Offset" in found.headers["access-control-expose-headers"]
 
-    async def test_by_post_where_other_methods_can_t_be_sent(self, tus: httpx.AsyncClient) -> None:
+    async def test_works_by_post_where_other_methods_can_t_be_sent(
+        self, tus: httpx.AsyncClient
+    ) -> None:
         path = await create(tus, 5)
         headers = BODY | {"Upload-Offset": "0", "X-HTTP-Method-Override": "PATCH"}
         answer = await tus.post(path, content=b"123", headers=headers)

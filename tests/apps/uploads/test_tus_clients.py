@@ -19,11 +19,11 @@ from tusclient.exceptions import TusCommunicationError
 
 from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import content
-from tests.server.messaging import key_of, listening
+from tests.server.in_process import key_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 
-BROUGHT = Path(sys.prefix) / "tus" / "node_modules"
+BROUGHT = Path(sys.prefix) / "npm" / "node_modules"
 NODE = shutil.which("node")
 
 

@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.apps.uploads.tus_client import P, content, create, cut, encoded, offset_of, patch
-from tests.server.messaging import listening
+from tests.server.in_process import listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 from towpath.embedded import EmbeddedServer
@@ -50,7 +50,7 @@ class TestACutBody:
         assert await offset_of(tus, path) == 5
 
 
-async def test_what_has_come_of_a_chunk_goes_with_an_upload_that_is_aborted(
+async def test_the_bytes_of_a_partial_chunk_are_deleted_with_an_aborted_upload(
     tus: httpx.AsyncClient, data: bytes, server: EmbeddedServer
 ) -> None:
     """However it is aborted: by tus, or as all others are."""

@@ -9,7 +9,7 @@ import httpx
 from fastapi import FastAPI
 
 from tests.apps.uploads.requests import ROOT, C, put, start, uploaded
-from tests.server.messaging import client_of, key_of
+from tests.server.in_process import client_of, key_of
 from towpath.embedded import EmbeddedServer
 
 

@@ -19,7 +19,9 @@ async def piece(store: ObjectStore, name: str, body: bytes) -> Upload:
     return msgspec.structs.replace(new_row(name), s3_key=f"pieces/{name}", final_size=len(body))
 
 
-async def test_is_the_bytes_of_all_in_order_however_often_it_is_made(store: ObjectStore) -> None:
+async def test_a_joined_object_has_the_bytes_of_all_in_order_however_often_it_is_made(
+    store: ObjectStore,
+) -> None:
     bodies = [random.Random(size).randbytes(size) for size in SIZES]
     pieces = [await piece(store, f"p{at}", body) for at, body in enumerate(bodies)]
     begun = await store.begin_multipart("whole", upload="u1")
@@ -29,7 +31,7 @@ async def test_is_the_bytes_of_all_in_order_however_often_it_is_made(store: Obje
         assert b"".join([some async for some in come]) == b"".join(bodies)
 
 
-async def test_goes_on_with_the_parts_that_are_there(store: ObjectStore) -> None:
+async def test_a_join_goes_on_with_the_parts_that_are_stored(store: ObjectStore) -> None:
     """A worker died before it was completed: what was copied is not copied again."""
     bodies = [random.Random(7).randbytes(6 * MIB), b"end"]
     pieces = [await piece(store, f"p{at}", body) for at, body in enumerate(bodies)]

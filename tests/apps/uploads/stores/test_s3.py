@@ -14,6 +14,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs] -- it has none
+    NoCredentialsError,
+)
 from msgspec.structs import replace
 
 from tests.apps.uploads.stores.conftest import BUCKET, s3_options
@@ -205,12 +208,13 @@ class TestARefusal:
             assert refusal.value.retry is RetryAdvice.NEVER
             assert wrong not in str(refusal.value)
 
-    async def test_of_a_missing_bucket_says_what_to_do(
+    async def test_of_a_missing_bucket_names_the_bucket_and_the_setting(
         self, running_objects: EmbeddedObjects
     ) -> None:
         async with S3Store(s3_options(running_objects, bucket="nowhere")) as store:
-            with pytest.raises(errors.BucketNotFound, match="no bucket nowhere") as refusal:
+            with pytest.raises(errors.BucketNotFound) as refusal:
                 await store.check()
+            assert refusal.value.bucket == "nowhere"
             assert "uploads.bucket" in refusal.value.remedy
         made = s3_options(running_objects, bucket="nowhere-yet", make_bucket=True)
         async with S3Store(made) as store:
@@ -252,8 +256,9 @@ class TestAServer:
                 for name in ("put", "part", "head", "get"):
                     with pytest.raises(errors.StoreUnreachable):
                         await CALLS[name](impatient)
-                with pytest.raises(errors.StoreUnreachable, match="time limit"):
+                with pytest.raises(errors.StoreUnreachable) as refusal:
                     await impatient.put("large", [*LARGE, *LARGE, *LARGE, *LARGE])
+                assert isinstance(refusal.value.__cause__, TimeoutError)
 
                 async def are_gone() -> bool:
                     return connections_to(port) <= before
@@ -348,18 +353,22 @@ class TestTheClient:
         monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nowhere")
         monkeypatch.setenv("AWS_CONFIG_FILE", "/nowhere")
         async with S3Store(options) as store:
-            with pytest.raises(errors.StoreRefused, match="no credentials"):
+            with pytest.raises(errors.StoreRefused) as refusal:
                 await store.head(KEY)
+            assert isinstance(refusal.value.__cause__, NoCredentialsError)
         monkeypatch.setenv("AWS_ACCESS_KEY_ID", running_objects.access_key)
         monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", running_objects.secret_key)
         async with S3Store(options) as store:
             await store.put(KEY, [b"there"])
 
-    async def test_that_was_left_says_so(self, options: StoreOptions) -> None:
+    async def test_that_was_closed_is_refused_without_a_request(
+        self, options: StoreOptions, s3_proxy: S3Proxy
+    ) -> None:
         async with S3Store(options) as store:
             pass
-        with pytest.raises(errors.StoreUnreachable, match="not open"):
+        with pytest.raises(errors.StoreUnreachable):
             await store.head(KEY)
+        assert s3_proxy.calls == []
 
     def test_that_is_not_installed_names_the_extra(
         self, options: StoreOptions, monkeypatch: pytest.MonkeyPatch
@@ -369,4 +378,4 @@ class TestTheClient:
         monkeypatch.setitem(sys.modules, "aiobotocore", None)
         with pytest.raises(errors.StoreNotInstalled) as refusal:
             new_store(options)
-        assert "towpath[s3]" in refusal.value.remedy
+        assert "[s3]" in refusal.value.remedy

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.warm import COMMAND, Program
+from tests.programs import COMMAND, Bounded, Program
 
 CASES = {
     "an answer": ["version", "--json"],
@@ -17,23 +17,23 @@ CASES = {
 }
 
 
-def ended(popen: type[subprocess.Popen[bytes]], words: list[str], cwd: Path) -> tuple[object, ...]:
+def ended(
+    kind: type[Bounded[bytes]] | type[Program[bytes]], words: list[str], cwd: Path
+) -> tuple[object, ...]:
     env = {"PATH": "/nowhere", "TOWPATH_URL": f"unix://{cwd}/none.sock"}
     pipe = subprocess.PIPE
-    with popen(
-        [COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=env
-    ) as process:
+    with kind([COMMAND, *words], stdin=pipe, stdout=pipe, stderr=pipe, cwd=cwd, env=env) as process:
         out, err = process.communicate(b"")
     return process.returncode, out, err
 
 
 @pytest.mark.parametrize("words", CASES.values(), ids=CASES)
-def test_it_says_the_same_and_ends_the_same(words: list[str], tmp_path: Path) -> None:
-    assert ended(Program, words, tmp_path) == ended(subprocess.Popen, words, tmp_path)
+def test_a_program_says_the_same_and_ends_the_same(words: list[str], tmp_path: Path) -> None:
+    assert ended(Program, words, tmp_path) == ended(Bounded, words, tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_is_killed_as_any_other(number: signal.Signals) -> None:
+def test_a_program_is_killed_as_any_other(number: signal.Signals) -> None:
     command = [sys.executable, "-m", "http.server", "0", "--bind", "127.0.0.1"]
     with Program[bytes](command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.poll() is None
@@ -42,8 +42,8 @@ def test_it_is_killed_as_any_other(number: signal.Signals) -> None:
         assert not Path(f"/proc/{process.pid}").exists()
 
 
-def test_what_python_reads_at_its_start_is_heeded(tmp_path: Path) -> None:
-    """Then it is no fork."""
+def test_a_variable_that_python_reads_at_its_start_is_heeded(tmp_path: Path) -> None:
+    """Such a program is executed anew instead of forked."""
     with Program[str](
         [COMMAND, "version"],
         env={"PYTHONVERBOSE": "1"},

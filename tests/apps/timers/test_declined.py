@@ -1,0 +1,93 @@
+"""Timers that are settled together with a lease that no handler took: the log has all of them."""
+
+import gc
+from asyncio import Event
+from typing import Any
+
+from fastapi import FastAPI
+
+from tests.apps.timers.service_mode import InstancesApi
+from tests.calls.receivers import Reader, Receiver, Writer, http
+from tests.waiting import eventually_async
+from towpath.apps.timers.model import TypeKey, new_timer
+from towpath.apps.timers.options import TimersOptions
+from towpath.apps.timers.plugin import Timers
+from towpath.apps.timers.service import TimerService
+from towpath.embedded import EmbeddedServer
+from towpath.engine.engine import Engine
+from towpath.worker.context import Context
+
+TIMERS = [f"timer-{n}" for n in range(50)]
+
+
+async def submit_among_strangers(engine: Engine, timers: TimerService, key: TypeKey) -> None:
+    """Timers that are claimed together with jobs whose handler nobody has: before each of them."""
+    queue = await timers.types.note(key)
+    await engine.queues.pause(queue)
+    for id in TIMERS:
+        await engine.submit(queue, b"", id=f"before-{id}", headers={"handler": "nobody's"})
+        await timers.submit(new_timer(key.task_type, app=key.app, task_id=id, delay=0))
+    await engine.queues.resume(queue)
+
+
+async def all_logged(timers: TimerService, key: TypeKey) -> None:
+    async def logged() -> bool:
+        found = (await timers.log.read(key, size=1000)).firings
+        return sorted(firing.task_id for firing in found) == sorted(TIMERS)
+
+    await eventually_async(logged)
+
+
+async def test_in_processes_of_ones_own(server: EmbeddedServer) -> None:
+    timers, key = Timers(server.url), TypeKey("t")
+
+    @timers.worker("t")
+    async def run() -> None: ...
+
+    async with timers.working():
+        service = TimerService(lambda: timers.app.engine, TimersOptions())
+        await submit_among_strangers(timers.app.engine, service, key)
+        await all_logged(service, key)
+
+
+async def test_in_service_mode(app: FastAPI, api: InstancesApi, receiver: Receiver) -> None:
+    receiver.answer = http()
+    await api.register(receiver.url(), "t")
+    service: TimerService = app.state.services["timers"]
+    await submit_among_strangers(app.state.engine, service, TypeKey("t", "shop"))
+    await all_logged(service, TypeKey("t", "shop"))
+
+
+async def test_nothing_stays_of_an_attempt_whose_lease_was_lost(
+    app: FastAPI, api: InstancesApi, receiver: Receiver, server: EmbeddedServer
+) -> None:
+    """Nobody settles it, so nobody hears of its end."""
+    over = Event()
+
+    async def behave(_: Reader, __: Writer) -> None:
+        await over.wait()
+
+    receiver.behaviour = behave
+    await api.register(receiver.url(), "t")
+    service: TimerService = app.state.services["timers"]
+    await service.submit(new_timer("t", app="shop", task_id="a", delay=0))
+
+    async def called() -> bool:
+        return len(receiver.requests) == 1
+
+    await eventually_async(called)
+    assert contexts_of("a") == 1
+    server.ask("FLUSHALL")
+
+    async def forgotten() -> bool:
+        return contexts_of("a") == 0
+
+    await eventually_async(forgotten)
+    over.set()
+
+
+def contexts_of(id: str) -> int:
+    """The attempts at a timer that anything in this process still refers to."""
+    gc.collect()
+    things: list[Any] = gc.get_objects()
+    return sum(isinstance(thing, Context) and thing.id == id for thing in things)

@@ -1,0 +1,27 @@
+"""How soon `towpath up` starts a private server again that has ended."""
+
+from itertools import pairwise
+
+from towpath.cli.serving import restart_pause
+
+
+def pauses(times: int, *, ran: float, took: float) -> list[float]:
+    found = [0.0]
+    for _ in range(times):
+        found.append(restart_pause(found[-1], ran=ran, took=took))
+    return found[1:]
+
+
+def test_one_that_ran_is_started_at_once() -> None:
+    assert restart_pause(2.0, ran=60.0, took=0.1) == 0.0
+
+
+def test_one_that_ends_soon_after_each_start_waits_longer_but_never_long() -> None:
+    found = pauses(12, ran=1.0, took=0.1)
+    assert all(before <= after for before, after in pairwise(found))
+    assert (found[0], found[-1]) == (0.1, 2.0)
+
+
+def test_one_that_reads_much_data_at_each_start_waits_longer() -> None:
+    assert pauses(12, ran=1.0, took=4.0)[-1] == 8.0
+    assert pauses(12, ran=1.0, took=600.0)[-1] == 10.0

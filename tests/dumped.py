@@ -1,0 +1,46 @@
+"""What a server holds at one moment, to be compared with what it holds later."""
+
+from typing import Any, TypeVar, cast
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Dumped(dict[K, V]):
+    """Keys and values at one moment of the server's clock, *taken_ms*.
+
+    A key with a time to live ends by itself, however long a busy machine takes between two dumps.
+    So a later dump in which such a key is missing is equal, if its time was over by then.
+    """
+
+    def __init__(self, taken_ms: int = 0) -> None:
+        super().__init__()
+        self.taken_ms = taken_ms
+        self.ends_ms: dict[K, int] = {}
+        """When keys end that have a time to live."""
+
+    def note(self, key: K, value: V, now_ms: int, ttl_ms: int) -> None:
+        """Add a key that had the time to live *ttl_ms* at *now_ms*; negative = it has none."""
+        self[key] = value
+        if ttl_ms >= 0:
+            self.ends_ms[key] = now_ms + ttl_ms
+
+    def changed(self, later: "Dumped[K, V]") -> set[K]:
+        """The keys that are not as they were, other than by the end of their time."""
+        gone = {key for key, end in self.ends_ms.items() if end <= later.taken_ms} - later.keys()
+        return {
+            key for key in (self.keys() | later.keys()) - gone if self.get(key) != later.get(key)
+        }
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Dumped):
+            return super().__eq__(other)
+        found = cast("Dumped[Any, Any]", other)
+        if found.taken_ms < self.taken_ms:
+            return not found.changed(self)
+        return not self.changed(found)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] -- a dict has none either

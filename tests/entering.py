@@ -1,0 +1,61 @@
+"""Entering an engine on a machine that may be busy.
+
+An engine probes its server for two seconds when it is entered. If the server is too busy to answer
+by then, the engine is entered as if the server were away: it then has no facts and refuses nothing.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import pytest
+
+from tests.waiting import eventually_async
+from towpath.engine.durability import ServerFacts
+from towpath.engine.engine import Engine
+from towpath.errors import ServerUnreachable
+
+E = TypeVar("E", bound=Exception)
+Enter = Callable[[], AbstractAsyncContextManager[Engine]]
+
+
+async def refusal_on_entering(error: type[E], enter: Enter, *, servers: int = 1) -> E:
+    """Return the *error* that *enter* raises. Enters again if fewer than so many servers answered;
+    fails at once if they answered and the engine was entered all the same.
+    """
+    raised: list[E] = []
+
+    async def answered() -> bool:
+        try:
+            async with enter() as engine:
+                if _answers(engine) >= servers:
+                    pytest.fail(f"did not raise {error.__name__}")
+        except error as refusal:
+            raised.append(refusal)
+        return bool(raised)
+
+    await eventually_async(answered)
+    return raised[0]
+
+
+async def facts_of(engine: Engine, *, servers: int = 1) -> ServerFacts:
+    """Return what the servers say about themselves, as soon as so many of them have answered."""
+
+    async def answered() -> bool:
+        if _answers(engine) < servers:
+            try:
+                await engine.check()
+            except ServerUnreachable:
+                return False
+        return _answers(engine) >= servers
+
+    await eventually_async(answered)
+    return engine.facts
+
+
+def _answers(engine: Engine) -> int:
+    """How many servers answered the last probe."""
+    try:
+        return engine.facts.servers
+    except ServerUnreachable:
+        return 0

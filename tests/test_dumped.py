@@ -1,0 +1,55 @@
+"""The tests' own dumps: what ended by itself is no change, everything else is."""
+
+import pytest
+
+from tests.dumped import Dumped
+from tests.faults.dumps import changed, dump
+from tests.spec.deployment import Deployment
+from tests.waiting import eventually
+from towpath.embedded import EmbeddedServer
+
+
+def dumped(taken_ms: int, keys: dict[str, tuple[bytes, int]]) -> Dumped[str, bytes]:
+    found = Dumped[str, bytes](taken_ms)
+    for key, (value, ttl_ms) in keys.items():
+        found.note(key, value, taken_ms, ttl_ms)
+    return found
+
+
+BEFORE = dumped(1000, {"brief": (b"b", 10), "lasting": (b"l", -1)})
+
+
+class TestAKeyThatIsGone:
+    def test_is_no_change_if_its_time_was_over(self) -> None:
+        after = dumped(1010, {"lasting": (b"l", -1)})
+        assert BEFORE.changed(after) == set()
+        assert after == BEFORE
+        assert after == BEFORE
+
+    def test_is_a_change_before_its_time(self) -> None:
+        after = dumped(1009, {"lasting": (b"l", -1)})
+        assert BEFORE.changed(after) == {"brief"}
+        assert after != BEFORE
+        assert after != BEFORE
+
+    def test_is_a_change_if_it_had_no_end(self) -> None:
+        assert BEFORE.changed(dumped(10**6, {})) == {"lasting"}
+
+
+@pytest.mark.parametrize("taken_ms", [1001, 10**6])
+def test_a_key_that_is_new_or_has_another_value_is_a_change(taken_ms: int) -> None:
+    keys = {"brief": (b"B", 10), "lasting": (b"l", -1), "new": (b"n", 10)}
+    assert BEFORE.changed(dumped(taken_ms, keys)) == {"brief", "new"}
+
+
+def test_dumps_of_a_server_know_which_keys_end(server: EmbeddedServer) -> None:
+    server.ask("SET", "brief", "x", "PX", 200)
+    server.ask("SET", "lasting", "x")
+    whole, plain = dump(server), Deployment(server.url, (server,))
+    held = plain.dump()
+    eventually(lambda: server.ask("EXISTS", "brief") == 0)
+    assert changed(whole, dump(server)) == set()
+    assert held == plain.dump()
+    server.ask("DEL", "lasting")
+    assert changed(whole, dump(server)) == {b"lasting"}
+    assert held != plain.dump()

@@ -1,0 +1,197 @@
+"""A worker whose event loop a handler blocks: it stays listed, and is told apart from an outage."""
+
+import asyncio
+import sys
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.faults.meanwhile import meanwhile
+from tests.waiting import eventually, eventually_async
+from tests.worker.running import SOON, LogLines, working
+from towpath.app.app import Towpath
+from towpath.clock import milliseconds, steady
+from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.living import BlockedLoop, LivingWorker
+from towpath.errors import ServerUnreachable
+from towpath.worker import registration
+
+IMPORTED = datetime.now(UTC)
+"""A moment after the start of this process."""
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers report often."""
+    monkeypatch.setattr(registration, "TELL_EVERY", milliseconds(50))
+    monkeypatch.setattr(registration, "BLOCKED_EVERY", milliseconds(50))
+
+
+def listed(url: str, fact: Callable[[LivingWorker], object]) -> LivingWorker:
+    """The worker as another process lists it, once *fact* holds. Blocks the caller's loop."""
+    found: list[LivingWorker] = []
+
+    async def holds() -> bool:
+        found[:] = [worker for worker in await engine.workers.list() if fact(worker)]
+        return bool(found)
+
+    async def look() -> None:
+        nonlocal engine
+        async with Engine(url) as engine:
+            await eventually_async(holds)
+
+    engine: Engine
+    thread = threading.Thread(target=asyncio.run, args=(look(),))
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def blocked(worker: LivingWorker) -> BlockedLoop | None:
+    return worker.doing.blocked
+
+
+class TestAWorkerWhoseLoopIsBlocked:
+    async def test_stays_listed_with_the_seconds_the_handler_and_the_job(
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
+    ) -> None:
+        found: list[LivingWorker] = []
+
+        @app.handler("shop")
+        async def patient() -> None:
+            await go_on.wait()
+
+        @app.handler("till", name="count-money")
+        async def block() -> None:
+            first = listed(server.url, blocked)
+            found.append(first)
+            # It reports again and again while the loop is blocked.
+            found.append(listed(server.url, lambda it: later(it, first)))
+
+        def later(one: LivingWorker, other: LivingWorker) -> bool:
+            mine, theirs = blocked(one), blocked(other)
+            return bool(mine and theirs and mine.seconds > theirs.seconds)
+
+        go_on = asyncio.Event()
+        async with working(app, name="anna", concurrency=5):
+            beside = [await patient.submit() for _ in range(3)]
+            await meanwhile(lambda: len(lines.of("job.started")) == 3)
+            job = await block.submit()
+            await meanwhile(lambda: len(found) == 2)
+            await job.result(within=SOON)
+            go_on.set()
+            for one in beside:
+                await one.result(within=SOON)
+            freed = await asyncio.to_thread(listed, server.url, lambda it: not blocked(it))
+        for worker in found:
+            stuck = worker.doing.blocked
+            assert stuck is not None
+            assert (worker.name, stuck.handler, stuck.job) == ("anna", "count-money", job.ref)
+            assert stuck.seconds >= 1
+            assert worker.doing.running == 4
+        assert freed.doing.blocked is None
+        [line] = lines.of("loop.blocked")
+        assert (line["job"], line["queue"], line["handler"]) == (job.id, "till", "count-money")
+
+    @pytest.mark.skipif(sys.version_info < (3, 12), reason="needs Task.get_context")
+    async def test_is_listed_with_the_job_of_a_task_that_the_handler_started(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            await asyncio.gather(block())
+
+        async def block() -> None:
+            eventually(lambda: lines.of("loop.blocked"))
+
+        async with working(app):
+            job = await sell.submit()
+            await job.result(within=SOON)
+        assert [line["job"] for line in lines.of("loop.blocked")] == [job.id]
+
+    async def test_names_no_job_when_something_else_blocks_it(
+        self, app: Towpath, server: EmbeddedServer, lines: LogLines
+    ) -> None:
+        @app.handler("shop")
+        async def sell() -> None:
+            await go_on.wait()
+
+        go_on, found = asyncio.Event(), list[LivingWorker]()
+        async with working(app):
+            job = await sell.submit()
+            await lines.next("job.started")
+            found.append(listed(server.url, blocked))  # this test blocks it
+            go_on.set()
+            await job.result(within=SOON)
+        [worker] = found
+        assert worker.doing.blocked is not None
+        assert (worker.doing.blocked.job, worker.doing.blocked.handler) == (None, None)
+        [line] = lines.of("loop.blocked")
+        assert (line["job"], line["queue"], line["handler"]) == (None, None, None)
+
+    async def test_is_there_since_its_process_began(
+        self, app: Towpath, server: EmbeddedServer
+    ) -> None:
+        @app.handler("shop")
+        async def sell() -> None: ...
+
+        async with working(app):
+            worker = await asyncio.to_thread(listed, server.url, lambda _: True)
+        assert worker.since < IMPORTED
+
+
+class TestBlockedTimeIsNoOutage:
+    LIMITS = Limits(answer=milliseconds(200), give_up=milliseconds(400), channels=1)
+
+    def pass_the_limit(self) -> None:
+        """Block the loop for longer than a call may take."""
+        over = steady() + 2 * self.LIMITS.give_up.total_seconds()
+        eventually(lambda: steady() > over)
+
+    async def test_a_call_that_was_answered_meanwhile_has_its_answer(
+        self, server: EmbeddedServer, lines: LogLines
+    ) -> None:
+        async with Engine(server.url, limits=self.LIMITS) as engine:
+            # More calls than channels: one is on its way, the others wait for their turn.
+            calls = [asyncio.create_task(engine.try_write()) for _ in range(5)]
+            await asyncio.sleep(0)
+            self.pass_the_limit()
+            await asyncio.gather(*calls)
+        assert not {"server.unreachable", "server.back"} & lines.events()
+
+    async def test_a_worker_says_nothing_of_an_outage(
+        self, server: EmbeddedServer, lines: LogLines
+    ) -> None:
+        app = Towpath(server.url, limits=self.LIMITS)
+
+        @app.handler("shop")
+        async def block() -> None:
+            self.pass_the_limit()
+
+        @app.handler("till")
+        async def sell() -> None: ...
+
+        async with app, working(app):
+            await asyncio.gather(*[sell.submit() for _ in range(3)])
+            await (await block.submit()).result(within=SOON)
+            await (await sell.submit()).result(within=SOON)
+        outage = {"server.unreachable", "server.back", "queue.failing", "queue.recovered"}
+        assert not outage & lines.events()
+
+    async def test_a_server_that_is_really_away_is_called_that_after_a_block(
+        self, frozen: EmbeddedServer, lines: LogLines
+    ) -> None:
+        async with Engine(frozen.url, limits=self.LIMITS) as engine:
+            frozen.pause()
+            call = asyncio.create_task(engine.try_write())
+            await asyncio.sleep(0)
+            self.pass_the_limit()
+            with pytest.raises(ServerUnreachable):
+                await call
+            await lines.next("server.unreachable")
+            frozen.unpause()
+            await lines.next("server.back")

@@ -1,0 +1,33 @@
+"""What a worker does for queues that it does not serve."""
+
+from tests.worker.running import LogLines
+from towpath import Engine
+from towpath.clock import ManualClock, days, hours
+from towpath.embedded import EmbeddedServer
+from towpath.engine.states import State
+from towpath.telemetry.logs import Log
+from towpath.worker.duties import (
+    UNUSED_FOR,
+    _Others,  # pyright: ignore[reportPrivateUsage] -- one round
+)
+
+
+async def test_an_empty_queue_that_nobody_uses_leaves_the_list(
+    server: EmbeddedServer, lines: LogLines
+) -> None:
+    clock = ManualClock()
+    async with Engine(server.url, clock=clock) as engine:
+        for queue in ("old", "full", "served"):
+            await engine.submit(queue, b"")
+        await engine.cancel((await engine.inspect.list("old", State.READY)).jobs[0].ref)
+        await engine.cancel((await engine.inspect.list("served", State.READY)).jobs[0].ref)
+        clock.advance(UNUSED_FOR - hours(1))
+        await _Others(engine, {"served"}, Log()).sweep()
+        assert set(await engine.queues.names()) == {"old", "full", "served"}
+        clock.advance(days(1))
+        await engine.submit("fresh", b"")
+        await _Others(engine, {"served"}, Log()).sweep()
+        assert set(await engine.queues.names()) == {"full", "served", "fresh"}
+        assert [line["queue"] for line in lines.of("queue.deleted")] == ["old"]
+        await engine.submit("old", b"")
+        assert "old" in await engine.queues.names()
