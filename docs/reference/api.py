@@ -83,8 +83,17 @@ def _part(way: str, module: str, name: str) -> str:
     return f"\n### {way}\n{told}{members}"
 
 
+UNSTABLE = "\n## Not stable yet\n"
+"""Below this heading are names that pages and examples use, and that are not promised."""
+
+
 def promised(page: str) -> dict[str, list[str]]:
-    """The names that the page of import paths lists, by module."""
+    """The names that the page of import paths promises, by module."""
+    return listed(page.partition(UNSTABLE)[0])
+
+
+def listed(page: str) -> dict[str, list[str]]:
+    """The names that the page of import paths lists, by module, promised or not."""
     found: dict[str, list[str]] = {}
     module = ""
     for line in page.splitlines():

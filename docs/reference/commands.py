@@ -116,7 +116,7 @@ def _names(param: Any) -> str:
     if param.param_type_name == "argument":
         return param.metavar or param.name.upper()
     metavar = "" if param.is_flag else f" {param.metavar or param.name.upper()}"
-    return ", ".join(param.opts) + metavar.replace("|", "\\|")
+    return ", ".join([*param.opts, *param.secondary_opts]) + metavar.replace("|", "\\|")
 
 
 def _help(param: Any) -> str:

@@ -2,7 +2,6 @@
 
 import inspect
 import logging
-import sys
 from importlib import import_module
 from itertools import groupby
 from pathlib import Path
@@ -11,12 +10,12 @@ from pkgutil import walk_packages
 import towpath
 from docs.reference.commands import commands_page, settings_page
 from docs.reference.http import http_page
-from docs.reference.strings import figures, strings_page
 from docs.reference.tables import database_page
 from docs.reference.tree import PAGE, architecture_page
 from towpath import errors
 from towpath.apps.application import applications
 from towpath.engine.options import QueueOptions
+from towpath.engine.spelling import written
 from towpath.errors import TowpathError
 from towpath.files import PUBLIC, replace_file
 from towpath.options import sentences_of
@@ -49,6 +48,9 @@ changes apply everywhere at once, and stay when workers start. `towpath doctor` 
 
 `engine.queues.configure(queue, QueueOptions(…))` requires its options instead: the first caller
 sets the options of the queue, and callers with other options are refused.
+
+These are the defaults of a queue that nobody declared. A handler declares `keep` with its own
+default of one hour, and a job that is submitted over HTTP is kept for an hour too.
 
 | option | default | meaning |
 |---|---|---|
@@ -108,7 +110,8 @@ def _errors() -> list[type[TowpathError]]:
             found += [
                 kind for kind in kinds if inspect.isclass(kind) and kind.__module__ == info.name
             ]
-    return [kind for kind in found if issubclass(kind, TowpathError) and kind is not TowpathError]
+    ours = [kind for kind in found if issubclass(kind, TowpathError) and kind is not TowpathError]
+    return [kind for kind in ours if not kind.__name__.startswith("_")]
 
 
 def _error(kind: type[TowpathError]) -> str:
@@ -120,7 +123,7 @@ def options_page() -> str:
     """One row per option of a queue, with its default and its sentence."""
     sentences, defaults = sentences_of(QueueOptions), QueueOptions()
     return OPTIONS + "".join(
-        f"| `{name}` | `{getattr(defaults, name)}` | {sentences[name]} |\n"
+        f"| `{name}` | `{written(getattr(defaults, name))}` | {sentences[name]} |\n"
         for name in QueueOptions.__struct_fields__
     )
 
@@ -163,5 +166,3 @@ if __name__ == "__main__":
     replace_file(HERE / "log-events.md", log_events_page(), mode=PUBLIC)
     replace_file(HERE / "metrics.md", metrics_page(), mode=PUBLIC)
     replace_file(PAGE, architecture_page(), mode=PUBLIC)
-    replace_file(HERE / "strings.md", strings_page(), mode=PUBLIC)
-    sys.stdout.write(figures() + "\n")

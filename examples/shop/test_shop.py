@@ -11,7 +11,7 @@ import pytest
 
 from shop.jobs import Mail, app, book, daily_report, seconds_spent, send_mail, thumbnail
 from shop.web import web
-from towpath.engine.states import State
+from towpath import State
 from towpath.testing import Bench
 
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from hashlib import sha256
 from pathlib import Path
 
-from towpath import Towpath
+from towpath import Towpath, Worker
 from towpath.apps.uploads.model import NewUpload, Status
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.parts import add_uploads
@@ -22,7 +22,6 @@ from towpath.apps.uploads.serving import open_uploads
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.apps.uploads.tables import TABLES
 from towpath.ledger.ledger import Ledger
-from towpath.worker.worker import Worker
 
 HOME = Path(os.environ.get("ARCHIVE", "archive"))
 CHUNK = 1024 * 1024
