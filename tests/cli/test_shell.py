@@ -1,5 +1,6 @@
 """What holds for every verb: help, usage, versions, pipes, interruptions, defects."""
 
+import json
 import re
 import signal
 import subprocess
@@ -142,6 +143,10 @@ class TestEnding:
         ran = towpath("worker", "broken:app")
         assert ran.code == 1
         assert "defect: LookupError: not today (broken.py, line 4)" in ran.err
+        [told] = (
+            json.loads(line) for line in towpath("--json", "worker", "broken:app").err.splitlines()
+        )
+        assert told["refused"] == "defect"
         command = [COMMAND, "worker", "broken:app", "--debug"]
         whole = subprocess.run(
             command,

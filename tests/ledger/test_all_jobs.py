@@ -1,10 +1,12 @@
 """Jobs with a record where Redis and the database do not agree: the row is asked and changed."""
 
+import asyncio
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 
 import pytest
 
+from tests.amounts import amount
 from tests.ledger.records import REVIEWS
 from tests.waiting import eventually_async
 from towpath.app.jobs import AllJobs, no_ledger
@@ -108,3 +110,33 @@ async def test_a_row_answers_and_is_changed_while_redis_is_away(
     with pytest.raises(ServerUnreachable):
         await jobs.get(job_ref(REVIEWS, "of-redis-alone"))
     server.start()
+
+
+async def test_a_job_that_changes_hands_meanwhile_is_explained_by_one_moment(
+    jobs: AllJobs, ledger: Ledger, engine: Engine
+) -> None:
+    """State and rank come from one look: a ready job has a rank, a leased one has none."""
+    seen = set[Why]()
+    async with Relay(ledger, lambda: engine, log=Silent()):
+        await ledger.jobs.submit(REVIEWS, b"1", id="a")
+
+        async def change_hands() -> None:
+            while True:
+                for lease in await engine.claim(REVIEWS, worker="w", lease=hours(1)):
+                    await engine.release(lease)
+
+        changing = asyncio.create_task(change_hands())
+        try:
+
+            async def seen_both() -> bool:
+                for _ in range(amount(100, thoroughly=1000)):
+                    seen.add((await jobs.explain(JOB))[0].why)
+                return {Why.LEASED, Why.NEXT} <= seen
+
+            await eventually_async(seen_both)
+        finally:
+            changing.cancel()
+            with suppress(asyncio.CancelledError):
+                await changing
+    # Before the first claim there is no worker, or no job in Redis.
+    assert seen - {Why.NOT_QUEUED, Why.NO_WORKER} == {Why.LEASED, Why.NEXT}

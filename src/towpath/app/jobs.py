@@ -21,7 +21,7 @@ import msgspec
 from towpath.clock import DurationLike
 from towpath.engine.engine import Engine
 from towpath.engine.explain import Explanation, Position, Why, explain
-from towpath.engine.inspect import Page, SearchStep
+from towpath.engine.inspect import Look, Page, SearchStep
 from towpath.engine.model import Call, Failure, JobInfo, JobOptions, JobRef, Placed, job_ref
 from towpath.engine.schedule import SCHEDULED
 from towpath.engine.states import State
@@ -120,10 +120,14 @@ class ManyStep(msgspec.Struct, frozen=True):
 
 
 class _Found(NamedTuple):
-    """A job as its row has it, if it has one, and as Redis has it, if it does."""
+    """A job as its row has it, if it has one, and a look at it in Redis, if Redis has it."""
 
     record: Record | None
-    stored: JobInfo | None
+    look: Look | None
+
+    @property
+    def stored(self) -> JobInfo | None:
+        return None if self.look is None else self.look.job
 
 
 class AllJobs:
@@ -202,18 +206,20 @@ class AllJobs:
     async def explain(self, job: JobRef) -> tuple[Explanation, Position | None]:
         """Why the job is not running, and how far it is from running. Raises JobNotFound."""
         try:
-            record, stored = await self._find(job)
+            record, look = await self._find(job)
+            if record is not None and record.open and look and look.job.state not in _OPEN:
+                # The job ended between the two reads: its row has ended as well by now.
+                record, look = await self._find(job)
         except JobNotFound as error:
             raise await self._explain_missing(error, job) from None
         if record is not None and not record.open:
-            return explain(info_of(record, stored), {}), None
-        if record is not None and (stored is None or stored.state not in _OPEN):
+            return explain(info_of(record, look and look.job), {}), None
+        if look is None or (record is not None and look.job.state not in _OPEN):
             text = "its record is stored, and Redis does not have the job yet; it is queued again"
             return Explanation(Why.NOT_QUEUED, f"{text} as soon as Redis takes it"), None
-        ref = job if stored is None else stored.ref
-        known = None if record is None else info_of(record, stored)
-        why = await self._engine.inspect.explain(ref, known=known)
-        return why, await self._engine.inspect.position(ref)
+        if record is not None:
+            look = look._replace(job=info_of(record, look.job))
+        return await self._engine.inspect.explain_look(look), look.position
 
     async def list(
         self,
@@ -546,23 +552,23 @@ class AllJobs:
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _find(self, job: JobRef) -> _Found:
-        stored: JobInfo | None = None
+        look: Look | None = None
         trouble: TowpathError = JobNotFound(job)
         if not self._recorded:
             try:
-                stored = await self._engine.inspect.job(job)
+                look = await self._engine.inspect.look(job)
             except (JobNotFound, ServerError) as error:
                 trouble = error
-            if stored is not None and not _may_have_record(stored):
-                return _Found(None, stored)
-        record = await self._record(job, stored)
+            if look is not None and not _may_have_record(look.job):
+                return _Found(None, look)
+        record = await self._record(job, look and look.job)
         if record is None:
-            if stored is None:
+            if look is None:
                 raise trouble
-            return _Found(None, stored)
-        if stored is None or stored.ref.id != record.job:
-            stored = await self._read_current(record)
-        return _Found(record, stored)
+            return _Found(None, look)
+        if look is None or look.job.ref.id != record.job:
+            look = await self._look_at_current(record)
+        return _Found(record, look)
 
     async def _record(self, job: JobRef, stored: JobInfo | None) -> Record | None:
         """The row of the job; None if there is none, or no ledger."""
@@ -580,8 +586,12 @@ class AllJobs:
 
     async def _read_current(self, record: Record) -> JobInfo | None:
         """The job of a record as Redis has it; None if it has none, or does not answer."""
-        with suppress(ServerError):
-            return await self._read_redis(JobRef(record.queue, record.job))
+        look = await self._look_at_current(record)
+        return look and look.job
+
+    async def _look_at_current(self, record: Record) -> Look | None:
+        with suppress(ServerError, JobNotFound):
+            return await self._engine.inspect.look(JobRef(record.queue, record.job))
         return None
 
     async def _read_redis(self, job: JobRef) -> JobInfo | None:
@@ -750,11 +760,10 @@ def _may_have_record(stored: JobInfo) -> bool:
 
 
 def _info(found: _Found) -> JobInfo:
-    record, stored = found
-    if record is None:
-        assert stored is not None  # noqa: S101 -- one of both was found
-        return stored
-    return info_of(record, stored)
+    if found.record is None:
+        assert found.stored is not None  # noqa: S101 -- one of both was found
+        return found.stored
+    return info_of(found.record, found.stored)
 
 
 def info_of(record: Record, stored: JobInfo | None) -> JobInfo:

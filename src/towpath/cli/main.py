@@ -39,6 +39,7 @@ from towpath.cli import (
     workers,
 )
 from towpath.console import exits
+from towpath.console.output import Output
 from towpath.console.verb import Session, noun, verb
 from towpath.errors import TowpathError
 
@@ -253,16 +254,18 @@ def main() -> None:
 
 
 def _say_defect(kind: type[BaseException], error: BaseException, at: TracebackType | None) -> None:
-    """The last word on an error that nobody expected: short, unless all of it is wanted.
+    """Prints an error that no command expected: one line, or the traceback with `--debug`.
 
-    It may come from an app's own module, so its place is told.
+    Names the file and line, because the error may come from an app's own module.
     """
     if "--debug" in sys.argv:
         sys.__excepthook__(kind, error, at)
         return
     frames = extract_tb(at)
     place = f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
-    sys.stderr.write(
-        f"refused  defect: {kind.__name__}: {error}{place}\n"
-        "do       Pass --debug to see the traceback; report it if the fault is in Towpath.\n"
+    Output(as_json="--json" in sys.argv).refused(
+        "defect",
+        f"{kind.__name__}: {error}{place}",
+        "Pass --debug to see the traceback; report it if the fault is in Towpath.",
+        "never",
     )

@@ -6,14 +6,14 @@ import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from towpath.clock import Duration, hours, instant, instant_ms, milliseconds
 from towpath.engine.check import whole
 from towpath.engine.codec import pairs
-from towpath.engine.explain import SILENT_MS, Explanation, Position, explain, position
+from towpath.engine.explain import SILENT_MS, Explanation, Facts, Position, explain, position
 from towpath.engine.history import History, columns, window
 from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
@@ -26,6 +26,18 @@ LARGEST_PAGE = 1000
 _LAST_HOUR = hours(1)
 SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
 """Dead jobs that a search covers, the newest, and of how many one step reads the records."""
+
+
+class Look(NamedTuple):
+    """A job and the facts that explain it, both of one moment."""
+
+    job: JobInfo
+    facts: Facts
+
+    @property
+    def position(self) -> Position | None:
+        """How far the job was from running; None for one that is delayed, leased or has ended."""
+        return position(self.job.state, self.facts)
 
 
 class Lane(msgspec.Struct, frozen=True):
@@ -119,8 +131,12 @@ class Inspector:
 
     async def job(self, ref: JobRef) -> JobInfo:
         """The job as it is now, with payload and result. Raises JobNotFound. One round trip."""
+        return (await self.look(ref)).job
+
+    async def look(self, ref: JobRef) -> Look:
+        """The job with the facts that explain it, of one moment. Raises JobNotFound."""
         record, payload, result, facts = await self._look(ref)
-        return _job(ref, record, facts, payload=payload, result=result)
+        return Look(_job(ref, record, facts, payload=payload, result=result), facts)
 
     async def state(self, ref: JobRef) -> State:
         """The state of the job; GONE if it ended and is no longer kept, or never existed."""
@@ -135,8 +151,7 @@ class Inspector:
 
         None for a job that is delayed, leased or has ended. Raises JobNotFound.
         """
-        record, _, _, facts = await self._look(ref)
-        return position(record.state, facts)
+        return (await self.look(ref)).position
 
     async def lane(self, queue: str, lane: str, *, job: str | None = None) -> Lane:
         """The head of *lane*, how many jobs wait behind it, and how many of these are before *job*.
@@ -152,15 +167,14 @@ class Inspector:
             before=rank if rank >= 0 else None,
         )
 
-    async def explain(self, ref: JobRef, *, known: JobInfo | None = None) -> Explanation:
-        """Why the job is not running, as a word and a sentence. Raises JobNotFound.
+    async def explain(self, ref: JobRef) -> Explanation:
+        """Why the job is not running, as a word and a sentence. Raises JobNotFound."""
+        return await self.explain_look(await self.look(ref))
 
-        *known* is the job as its record in the database has it, with its attempts and last error.
-        """
-        record, _, _, facts = await self._look(ref)
-        job = known or _job(ref, record, facts)
-        most = (await self._store.known_options(ref.queue)).max_attempts
-        return explain(job, facts, most=most)
+    async def explain_look(self, look: Look) -> Explanation:
+        """Why the job was not running at the moment of *look*."""
+        most = (await self._store.known_options(look.job.ref.queue)).max_attempts
+        return explain(look.job, look.facts, most=most)
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
         """The number of lanes in which at least one job waits: all lanes with jobs, except those
