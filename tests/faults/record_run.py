@@ -28,6 +28,8 @@ class RecordRun:
     def __init__(self, ledger: Ledger, processes: RecordProcesses, records: int) -> None:
         self.ledger, self.processes, self.records = ledger, processes, records
         self.acknowledged: set[str] = set()
+        self.refused = 0
+        """How often the database refused a record of this process."""
 
     async def make(self, first: int, last: int) -> None:
         """Make records; what fails is repeated under the same id until it is acknowledged."""
@@ -43,6 +45,7 @@ class RecordRun:
                         QUEUE, b"null", id=f"r{number}", headers=headers, lane=lane
                     )
                 except TowpathError:
+                    self.refused += 1
                     return False
                 return True
 
@@ -94,6 +97,16 @@ class RecordRun:
         """Return when a worker has written one of these lines."""
         before = len(self.processes.entries(*words))
         await meanwhile(lambda: len(self.processes.entries(*words)) > before)
+
+    async def database_refuses(self) -> None:
+        """Return when the database has refused a write of a worker or of this process.
+
+        Which of them comes first depends on the room that is left in pages of the database.
+        """
+        seen = len(self.processes.entries("record.unwritten")) + self.refused
+        await meanwhile(
+            lambda: len(self.processes.entries("record.unwritten")) + self.refused > seen
+        )
 
     async def all_ended(self) -> None:
         """I12: the fault is over, so everything ends."""

@@ -82,7 +82,7 @@ async def test_the_disk_under_sqlite_is_full_for_a_while(
             disk.fill()
             making = asyncio.create_task(run.make_the_rest())
             run.open_gate()
-            await run.noticed("record.unwritten")
+            await run.database_refuses()
             disk.free()
             await making
     assert repeated(run) == set()
@@ -104,7 +104,7 @@ async def test_the_disk_under_postgres_is_full_for_a_while(
             disk.fill()
             making = asyncio.create_task(run.make_the_rest())
             run.open_gate()
-            await run.noticed("record.unwritten")
+            await run.database_refuses()
             disk.free()
             await making
         own_postgres.stop(signal.SIGQUIT)
