@@ -138,6 +138,8 @@ class TestEveryPage:
         def ground() -> str:
             return tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
 
+        # Without its style sheet the page has no ground yet.
+        eventually(lambda: ground() != "rgba(0, 0, 0, 0)")
         tab.page.emulate_media(color_scheme="light")
         light = ground()
         tab.page.emulate_media(color_scheme="dark")

@@ -107,6 +107,9 @@ class TestADatabaseThatGoesAway:
                             already = len(lines(caplog, "outbox.unreadable"))
                             await said(caplog, "outbox.unreadable", times=already + 1)
                             await asyncio.to_thread(own_postgres.start)
+                        if number == 19:
+                            # The courier has noticed that the first outage is over.
+                            await all_gone(ledger)
                     await all_gone(ledger)
         assert first_arrivals(sink.bodies) == expected(3, 30)
         assert len(lines(caplog, "outbox.unreadable")) == 2
