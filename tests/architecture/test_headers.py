@@ -138,13 +138,13 @@ def test_lua_spells_every_key_as_python_does(server: EmbeddedServer) -> None:
 # ── Lua calls things what Python calls them ──────────────────────────────────────────────
 
 OF_SCRIPTS = {
-    "anew", "born", "called", "claim", "clock", "declared", "ids", "most", "over", "plan",
-    "room", "score", "settle", "span", "whole",
+    "anew", "away", "back", "born", "called", "claim", "clock", "declared", "ids", "most", "over",
+    "plan", "room", "sent", "score", "settle", "span", "whole",
 }  # fmt: skip
 """Arguments that only engines and scripts tell each other."""
 OF_RECORDS = {
-    "changed", "completed", "counted", "expire", "forget_at", "gone_at", "group", "keep_turn",
-    "named", "score", "stored", "tick", "tracebacks", "ttl", "turn",
+    "changed", "completed", "counted", "excused", "expire", "forget_at", "gone_at", "group",
+    "keep_turn", "named", "score", "stored", "tick", "tracebacks", "ttl", "turn",
 }  # fmt: skip
 """What scripts note about a job that nobody else sees."""
 SHADOWED = {"progress": ("id", "token", "text"), "exchange": ("settle", "wish")}

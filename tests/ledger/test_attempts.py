@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 from sqlalchemy import text
 
 from tests.ledger.records import REVIEWS, lease, made
@@ -34,6 +35,35 @@ class TestBeginning:
         await ledger.jobs.begin(lease(record, 10))
         assert (await ledger.jobs.begin(lease(record, 11))).attempt == 2
         assert (await ledger.jobs.begin(lease(record, 10))).standing is Standing.STALE
+
+    async def test_an_attempt_whose_lease_ended_in_an_outage_of_redis_does_not_count(
+        self, ledger: Ledger
+    ) -> None:
+        record = await made(ledger, max_attempts=1)
+        await ledger.jobs.begin(lease(record, 10))
+        excused = msgspec.structs.replace(lease(record, 11), is_excused=True)
+        begun = await ledger.jobs.begin(excused)
+        assert (begun.standing, begun.attempt) == (Standing.BEGUN, 1)
+
+    async def test_a_record_without_attempts_left_is_dead_if_its_worker_died(
+        self, ledger: Ledger
+    ) -> None:
+        """As a job without a record is when its lease ends."""
+        record = await made(ledger, max_attempts=1)
+        await ledger.jobs.begin(lease(record, 10))
+        begun = await ledger.jobs.begin(lease(record, 11))
+        assert (begun.standing, begun.state) == (Standing.ENDED, RecordState.DEAD)
+        now = await ledger.jobs.get(REVIEWS, "a")
+        assert (now.state, now.attempts) == (RecordState.DEAD, 1)
+
+    async def test_a_record_whose_workers_died_five_times_is_dead(self, ledger: Ledger) -> None:
+        record = await made(ledger)
+        for token in range(10, 15):
+            begun = await ledger.jobs.begin(lease(record, token))
+            assert begun.standing is Standing.BEGUN
+        last = msgspec.structs.replace(lease(record, 15), deaths=5)
+        assert (await ledger.jobs.begin(last)).state is RecordState.DEAD
+        assert (await ledger.jobs.get(REVIEWS, "a")).last_error is not None
 
     async def test_a_record_that_has_ended_is_refused(self, ledger: Ledger) -> None:
         record = await made(ledger)

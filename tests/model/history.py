@@ -40,7 +40,7 @@ class AnswerHistory:
 
     def __init__(self, options: Options) -> None:
         self._options = options
-        self._most_attempts = options.max_attempts
+        self._most_attempts = options.max_attempts or 20
         self._lives: dict[str, _Life] = {}
         self._submitted: Counter[str] = Counter()
         self._completed: defaultdict[str, set[int]] = defaultdict(set)
@@ -48,7 +48,7 @@ class AnswerHistory:
 
     def reconfigured(self, options: Options) -> None:
         self._options = options
-        self._most_attempts = max(self._most_attempts, options.max_attempts)
+        self._most_attempts = max(self._most_attempts, options.max_attempts or 20)
 
     def note(self, now: int, verb: str, asked: dict[str, Any], found: Any) -> None:
         """Take an answer in, or fail if it can't follow what came before."""

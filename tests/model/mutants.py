@@ -52,7 +52,7 @@ def _text(piece: str) -> str:
     return beside.read_text("utf-8") if beside.is_file() else lua_text(piece)
 
 
-_LEASES_ENDED = "redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)"
+_LEASES_ENDED = "redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)"
 _LASTS = "tonumber(redis.call('ZSCORE', LEASES, id)) > now"
 _DUE = "redis.call('ZRANGEBYSCORE', RETRY, '-inf', now, 'LIMIT', 0, limit)"
 
@@ -129,7 +129,14 @@ MUTANTS = [
         "the lowest priority first",
         ("accept", "(100 - (more.priority or 50))", "(more.priority or 50)"),
     ),
-    Mutant("reaped to the end of the queue", ("reap", "enter_ready(job)", "enter_behind(job)")),
+    Mutant(
+        "reaped to the end of the queue",
+        ("reap", "set(job, 'reason', reason)\n    enter_ready(job)", "enter_behind(job)"),
+    ),
+    Mutant("deaths of workers are not counted", ("reap", "(job.deaths or 0) + 1", "1")),
+    Mutant(
+        "a retried job has died before", ("retry", "job.deaths, job.ended", "job.none, job.ended")
+    ),
     Mutant(
         "released to the end of the queue", ("release", "enter_ready(job)", "enter_behind(job)")
     ),
@@ -317,7 +324,7 @@ MUTANTS = [
     ),
     Mutant(
         "a retried job has no attempts left",
-        ("retry", "= 0, nil, nil, nil", "= job.attempts, nil, nil, nil"),
+        ("retry", "= 0, nil, nil, nil, nil", "= job.attempts, nil, nil, nil, nil"),
     ),
     Mutant("a paused queue gives jobs", ("claim", "meta.paused > 0", "false")),
     Mutant(
@@ -395,7 +402,7 @@ DECLARATIONS = [
     PlantedFault(
         "a declaration forgets the options that it does not name",
         *_DECLARING,
-        "known | msgspec.to_builtins(dict(wanted))",
+        "self._declarations() | msgspec.to_builtins(dict(wanted))",
         "msgspec.to_builtins(dict(wanted))",
     ),
     PlantedFault(

@@ -328,8 +328,11 @@ class Oracle(Places):
             self._cancel(job)
             return
         self._note_failure(job, "LEASE_ENDED")
+        job.deaths += 1
         if self._used_up(job):
             self._bury(job, "LEASE_ENDED")
+        elif job.deaths >= self.options.max_deaths:
+            self._bury(job, "WORKERS_DIED")
         else:
             job.state, job.reason = "ready", "LEASE_ENDED"  # at its old place
 
@@ -355,7 +358,7 @@ class Oracle(Places):
             return Refusal("job_not_dead", state=job.state)
         self.totals["retried"] += 1
         job.asked = job.due if job.asked is None else job.asked
-        job.attempts, job.ended, job.due = 0, None, None
+        job.attempts, job.deaths, job.ended, job.due = 0, 0, None, None
         if self._take_lane(job):
             self._come_forward(job)
         return job.state

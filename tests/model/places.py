@@ -141,7 +141,9 @@ class Places:
             self.seen[job.id] = self.now + keep + self.options.remember
 
     def _used_up(self, job: Job) -> bool:
-        return job.attempts >= (job.new.max_attempts or self.options.max_attempts)
+        holds = job.new.lane is not None and self.options.lanes != "skip"
+        usual = self.options.max_attempts or (10 if holds else 20)
+        return job.attempts >= (job.new.max_attempts or usual)
 
     # ── retention ────────────────────────────────────────────────────────────────────────
 

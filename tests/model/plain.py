@@ -38,6 +38,7 @@ def refusal(error: TowpathError) -> Refusal:
 def options(options: Options) -> QueueOptions:
     return QueueOptions(
         max_attempts=options.max_attempts,
+        max_deaths=options.max_deaths,
         retry=policy(options.retry),
         lanes=LanePolicy(options.lanes),
         keep=milliseconds(options.keep),
@@ -137,7 +138,8 @@ def counts(found: inspect.Counts) -> Counts:
 
 def _brief(reason: str) -> str:
     """The rest of what the engine says itself is for people."""
-    return "LEASE_ENDED" if reason.startswith("LEASE_ENDED:") else reason
+    word, _, _ = reason.partition(":")
+    return word if word in ("LEASE_ENDED", "WORKERS_DIED") else reason
 
 
 def view(job: JobInfo) -> JobSummary:
@@ -149,6 +151,7 @@ def view(job: JobInfo) -> JobSummary:
         lane=job.lane,
         selector=job.selector,
         attempts=job.attempts,
+        deaths=job.deaths,
         max_attempts=job.max_attempts,
         submitted=ms(job.submitted_at) or 0,
         due=ms(job.due_at),

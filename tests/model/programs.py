@@ -87,11 +87,12 @@ options: SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
         "lanes": st.sampled_from(["block", "skip", "park"]),
         "keep": st.sampled_from(KEEPS),
         "max_attempts": st.sampled_from([1, 2, 3]),
+        "max_deaths": st.sampled_from([1, 2, 5]),
         "remember": st.sampled_from(MEMORIES),
     }
 )
 DECLARED = ("lanes", "keep", "max_attempts", "remember")
-_usual = {"lanes": "block", "keep": 0, "max_attempts": 5, "remember": HOUR}
+_usual = {"lanes": "block", "keep": 0, "max_attempts": None, "remember": HOUR}
 declared: SearchStrategy[dict[str, Any]] = st.dictionaries(
     st.sampled_from(DECLARED), st.integers(0, 2), min_size=1
 ).flatmap(

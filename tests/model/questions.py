@@ -34,12 +34,15 @@ def counts(queue: Oracle) -> Counts:
 
 
 SEARCHED = "broken"
-_SILENT = "LEASE_ENDED: worker # was silent until its lease ended"
+_IN_FULL = {
+    "LEASE_ENDED": "LEASE_ENDED: worker # was silent until its lease ended",
+    "WORKERS_DIED": "WORKERS_DIED: # deliveries ended with the death of the worker",
+}
 
 
 def error_of(reason: str) -> str:
     """The first line, with numbers and ids masked."""
-    line = _SILENT if reason == "LEASE_ENDED" else reason.lstrip().partition("\n")[0]
+    line = _IN_FULL.get(reason) or reason.lstrip().partition("\n")[0]
     return re.sub(r"[A-Za-z0-9_-]+", _masked, line)[:120]
 
 
@@ -113,6 +116,7 @@ def view(job: Job) -> JobSummary:
         lane=new.lane,
         selector=new.selector,
         attempts=job.attempts,
+        deaths=job.deaths,
         max_attempts=new.max_attempts,
         submitted=job.submitted,
         due=job.asked_due,

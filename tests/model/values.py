@@ -19,7 +19,9 @@ class Options:
     """How a queue behaves."""
 
     lanes: str = "block"
-    max_attempts: int = 5
+    max_attempts: int | None = None
+    """None = 20, or 10 for a job that holds its lane meanwhile."""
+    max_deaths: int = 5
     keep: int = 0
     keep_most: int = 100_000
     keep_dead: int = 30 * 86_400_000
@@ -66,6 +68,7 @@ class Job:
     keep_turn: bool = False
     """It comes back at its old place when it is tried again."""
     attempts: int = 0
+    deaths: int = 0
     token: int = 0
     worker: str = ""
     expires: int = 0
@@ -189,6 +192,7 @@ class JobSummary:
     lane: str | None
     selector: str | None
     attempts: int
+    deaths: int
     max_attempts: int | None
     submitted: int
     due: int | None

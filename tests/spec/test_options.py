@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -16,10 +16,11 @@ from tests.spec.jobs import (
     leased,
     submit_ids,
 )
-from towpath.clock import ManualClock, days, hours, minutes, seconds
+from towpath.clock import ZERO, ManualClock, days, hours, minutes, seconds
 from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Submitted, new_job
-from towpath.engine.options import LARGEST_PAYLOAD, LanePolicy, QueueOptions
+from towpath.engine.options import LARGEST_PAYLOAD, SCRIPTED, LanePolicy, QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
 from towpath.errors import (
@@ -29,6 +30,7 @@ from towpath.errors import (
     QueueFull,
     RetryAdvice,
 )
+from towpath.ids import QueueName
 
 EVERY_OPTION = QueueOptions(
     max_attempts=2,
@@ -169,7 +171,7 @@ class TestChangingSomeOptions:
             for caller in (engine, other_engine) * 25
         ]
         answers = await asyncio.gather(*changes)
-        assert sorted(answer.max_attempts for answer in answers) == list(range(6, 56))
+        assert sorted(answer.max_attempts or 0 for answer in answers) == list(range(6, 56))
         assert (await engine.queues.options(REVIEWS)).max_attempts == 55
 
     async def test_to_what_they_are_writes_nothing(
@@ -182,7 +184,94 @@ class TestChangingSomeOptions:
 
 
 def more_attempts(options: QueueOptions) -> QueueOptions:
-    return msgspec.structs.replace(options, max_attempts=options.max_attempts + 1)
+    return msgspec.structs.replace(options, max_attempts=(options.max_attempts or 5) + 1)
+
+
+class TestAttemptsWithoutALimit:
+    """Nobody set one: neither job nor queue."""
+
+    @pytest.mark.parametrize(
+        ("lanes", "lane", "most"),
+        [
+            (LanePolicy.BLOCK, None, 20),
+            (LanePolicy.BLOCK, "octo", 10),
+            (LanePolicy.PARK, "octo", 10),
+            (LanePolicy.SKIP, "octo", 20),
+        ],
+    )
+    async def test_are_fewer_for_a_job_that_holds_its_lane_meanwhile(
+        self, engine: Engine, lanes: LanePolicy, lane: str | None, most: int
+    ) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(lanes=lanes))
+        assert QueueOptions(lanes=lanes).attempts_of(lane) == most
+        [job] = await submit_ids(engine, "a", lane=lane)
+        for _ in range(most):
+            assert await engine.inspect.state(job) is State.READY
+            await engine.fail(await claim_one(engine), "no printer", delay=ZERO)
+            await engine.queues.promote(REVIEWS)
+        assert await engine.inspect.state(job) is State.DEAD
+
+    async def test_take_about_a_day_and_minutes_in_a_lane(self) -> None:
+        """With the waits of the default policy: the shortest, and the longest."""
+        options = QueueOptions()
+        for chance in (0.0, 1.0):
+            waits = [options.retry.delay(attempt, chance) for attempt in range(1, 20)]
+            assert hours(19) < sum(filter(None, waits), ZERO) < hours(25)
+            assert minutes(5) < sum(filter(None, waits[:9]), ZERO) < minutes(15)
+
+    async def test_are_as_many_as_the_queue_says_in_lanes_too(self, engine: Engine) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(max_attempts=1))
+        [job] = await submit_ids(engine, "a", lane="octo")
+        await engine.fail(await claim_one(engine), "no printer", delay=ZERO)
+        assert await engine.inspect.state(job) is State.DEAD
+
+
+class TestOptionsThatNobodyDecided:
+    """They follow the release that uses the queue, whatever another one had as its default."""
+
+    async def test_are_not_stored(self, engine: Engine, deployment: Deployment) -> None:
+        await submit_ids(engine, "a")
+        assert deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole") == b"{}"
+        await engine.queues.declare(REVIEWS, keep=hours(1))
+        await engine.queues.change_options(REVIEWS, more_attempts)
+        stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
+        assert msgspec.json.decode(cast("bytes", stored)).keys() == {"keep", "max_attempts"}
+        await engine.queues.reset(REVIEWS)
+        stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
+        assert msgspec.json.decode(cast("bytes", stored)).keys() == {"keep"}
+
+    @pytest.mark.parametrize("decided", [True, False])
+    async def test_have_the_defaults_of_the_scripts_that_read_them(
+        self, engine: Engine, deployment: Deployment, *, decided: bool
+    ) -> None:
+        """Here a release with another default has written the queue."""
+        await submit_ids(engine, "a")
+        small = QueueOptions(max_payload=1)
+        packed = small.packed({"max_payload"} if decided else ())
+        deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", packed)
+        if decided:
+            with pytest.raises(PayloadTooLarge):
+                await engine.submit(REVIEWS, b"more")
+        else:
+            await engine.submit(REVIEWS, b"more")
+
+    async def test_stay_as_they_are_if_they_are_set_on_purpose(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.queues.change_options(REVIEWS, lambda options: options, decides=["events"])
+        stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
+        assert msgspec.json.decode(cast("bytes", stored)) == {"events": QueueOptions().events}
+
+    async def test_were_all_decided_in_a_queue_of_before(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        """Earlier code stored every option, and marked none."""
+        await submit_ids(engine, "a")
+        marks = len(SCRIPTED) + 1
+        old = QueueOptions(max_payload=1).packed(())[: -marks - 8]
+        deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", old)
+        with pytest.raises(PayloadTooLarge):
+            await engine.submit(REVIEWS, b"more")
 
 
 class TestTheLongestQueue:

@@ -2,7 +2,7 @@
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of, leased, submit_ids
-from towpath.clock import ManualClock, hours, milliseconds, seconds
+from towpath.clock import ZERO, ManualClock, hours, milliseconds, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.options import LanePolicy, QueueOptions
@@ -71,6 +71,41 @@ class TestReaping:
         assert job.reason is not None
         assert job.reason.startswith("LEASE_ENDED")
         assert "berta" in job.reason
+
+    async def test_ends_a_job_that_killed_five_workers(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        """It has attempts left, and would take all workers with it."""
+        [job] = await submit_ids(engine, "poison")
+        for deaths in range(5):
+            assert (await claim_one(engine)).deaths == deaths
+            clock.advance(LEASE)
+        assert await claim(engine) == []
+        dead = await engine.inspect.job(job)
+        assert (dead.state, dead.attempts, dead.deaths) == (State.DEAD, 5, 5)
+        assert (dead.reason or "").startswith("WORKERS_DIED")
+
+    async def test_allows_as_many_deaths_as_the_queue_says(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(max_deaths=2))
+        lease = await leased(engine)
+        await engine.fail(lease, "no printer", delay=ZERO)
+        for _ in range(2):
+            await claim_one(engine)
+            clock.advance(LEASE)
+            await engine.queues.reap(REVIEWS)
+        assert await engine.inspect.state(lease.job) is State.DEAD
+
+    async def test_counts_deaths_anew_after_a_retry(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        await engine.queues.configure(REVIEWS, QueueOptions(max_deaths=1))
+        lease = await leased(engine)
+        clock.advance(LEASE)
+        await engine.queues.reap(REVIEWS)
+        assert await engine.retry(lease.job) is State.READY
+        assert (await engine.inspect.job(lease.job)).deaths == 0
 
     async def test_brings_a_job_back_that_may_not_be_retried(
         self, engine: Engine, clock: ManualClock

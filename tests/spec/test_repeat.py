@@ -363,7 +363,7 @@ class TestOptionsThatChangedMeanwhile:
         clock.advance(hours(1))
         answer = await verb(engine, FIRST)
         options = await engine.queues.options(REVIEWS)
-        changed = msgspec.structs.replace(options, max_attempts=options.max_attempts + 1)
+        changed = msgspec.structs.replace(options, max_attempts=(options.max_attempts or 5) + 1)
         await other_engine.queues.reconfigure(REVIEWS, changed)
         after, calls = deployment.dump(), deployment.calls("evalsha", "eval")
         assert await verb(engine, FIRST) == answer

@@ -38,7 +38,7 @@ class TestExponential:
     def test_is_what_a_queue_has_unless_said(self) -> None:
         first, second = Exponential().delay(1, 0), Exponential().delay(2, 0)
         assert (first, second) == (seconds(1), seconds(2))
-        assert Exponential().delay(100, 0) == hours(1)
+        assert Exponential().delay(100, 0) == hours(4)
 
     @pytest.mark.parametrize(
         ("option", "value"),

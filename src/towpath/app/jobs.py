@@ -781,6 +781,7 @@ def info_of(record: Record, stored: JobInfo | None) -> JobInfo:
         lane=cast("LaneKey | None", record.lane),
         max_attempts=record.max_attempts,
         attempts=record.attempts,
+        deaths=stored.deaths if stored else 0,
         submitted_at=record.created_at,
         due_at=record.due_at,
         next_try_at=record.next_try_at if state is not State.LEASED and record.open else None,

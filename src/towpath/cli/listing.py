@@ -136,6 +136,7 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "redis_id": job.redis_id,
         "state": job.state,
         "attempts": job.attempts,
+        "deaths": job.deaths or None,
         "submitted_at": job.submitted_at,
         "due_at": job.due_at,
         "next_try_at": job.next_try_at,

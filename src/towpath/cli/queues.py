@@ -187,7 +187,8 @@ async def configure(
     """Change the options of a queue.
 
     The change applies at once, to everybody and to existing jobs. A queue that does not exist is
-    created. Changes made here override what handlers declare, until `reset`.
+    created. Changes made here override what handlers declare, until `reset`. An option that was
+    never declared or changed follows the default of each release.
 
     \b
     Retry policies: exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY,
@@ -198,7 +199,9 @@ async def configure(
     wanted = pairs("set", set)
     changed(QueueOptions(), wanted)  # what can't be right is said before a new queue is made
     async with session.engine() as engine:
-        options = await engine.queues.change_options(queue, lambda stored: changed(stored, wanted))
+        options = await engine.queues.change_options(
+            queue, lambda stored: changed(stored, wanted), decides=wanted
+        )
     session.out.answer({"queue": queue, "options": written(options)}, written(options))
 
 
@@ -212,7 +215,7 @@ def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
 def _value(name: str, text: str) -> Any:
     from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
     from towpath.engine.options import LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
-    from towpath.engine.spelling import read_retry  # noqa: PLC0415 -- the same
+    from towpath.engine.spelling import DEFAULT, read_retry  # noqa: PLC0415 -- the same
 
     fields = QueueOptions.__struct_fields__
     if name not in fields:
@@ -225,7 +228,9 @@ def _value(name: str, text: str) -> Any:
             raise InvalidOption(name, text, rule=f"must be {', '.join(LanePolicy)}")
         case LanePolicy():
             return LanePolicy(text)
-        case int():
+        case None if text == DEFAULT:
+            return None
+        case int() | None:
             return whole_number(name, text)
         case _:
             return read_retry(text)

@@ -34,7 +34,7 @@ from towpath.engine.model import Call
 from towpath.engine.refusals import translated
 from towpath.engine.script import Script
 from towpath.engine.submit_timeout import GIVE_UP_AFTER
-from towpath.engine.target import Channel, Target
+from towpath.engine.target import Channel, Outage, Target
 from towpath.engine.time_limit import Deadline, SharedTimeLimit
 from towpath.errors import (
     DurabilityNotReached,
@@ -241,8 +241,7 @@ class Channels:
             target.give_back(channel)
         if attempt:
             target.reconnected(key)
-        if target.is_away:
-            target.answered()
+        target.answered()
         return answer
 
     # ── whether the servers answer ───────────────────────────────────────────────────────
@@ -292,6 +291,10 @@ class Channels:
         self._watch.close()
         for target in self._targets.values():
             await target.close()
+
+    def last_outage(self, key: str, now: float) -> Outage:
+        """When the server of *key* last gave no answer, as `Target.last_outage`."""
+        return self._target(key).last_outage(now)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 

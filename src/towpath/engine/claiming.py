@@ -59,7 +59,7 @@ class Looks:
 def wish_of(
     worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
 ) -> list[Any]:
-    """What a claim asks for: the arguments of its script."""
+    """What a claim asks for: the arguments of its script, before those of `Outages`."""
     return [
         worker_name(worker),
         codec.lease_ms(lease),

@@ -181,6 +181,8 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         next_try_ms=int(named.get("due", 0)) if "asked_due" in named else 0,
         reason=named["reason"].decode(errors="replace") if "reason" in named else None,
         record=named["record"].decode() if "record" in named else None,
+        deaths=int(named.get("deaths", 0)),
+        is_excused="excused" in named,
         **said(named),
     )
 

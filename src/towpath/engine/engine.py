@@ -157,7 +157,9 @@ class Engine(Changing):
         give_up_at = 0
         while True:
             named = looks.next() if looks else call
-            asked = wish if choice is None else [*wish, *choice, called]
+            asked = [*wish, *self._store.outages.args(name)]
+            if choice is not None:
+                asked += [*choice, called]
             try:
                 leases, due, left, now = await self._claims.ask(
                     "claim", name, worker, lambda _, asked=asked: asked, named
@@ -166,6 +168,7 @@ class Engine(Changing):
                 if looks is None or not looks.again(stale.last):
                     raise
                 continue
+            self._store.outages.learn(name, now)
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]
@@ -275,13 +278,14 @@ class Engine(Changing):
         def body(options: QueueOptions) -> Any:
             return [
                 [codec.settlement_item(settlement, options) for settlement in settlements],
-                wish,
+                [*wish, *self._store.outages.args(name)],
             ]
 
         if count:
             answer = await self._claims.ask("exchange", name, worker, body, call)
         else:
             answer = await self._store.write("exchange", name, body, call)
+        self._store.outages.learn(name, answer[-1])
         return codec.exchanged(name, worker, list(settlements), answer)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:

@@ -173,8 +173,8 @@ class Inspector:
 
     async def explain_look(self, look: Look) -> Explanation:
         """Why the job was not running at the moment of *look*."""
-        most = (await self._store.known_options(look.job.ref.queue)).max_attempts
-        return explain(look.job, look.facts, most=most)
+        options = await self._store.known_options(look.job.ref.queue)
+        return explain(look.job, look.facts, most=options.attempts_of(look.job.lane))
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
         """The number of lanes in which at least one job waits: all lanes with jobs, except those
@@ -350,6 +350,7 @@ def _job(
         state=record.state,
         payload=payload,
         attempts=record.attempts,
+        deaths=int(more.get("deaths", 0)),
         submitted_at=instant(record.submitted_ms),
         due_at=_instant(record.due_ms),
         next_try_at=_instant(record.next_try_ms),

@@ -119,7 +119,9 @@ FIELDS = declared(JobOptions)
 NO_HEADERS = Said().headers
 _SAID_NOTHING = msgspec.structs.asdict(Said())
 _UNREADABLE = "(headers that this release can't read)"
-LEASE_FIELDS = (*Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record")
+LEASE_FIELDS = (
+    *Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths", "excused",
+)  # fmt: skip
 """What a claim answers about a job that is not plain."""
 
 
@@ -241,6 +243,11 @@ class Lease(Said, frozen=True):
     """Why the last attempt failed, if there was one."""
     record: JobId | None = None
     """The id of the job's record in the database, if it has one."""
+    deaths: int = 0
+    """Deliveries of the job that ended with the death of the worker."""
+    is_excused: bool = False
+    """Whether the lease before this one ended while Redis could not be reached. Set only for jobs
+    with a record, whose row then does not count that attempt."""
 
     @property
     def id(self) -> JobId:
@@ -301,6 +308,8 @@ class JobInfo(Said, frozen=True, kw_only=True):
     state: State
     payload: bytes
     attempts: int = 0
+    deaths: int = 0
+    """Deliveries that ended with the death of the worker; `max_deaths` of its queue limits them."""
     submitted_at: datetime
     due_at: datetime | None = None
     """The due time that was asked for; a retry does not change it."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import Any, NamedTuple
 
@@ -25,6 +24,9 @@ from towpath.engine.check import whole
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
 
+ATTEMPTS, LANE_ATTEMPTS = 20, 10
+"""Attempts where nobody set a limit: with the default policy, over about a day. A job that holds
+its lane meanwhile gives up within a quarter of an hour."""
 LARGEST_PAYLOAD = 64 * 1024 * 1024
 
 
@@ -43,8 +45,12 @@ class LanePolicy(StrEnum):
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue behaves. Every field has a default that suits most queues."""
 
-    max_attempts: int = 5
-    """Maximum number of attempts before a job is dead; releases do not count."""
+    max_attempts: int | None = None
+    """Maximum number of attempts before a job is dead; releases do not count. None = 20, and 10 for
+    a job that holds its lane while it is retried (lane policies block and park)."""
+    max_deaths: int = 5
+    """Maximum number of deliveries that may end with the death of the worker; then the job is dead,
+    whatever attempts are left. It is probably the job that kills its workers."""
     retry: RetryPolicy = Exponential()
     """How long to wait before the next attempt: Exponential, Fixed, Listed or Never."""
     lanes: LanePolicy = LanePolicy.BLOCK
@@ -69,7 +75,9 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """About how many entries of up to 8 KiB the event stream keeps; 0 = no events."""
 
     def __post_init__(self) -> None:
-        whole("max_attempts", self.max_attempts, 1, 1_000_000)
+        if self.max_attempts is not None:
+            whole("max_attempts", self.max_attempts, 1, 1_000_000)
+        whole("max_deaths", self.max_deaths, 1, 1_000_000)
         whole("keep_most", self.keep_most, 0, 1_000_000_000)
         whole("keep_dead_most", self.keep_dead_most, 1, 1_000_000_000)
         whole("remember_most", self.remember_most, 0, 1_000_000_000)
@@ -82,31 +90,55 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         for name in ("keep", "keep_dead", "remember"):
             msgspec.structs.force_setattr(self, name, duration(name, getattr(self, name)))
 
-    def packed(self) -> bytes:
-        """Internal: the options that scripts use, in the order of SCRIPTED."""
-        return b"".join(_packed(name, getattr(self, name)) for name in SCRIPTED)
+    def attempts_of(self, lane: str | None) -> int:
+        """How many attempts a job of this queue may have that sets no limit of its own."""
+        if self.max_attempts is not None:
+            return self.max_attempts
+        return LANE_ATTEMPTS if lane and self.lanes is not LanePolicy.SKIP else ATTEMPTS
+
+    def packed(self, decided: Collection[str]) -> bytes:
+        """Internal: the options that scripts use, in the order of SCRIPTED, and which of them are
+        *decided*. In place of the others, a script takes the defaults of its own release.
+        """
+        values = [_packed(name, getattr(self, name)) for name in SCRIPTED]
+        marks = "".join("1" if name in decided else "0" for name in SCRIPTED)
+        return b"".join([*values, marks.encode(), b"\0"])
 
 
 SCRIPTED = (
     "max_attempts", "keep", "keep_most", "keep_dead", "keep_dead_most", "remember",
-    "remember_most", "max_length", "max_payload", "events", "lanes",
+    "remember_most", "max_length", "max_payload", "events", "lanes", "max_deaths",
 )  # fmt: skip
 """The options that the scripts go by, in the order in which they are packed. Read from a map they
 were 5 % of a lone submit; the loader knows their places."""
+SCRIPTED_BEFORE = SCRIPTED.index("max_deaths")
+"""How many of them queues have that were written before options were marked as decided."""
+DEFAULTS = QueueOptions()
 
 
-def _packed(name: str, value: int | Duration | LanePolicy) -> bytes:
+def _number(name: str, value: int | Duration) -> float:
+    return duration_ms(name, value) if isinstance(value, Duration) else value
+
+
+def _packed(name: str, value: int | Duration | LanePolicy | None) -> bytes:
     """Texts end with a zero, all else is a double; durations are ms."""
     if isinstance(value, LanePolicy):
         return value.encode() + b"\0"
-    return struct.pack("<d", duration_ms(name, value) if isinstance(value, Duration) else value)
+    return struct.pack("<d", ATTEMPTS if value is None else _number(name, value))
 
 
 def packed_format() -> str:
-    """The same as Lua's struct.unpack is told."""
-    usual = QueueOptions()
-    kinds = ("s" if isinstance(getattr(usual, name), LanePolicy) else "d" for name in SCRIPTED)
-    return "<" + "".join(kinds)
+    """The same as Lua's struct.unpack is told; the marks come last."""
+    kinds = ("s" if isinstance(getattr(DEFAULTS, name), LanePolicy) else "d" for name in SCRIPTED)
+    return "<" + "".join(kinds) + "s"
+
+
+def scripted_default(name: str) -> str:
+    """The default of an option as Lua writes it; false if it depends on the job."""
+    value = getattr(DEFAULTS, name)
+    if isinstance(value, LanePolicy):
+        return f"'{value}'"
+    return "false" if value is None else f"{_number(name, value):.0f}"
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -116,6 +148,14 @@ class InForce(msgspec.Struct, frozen=True):
     version: str
     declared: bytes = b""
     """What was declared of them last, option by option, as it is stored; empty = nothing was."""
+    decided: frozenset[str] = frozenset()
+    """The options that were declared or changed. Only these are stored: the others follow the
+    defaults of the release that reads them."""
+
+    @classmethod
+    def of(cls, options: QueueOptions) -> InForce:
+        """Options that one caller chose: those that differ from the defaults are decided."""
+        return cls(options, "", decided=_differing(options, DEFAULTS))
 
     @property
     def base(self) -> QueueOptions:
@@ -126,7 +166,7 @@ class InForce(msgspec.Struct, frozen=True):
         try:
             return msgspec.json.decode(self.declared or b"{}", type=QueueOptions)
         except (msgspec.MsgspecError, InvalidOption):
-            return QueueOptions()
+            return DEFAULTS
 
     def declaring(self, wanted: Mapping[str, Any]) -> InForce:
         """The same after *wanted* was declared, which holds for each option that still is what was
@@ -139,11 +179,50 @@ class InForce(msgspec.Struct, frozen=True):
             if getattr(self.options, name) == getattr(base, name)
         }
         options = msgspec.structs.replace(self.options, **holds)
-        known: dict[str, Any] = {}
-        with suppress(msgspec.MsgspecError):  # somebody has spoilt it: this is the first one then
-            known = msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
-        declared = msgspec.json.encode(known | msgspec.to_builtins(dict(wanted)), order="sorted")
-        return InForce(options, self.version, declared)
+        known = self._declarations() | msgspec.to_builtins(dict(wanted))
+        declared = msgspec.json.encode(known, order="sorted")
+        return InForce(options, self.version, declared, self.decided | holds.keys())
+
+    def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> InForce:
+        """The same with other *options*. Those that differ are decided, and so are *decides*."""
+        changed = _differing(options, self.options).union(decides)
+        return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
+
+    def replacing(self, options: QueueOptions) -> InForce:
+        """The same with *options* in place of all."""
+        decided = _differing(options, DEFAULTS) | self._declarations().keys()
+        return msgspec.structs.replace(self, options=options, decided=decided)
+
+    def resetting(self, names: Collection[str]) -> InForce:
+        """The same where the options of these *names* are as declared, or undecided."""
+        base = {name: getattr(self.base, name) for name in names}
+        options = msgspec.structs.replace(self.options, **base)
+        decided = self.decided - (frozenset(names) - self._declarations().keys())
+        return msgspec.structs.replace(self, options=options, decided=decided)
+
+    def written(self) -> bytes:
+        """The decided options as they are stored."""
+        return encode_decided(self.options, self.decided)
+
+    def _declarations(self) -> dict[str, Any]:
+        try:
+            return msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
+        except msgspec.MsgspecError:  # somebody has spoilt them: the next one is the first
+            return {}
+
+
+def encode_decided(options: QueueOptions, decided: Collection[str]) -> bytes:
+    """Those of the options that are *decided*, as JSON."""
+    values = {name: getattr(options, name) for name in sorted(decided)}
+    return msgspec.json.encode(values)
+
+
+def _differing(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
+    return frozenset(
+        name
+        for name in QueueOptions.__struct_fields__
+        if getattr(options, name) != getattr(others, name)
+    )
 
 
 def version_of(whole: bytes) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -96,14 +96,18 @@ class Queues:
         """
         await self._store.reconfigure(queue_name(queue), options)
 
-    async def change_options(self, queue: str, change: Change) -> QueueOptions:
+    async def change_options(
+        self, queue: str, change: Change, *, decides: Collection[str] = ()
+    ) -> QueueOptions:
         """Replace the options of *queue* by what *change* returns for them. Returns the new
         options.
 
+        Options that were never declared or changed follow the defaults of each release. *decides*
+        names those that are set on purpose, although their value stays the same.
         If somebody else changes them at the same time, *change* is called again with the new ones,
         so no change is lost. Two round trips, unless that happens.
         """
-        return await self._store.change_options(queue_name(queue), change)
+        return await self._store.change_options(queue_name(queue), change, decides)
 
     async def options(self, queue: str) -> QueueOptions:
         """The options of *queue*; the defaults for a queue that was never used."""
@@ -173,17 +177,18 @@ class Queues:
 
     async def promote(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
         """Make due jobs ready, at most *limit*. Returns how many."""
-        return await self._duty("promote", queue, limit, call)
+        return await self._duty("promote", queue, [limit], call)
 
     async def reap(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
         """Give back jobs whose lease has ended, at most *limit*. Returns how many."""
-        return await self._duty("reap", queue, limit, call)
+        away = self._store.outages.args(queue_name(queue))
+        return await self._duty("reap", queue, [limit, *away], call)
 
     async def trim(self, queue: str, limit: int = 100, *, call: Call | None = None) -> int:
         """Delete what was kept long enough, at most *limit* of each kind. Returns how many."""
-        return await self._duty("trim", queue, limit, call)
+        return await self._duty("trim", queue, [limit], call)
 
-    async def _duty(self, verb: str, queue: str, limit: int, call: Call | None) -> int:
-        item = [whole("limit", limit, 1, 1000)]
+    async def _duty(self, verb: str, queue: str, item: Sequence[int], call: Call | None) -> int:
+        whole("limit", item[0], 1, 1000)
         [count] = await self._store.write(verb, queue_name(queue), lambda _: [item], call)
         return count

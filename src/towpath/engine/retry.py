@@ -24,7 +24,7 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
 
     first: DurationField = usually(seconds(1))
     factor: float = 2.0
-    longest: DurationField = usually(hours(1))
+    longest: DurationField = usually(hours(4))
     jitter: float = 0.2
 
     def __post_init__(self) -> None:

@@ -15,13 +15,24 @@ from types import MappingProxyType
 import msgspec
 
 from towpath.engine.model import LEASE_FIELDS
-from towpath.engine.options import SCRIPTED, packed_format
+from towpath.engine.options import (
+    ATTEMPTS,
+    DEFAULTS,
+    LANE_ATTEMPTS,
+    SCRIPTED,
+    SCRIPTED_BEFORE,
+    packed_format,
+    scripted_default,
+)
 from towpath.errors import SpaceInvalid
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "submit": ("id", "payload", "more"),
-        "claim": ("worker", "lease", "count", "lane", "selectors", "max_held", "called"),
+        "claim": (
+            *("worker", "lease", "count", "lane"),
+            *("away", "back", "sent", "selectors", "max_held", "called"),
+        ),
         "renew": ("id", "token", "ttl"),
         "progress": ("id", "token", "note"),
         "complete": ("id", "token", "result"),
@@ -31,7 +42,8 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "move": ("id", "due", "delay"),
         "set": ("id", "payload", "more"),
         "exchange": ("settle", "claim"),
-        **dict.fromkeys(("promote", "reap", "trim"), ("limit",)),
+        **dict.fromkeys(("promote", "trim"), ("limit",)),
+        "reap": ("limit", "away", "back", "sent"),
         "retry": ("id",),
         "delete": ("id", "by_record"),
         "drop": ("lane",),
@@ -146,6 +158,26 @@ def _listed(name: str, fields: Iterable[str]) -> str:
     return f"local {name} = {{ {quoted} }}"
 
 
+def _option_locals(text: str) -> list[str]:
+    """How a script reads the options of a queue, and the defaults of those its *text* names."""
+    used = sorted(set(_OPTION.findall(text)))
+    places = ", ".join(str(SCRIPTED.index(name) + 1) for name in used)
+    defaults = ", ".join(map(scripted_default, used))
+    later = SCRIPTED[SCRIPTED_BEFORE:]
+    marks = "1" * SCRIPTED_BEFORE + "0" * len(later)
+    return [
+        f"local OPTIONS_FORMAT = '{packed_format()}'",
+        f"local OPTIONS_BYTES = {len(DEFAULTS.packed(())) - 1}",
+        f"local OPTIONS_REST = '{_NO_NUMBER * len(later)}{marks}{_NUL}'",
+        f"local USED_OPTIONS, USED_DEFAULTS = {{ {places} }}, {{ {defaults} }}",
+    ]
+
+
+_NUL = r"\000"
+_NO_NUMBER = _NUL * 8
+"""A packed zero."""
+
+
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     """The pieces in one text, those of the short way first.
 
@@ -163,13 +195,16 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         fields, more = more, fields
     parts = [
         f"local VERB = '{header.stored}'",
-        f"local OPTIONS_FORMAT = '{packed_format()}'",
+        *_option_locals(f"{first}\n{rest}"),
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
         first,
         "return (function()" if short else "",
         _listed("MORE_FIELDS", sorted(more - fields)),
         _listed("LEASE_FIELDS", LEASE_FIELDS) if "LEASE_FIELDS" in rest else "",
+        f"local ATTEMPTS, LANE_ATTEMPTS = {ATTEMPTS}, {LANE_ATTEMPTS}"
+        if "LANE_ATTEMPTS" in rest
+        else "",
         rest,
         "end)()" if short else "",
     ]

@@ -10,12 +10,14 @@ from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
+DEFAULT = "default"
+"""How the command line writes and reads an option that nobody decided."""
 POLICIES = (
     "exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY, listed:WAIT,WAIT,… or never"
 )
 
 
-def written(value: Duration | LanePolicy | RetryPolicy | int) -> str | int:
+def written(value: Duration | LanePolicy | RetryPolicy | int | None) -> str | int:
     """One option's value, short and without Python's words; a number stays one."""
     match value:
         case Duration():
@@ -24,6 +26,8 @@ def written(value: Duration | LanePolicy | RetryPolicy | int) -> str | int:
             return value.value
         case int():
             return value
+        case None:
+            return DEFAULT
         case _:
             return _retry(value)
 

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from redis.exceptions import NoScriptError
 
-from towpath.clock import Clock, Duration, duration_ms
+from towpath.clock import Clock, Duration, ServerClock, duration_ms
 from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.codec import pack
 from towpath.engine.connect import Link
@@ -21,7 +21,15 @@ from towpath.engine.history import QUEUES_MOST
 from towpath.engine.keys import REGISTRY, DeclaredKeys, keys_of
 from towpath.engine.layout import Place
 from towpath.engine.model import Call
-from towpath.engine.options import Declared, InForce, QueueOptions, differences, version_of
+from towpath.engine.options import (
+    DEFAULTS,
+    Declared,
+    InForce,
+    QueueOptions,
+    differences,
+    version_of,
+)
+from towpath.engine.outages import Outages
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.script import Script, Scripts
 from towpath.engine.time_limit import Deadline
@@ -50,8 +58,8 @@ Calling = Callable[[Script, DeclaredKeys, tuple[Any, ...], Call | None], Prepare
 Change = Callable[[QueueOptions], QueueOptions]
 """What becomes of a queue's options; may be asked more than once."""
 
-_NEW = InForce(QueueOptions(), "")
-_NONE, _ANY = "none", "any"
+_NEW = InForce(DEFAULTS, "")
+_NONE = "none"
 """Which options others replace, where it is not those of a version."""
 _CHANGES_MOST = 1000
 """How often a queue's options may change under one call before that is an error."""
@@ -77,6 +85,7 @@ class Store:
     ) -> None:
         self._scripts, self._place_of = scripts, link.target
         self.channels = Channels(link, clock, limits, declared=declared, log=log)
+        self.outages = Outages(self.channels, goes_by_clock=isinstance(clock, ServerClock))
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
@@ -277,7 +286,7 @@ class Store:
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, InForce(wanted, ""), _NONE)
+        in_force = await self._write_options(queue, InForce.of(wanted), _NONE)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
@@ -298,13 +307,7 @@ class Store:
 
     async def reset(self, queue: QueueName, names: Collection[str]) -> Declared:
         """Give *queue* these options as they were declared last."""
-
-        def change(stored: InForce) -> InForce:
-            declared = {name: getattr(stored.base, name) for name in names}
-            options = msgspec.structs.replace(stored.options, **declared)
-            return msgspec.structs.replace(stored, options=options)
-
-        return await self._change(queue, change)
+        return await self._change(queue, lambda stored: stored.resetting(names))
 
     async def declared(self, queue: QueueName) -> QueueOptions | None:
         """What was declared of *queue*'s options, and the defaults; None if nothing ever was."""
@@ -314,7 +317,7 @@ class Store:
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
         """Give *queue* other options, for everybody and at once."""
-        await self._write_options(queue, InForce(options, ""), _ANY)
+        await self._change(queue, lambda stored: stored.replacing(options))
 
     async def delete(self, queue: QueueName, *, forced: bool = False) -> bool:
         """Delete a queue that holds nothing; False if it does."""
@@ -360,15 +363,16 @@ class Store:
         wanted = _unnamed(known) if known else _NEW  # where the server has lost them
         return await self._write_options(queue, wanted, _NONE)
 
-    async def change_options(self, queue: QueueName, change: Change) -> QueueOptions:
+    async def change_options(
+        self, queue: QueueName, change: Change, decides: Collection[str] = ()
+    ) -> QueueOptions:
         """Give *queue* what *change* makes of its options. Whoever changes them at the same time
         is not undone: then *change* is asked again.
         """
-
-        def changed(stored: InForce) -> InForce:
-            return msgspec.structs.replace(stored, options=change(stored.options))
-
-        return (await self._change(queue, changed)).now
+        changed = await self._change(
+            queue, lambda stored: stored.changing(change(stored.options), decides)
+        )
+        return changed.now
 
     async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
         before, now = await self._replace(queue, await self._options_now(queue), change)
@@ -421,9 +425,10 @@ class Store:
 
     async def _store_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
         """Store *wanted* in place of the version *over*. Returns what is stored now."""
-        whole = msgspec.json.encode(wanted.options)
+        whole = wanted.written()
         version = wanted.version or version_of(whole)
-        args = (whole, wanted.options.packed(), version, over, wanted.declared)
+        packed = wanted.options.packed(wanted.decided)
+        args = (whole, packed, version, over, wanted.declared)
         found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
         return _in_force(queue, *found)
 
@@ -444,11 +449,11 @@ class Store:
             await asyncio.wait((task,), timeout=_LISTED_S)
 
     async def _keep_listing(self, queue: QueueName) -> None:
-        listed: QueueOptions | None = None
+        listed: InForce | None = None
         # They may change while they are written.
-        while listed is not (options := self._in_force[queue].options):
+        while listed is not (options := self._in_force[queue]):
             try:
-                entry = msgspec.json.encode(options)
+                entry = options.written()
                 if await self.channels.command("HSET", REGISTRY, queue, entry) == 1:
                     await self._bound_histories(queue)
             except ServerUnreachable:
@@ -470,7 +475,9 @@ def _unnamed(known: InForce) -> InForce:
 
 
 def _in_force(queue: str, stored: bytes, version: bytes, declared: bytes | None) -> InForce:
-    return InForce(_decoded(queue, stored), version.decode(), declared or b"")
+    options = _decoded(queue, stored)
+    decided = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
+    return InForce(options, version.decode(), declared or b"", frozenset(decided))
 
 
 def _decoded(queue: str, stored: bytes) -> QueueOptions:

@@ -154,6 +154,8 @@ class JobOut(telling(_JobHead)):
 
     attempts: int
     """Number of attempts that have begun; released ones do not count."""
+    deaths: int = 0
+    """Number of deliveries that ended with the death of the worker."""
     submitted_at: datetime
     due_at: datetime | None = None
     """The due time that was asked for, if any; a retry does not change it."""

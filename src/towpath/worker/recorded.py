@@ -14,12 +14,11 @@ from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from random import uniform
 from typing import Any, Protocol, Self
 
-import msgspec
-
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Fail, Lease, Release, Renew, Settlement
+from towpath.engine.options import ATTEMPTS
 from towpath.errors import RetryAdvice, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry.events import RECORD_UNWRITTEN
@@ -42,8 +41,11 @@ Run = Callable[[Attempt], Awaitable[Settlement | None]]
 class Recorder(Protocol):
     """Where records are kept. Both raise a TowpathError if that can't be reached."""
 
-    async def begin(self, lease: Lease) -> Lease | Settlement | None:
-        """The lease with what the record says, or what to tell the server instead of running."""
+    async def begin(self, lease: Lease, *, most: int = ATTEMPTS) -> Lease | Settlement | None:
+        """The lease with what the record says, or what to tell the server instead of running.
+
+        *most* is the limit of attempts if the record sets none.
+        """
         ...
 
     async def end(
@@ -63,11 +65,12 @@ class RecordedRuns:
         """What the attempt ended as, by its record; None if there is nothing left to settle."""
         attempt.deadline = math.inf  # the handler's time begins when the row has let it begin
         try:
-            begun = await self._recorder.begin(attempt.lease)
+            most = await self._limit(attempt)
+            begun = await self._recorder.begin(attempt.lease, most=most)
             if not isinstance(begun, Lease):
                 attempt.error = SKIPPED
                 return begun
-            attempt.lease = await self._limited(attempt, begun)
+            attempt.lease = begun
         except asyncio.CancelledError:
             return stopped(attempt)
         except TowpathError as error:
@@ -84,15 +87,12 @@ class RecordedRuns:
             # The row may know or not. Whoever gets the job next asks it.
             return None if attempt.stop is StopReason.LOST else Release(attempt.lease)
 
-    async def _limited(self, attempt: Attempt, lease: Lease) -> Lease:
-        """The lease with its limit of attempts: the row counts those, not the server."""
-        if lease.max_attempts is not None:
-            return lease
-        handler = attempt.handler
-        limit = handler.options.max_attempts if handler else None
-        if limit is None:
-            limit = (await self._engine.queues.known_options(lease.queue)).max_attempts
-        return msgspec.structs.replace(lease, max_attempts=limit)
+    async def _limit(self, attempt: Attempt) -> int:
+        """The limit of attempts if the record sets none: the row counts them, not Redis."""
+        if attempt.handler and attempt.handler.options.max_attempts is not None:
+            return attempt.handler.options.max_attempts
+        options = await self._engine.queues.known_options(attempt.lease.queue)
+        return options.attempts_of(attempt.lease.lane)
 
     async def _explicit(self, attempt: Attempt, settlement: Settlement) -> Settlement:
         """The same with the wait before the next attempt, which the server would choose by its

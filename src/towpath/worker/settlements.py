@@ -139,7 +139,7 @@ def plan_next_try(attempt: Attempt, settlement: Settlement, options: QueueOption
     """*settlement* with the wait before the next attempt by the policy of the queue, where job and
     handler have none. So the log can name the time, and a record counts its own attempts.
     """
-    attempt.most = own_limit(attempt) or options.max_attempts
+    attempt.most = own_limit(attempt) or options.attempts_of(attempt.lease.lane)
     if not isinstance(settlement, Fail) or settlement.delay is not None:
         return settlement
     delay = options.retry.delay(attempt.lease.attempt, random())  # noqa: S311 -- jitter

@@ -86,7 +86,7 @@ class TestTheLock:
     ) -> None:
         """A task that kills its workers does not go on for ever, and says why."""
         await queue.enqueue("deadly")
-        for _ in range(TASK_OPTIONS.max_attempts):
+        for _ in range(TASK_OPTIONS.max_attempts or 0):
             assert await queue.dequeue() == "deadly"
             clock.advance(LOCK_TTL)
         assert await queue.dequeue() is None

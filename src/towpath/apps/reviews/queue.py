@@ -26,7 +26,7 @@ TASKS = "task"
 """The queue's name: its keys are `{task}:queue`, `{task}:lock:<task>`, `{task}:retry:queue`."""
 LOCK_TTL = minutes(5)
 """How long a task that was dequeued is locked, unless the lock is renewed."""
-TASK_OPTIONS = QueueOptions(remember=ZERO)
+TASK_OPTIONS = QueueOptions(remember=ZERO, max_attempts=5)
 """A task that has ended is forgotten, so that it can be enqueued again under its own id."""
 CORRUPT = "TASK_CORRUPT: another program wrote it"
 """How a job of the queue is set aside that is no task."""

@@ -202,7 +202,10 @@ class ServiceMode:
         # The policy is the timer's own or the queue's; of a recorded one the row counts attempts.
         options = await self._connect().queues.known_options(held.lease.queue)
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
-        if held.attempt >= (held.max_attempts or options.max_attempts) or delay is None:
+        if (
+            held.attempt >= (held.max_attempts or options.attempts_of(held.lease.lane))
+            or delay is None
+        ):
             return await self._settled(held, Bury(held.lease, reason))
         return await self._settled(held, Fail(held.lease, reason, delay, keep_turn=True))
 

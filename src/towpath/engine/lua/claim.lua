@@ -14,6 +14,9 @@
 --        lease    ms       for jobs that name no lease time of their own
 --        count    int      at most so many, and no more than one answer carries: one at least
 --        lane     text     of this lane only; '' = of any
+--        away     ms       from when on the caller had no answer from this server; 0 = not known
+--        back     ms       when it had one again; 0 = perhaps with this call
+--        sent     ms       when the caller sent this
 --        selectors list    of these selectors only; empty = of any; left out = as the rest
 --        max_held int      the worker may hold so many; 0 = any number
 --        called   text     the selector for which the caller was called, if it was
@@ -27,8 +30,8 @@
 
 local REAP_MOST, PROMOTE_LEAST = 100, 100
 
-local function sweep(limit)
-  local full_reap = reap(REAP_MOST) == REAP_MOST
+local function sweep(limit, away, back, sent)
+  local full_reap = reap(REAP_MOST, away, back, sent) == REAP_MOST
   local full_promote = promote(limit) == limit
   -- Once a second, and at every claim while there is more than one trim takes.
   if now - meta.trimmed_at >= TRIM_EVERY_MS and trim(2 * limit) < 2 * limit then
@@ -37,8 +40,8 @@ local function sweep(limit)
   return full_reap or full_promote
 end
 
-local function claim(worker, lease, count, lane, selectors, max_held, called)
-  local swept = sweep(math.max(PROMOTE_LEAST, count))
+local function claim(worker, lease, count, lane, away, back, sent, selectors, max_held, called)
+  local swept = sweep(math.max(PROMOTE_LEAST, count), away, back, sent)
   local paused, limited = meta.paused > 0, max_held and max_held > 0
   if limited then count = math.min(count, room_of(worker, max_held)) end
   local leases, cut = {}, false

@@ -7,6 +7,9 @@
 --        job      string   the record
 --        lock     string   deleted
 -- args   limit    int      at most so many
+--        away     ms       from when on the caller had no answer from this server; 0 = not known
+--        back     ms       when it had one again; 0 = perhaps with this call
+--        sent     ms       when the caller sent this
 -- reply  <how many>
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
@@ -14,29 +17,58 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(reap)
 
-local function reap_job(job)
-  count('reaped')
-  note('reap', job.id)
+local OUTAGE_MS = 2000  -- a shorter silence is no outage; a worker renews within that time after one
+
+-- A lease that ended while the server could not be reached says nothing about its worker, which
+-- could not renew it.
+local function ended_in_outage(job, expires, away, back, sent)
+  if not away or away == 0 or expires <= away then return false end
+  if now - sent > OUTAGE_MS and (back == 0 or expires > sent) then return true end
+  local claimed = job.claimed or job.token / 1000  -- a token is the time of its claim, in µs
+  return back - away > OUTAGE_MS and claimed < back and expires <= back + OUTAGE_MS
+end
+
+-- The worker has died, or was silent for too long. A job that does that again and again is dead; one
+-- with a record is told to the next worker, which asks the row.
+local function reap_lost(job)
   local reason = 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended'
-  if job.cancel then return cancel_now(job) end
   note_failure(job, reason)
+  set(job, 'deaths', (job.deaths or 0) + 1)
+  job.excused = nil
   if used_up(job) then
     bury(job, reason)
+  elseif job.deaths >= options.max_deaths and not job.record then
+    bury(job, 'WORKERS_DIED: ' .. job.deaths .. ' deliveries ended with the death of the worker')
   else
     set(job, 'reason', reason)
     enter_ready(job)
   end
 end
 
-local function reap(limit)
-  local ids = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'LIMIT', 0, limit)
+local function reap_job(job, in_outage)
+  count('reaped')
+  note('reap', job.id)
+  if job.cancel then return cancel_now(job) end
+  if in_outage then
+    job.attempts = job.attempts - 1
+    if job.record then job.excused = 1 end  -- the row counts attempts, too
+    enter_ready(job)
+  else
+    reap_lost(job)
+  end
+end
+
+local function reap(limit, away, back, sent)
+  local found = redis.call('ZRANGEBYSCORE', LEASES, '-inf', now, 'WITHSCORES', 'LIMIT', 0, limit)
+  local ids = {}
+  for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
   read_jobs(ids)
-  for _, id in ipairs(ids) do
+  for i, id in ipairs(ids) do
     local job = jobs[id]
     if job.stored ~= 'leased' then
       set_aside(LEASES, id)
     elseif not job.changed then  -- neither settled nor renewed by this very call
-      reap_job(job)
+      reap_job(job, ended_in_outage(job, tonumber(found[2 * i]), away, back, sent))
     end
   end
   return #ids

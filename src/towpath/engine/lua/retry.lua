@@ -24,7 +24,7 @@ local function retry(id)
   if job.record then return { 'JOB_HAS_RECORD', job.record } end
   if job.state ~= 'dead' then return { 'JOB_NOT_DEAD', job.state } end
   job.asked_due = job.asked_due or job.due
-  job.attempts, job.ended, job.due, job.cancel = 0, nil, nil, nil
+  job.attempts, job.deaths, job.ended, job.due, job.cancel = 0, nil, nil, nil, nil
   count('retried')
   note('retry', id)
   if take_lane(job) then enter_behind(job) end

@@ -7,10 +7,11 @@ once, and a worker that was taken for dead changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import StrEnum
 from functools import cache, partial
 from itertools import groupby
+from types import MappingProxyType
 from typing import Any, NamedTuple, cast
 
 from sqlalchemy import (
@@ -40,7 +41,9 @@ from towpath.engine.model import (
     Release,
     Settlement,
 )
+from towpath.engine.options import DEFAULTS, LanePolicy, QueueOptions
 from towpath.errors import InvalidOption
+from towpath.ids import QueueName
 from towpath.ledger.database.bulk import arrays_of, given, has_arrays, named, rows_of
 from towpath.ledger.database.schema import OPEN_IN_WORDS, jobs, now_ms
 from towpath.ledger.database.writing import Overtaken, Write
@@ -110,17 +113,18 @@ def begin(
     leases: Sequence[Lease],
     tell: Tell = nobody,
     *,
-    holding: Collection[str] = (),
+    options: Mapping[QueueName, QueueOptions] = MappingProxyType({}),
     timely: bool = True,
 ) -> Write[list[Beginning]]:
     """Begin an attempt for each lease whose row allows it. A few statements in all.
 
-    *holding* are queues whose lanes wait for a failed head. Not *timely*: Redis says what is due.
+    *options* are those of the queues, as far as they are known. Not *timely*: Redis says what is
+    due.
     """
-    rows = _locked(connection, [lease.job for lease in leases], _turns(holding))
+    rows = _locked(connection, [lease.job for lease in leases], _turns(options))
     over, now = _outdated(connection, rows)
     if over:
-        again = partial(begin, leases=leases, tell=tell, holding=holding, timely=timely)
+        again = partial(begin, leases=leases, tell=tell, options=options, timely=timely)
         return lambda writer: (supersede(writer, over, now, tell), again(writer)(writer))[1]
     renamed = _renamed(connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys())
     changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
@@ -130,7 +134,7 @@ def begin(
             answers.append(Beginning(Standing.ENDED))
             continue
         row = rows.get((lease.queue, lease.job.id))
-        answer, change = _begun(row, lease.token, timely=timely)
+        answer, change = _begun(row, lease, options.get(lease.queue, DEFAULTS), timely=timely)
         answers.append(answer)
         if row is not None and change:
             if answer.standing is Standing.EARLY:
@@ -177,20 +181,26 @@ def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, s
     return outdated(known, left_out(connection, known)), max(again.values())
 
 
-def _begun(row: Row | None, token: int, *, timely: bool) -> tuple[Beginning, dict[str, Any]]:
+def _begun(
+    row: Row | None, lease: Lease, options: QueueOptions, *, timely: bool
+) -> tuple[Beginning, dict[str, Any]]:
     if row is None:
         return Beginning(Standing.MISSING), {}
     if (over := _over(row)) is not None:
         return over
-    state = RecordState(row["state"])
+    state, token = RecordState(row["state"]), lease.token
     if row["fence"] > token:
         return Beginning(Standing.STALE, state), {}
     if row["cancel_requested"]:
         return Beginning(Standing.ENDED, RecordState.CANCELLED), _end(row, RecordState.CANCELLED)
     if (early := _early(row, timely=timely)) is not None:
         return early
-    again = row["fence"] == token and state is RecordState.RUNNING  # the answer was lost
-    attempt = row["attempts"] + (0 if again else 1)
+    running = state is RecordState.RUNNING
+    again = running and row["fence"] == token  # the answer was lost
+    lost = running and not again  # the attempt before this one never ended
+    if lost and (dead := _given_up(row, lease, options)) is not None:
+        return dead
+    attempt = row["attempts"] + (0 if again or (lost and lease.is_excused) else 1)
     begun = Beginning(
         Standing.BEGUN,
         RecordState.RUNNING,
@@ -201,6 +211,23 @@ def _begun(row: Row | None, token: int, *, timely: bool) -> tuple[Beginning, dic
     )
     change = {"state": RecordState.RUNNING, "fence": token, "attempts": attempt, "relay_at": None}
     return begun, change | {"started_at": row["now"]}
+
+
+def _given_up(
+    row: Row, lease: Lease, options: QueueOptions
+) -> tuple[Beginning, dict[str, Any]] | None:
+    """The last attempt never ended, and there is no other: the row ends as a job without one does
+    when its lease ends.
+    """
+    most = row["max_attempts"] or lease.max_attempts
+    if lease.deaths >= options.max_deaths:
+        reason = f"WORKERS_DIED: {lease.deaths} deliveries ended with the death of the worker"
+    elif most is not None and row["attempts"] >= most and not lease.is_excused:
+        reason = lease.reason or "LEASE_ENDED: its worker was silent until its lease ended"
+    else:
+        return None
+    dead = _end(row, RecordState.DEAD) | {"last_error": _words(reason)}
+    return Beginning(Standing.ENDED, RecordState.DEAD, reason=dead["last_error"]), dead
 
 
 def _early(row: Row, *, timely: bool) -> tuple[Beginning, dict[str, Any]] | None:
@@ -356,8 +383,10 @@ _looked_for_anew = (
 """Redis gave out a later one: it may have lost those before it."""
 
 
-def _turns(holding: Collection[str]) -> Callable[[str], Select[Any]]:
-    return lambda queue: _after_all if queue in holding else _after_all_but_failed
+def _turns(options: Mapping[QueueName, QueueOptions]) -> Callable[[str], Select[Any]]:
+    """By queue, the query for its rows. Lanes wait for a failed head, except under `skip`."""
+    waiting = {queue for queue, own in options.items() if own.lanes is not LanePolicy.SKIP}
+    return lambda queue: _after_all if queue in waiting else _after_all_but_failed
 
 
 def _locked(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
@@ -19,6 +19,7 @@ from towpath.clock import DurationLike, days, duration_ms, seconds
 from towpath.engine.change import when
 from towpath.engine.check import whole
 from towpath.engine.model import JobRef, Lease
+from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidOption
 from towpath.ids import QueueName, job_id, queue_name
 from towpath.ledger.database.batching import Joined
@@ -96,8 +97,8 @@ class Fastpath(Protocol):
         """Look at these queues now: something in them is not in its place."""
         ...
 
-    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
-        """Those of these queues whose lanes wait for a head that failed."""
+    async def options(self, queues: Iterable[QueueName]) -> Mapping[QueueName, QueueOptions]:
+        """The options of these queues, except of those whose Redis does not answer."""
         ...
 
     @property
@@ -379,12 +380,13 @@ class Jobs:
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
         queues = {lease.queue for lease in leases}
-        holding, timely = set[QueueName](), True
+        options: Mapping[QueueName, QueueOptions] = {}
+        timely = True
         if self.fastpath is not None:
             self.fastpath.watch(queues)
-            holding, timely = await self.fastpath.holding(queues), self.fastpath.timely
+            options, timely = await self.fastpath.options(queues), self.fastpath.timely
         begun = await self._ledger.decide(
-            lambda connection: begin(connection, leases, self.tell, holding=holding, timely=timely)
+            lambda connection: begin(connection, leases, self.tell, options=options, timely=timely)
         )
         early = {
             lease.queue

@@ -19,7 +19,7 @@ import msgspec
 from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Bury, Complete, JobRef, Lease, Release, Settlement
-from towpath.engine.options import LanePolicy
+from towpath.engine.options import ATTEMPTS, QueueOptions
 from towpath.engine.schedule import SCHEDULED
 from towpath.errors import JobError, ServerError, TowpathError
 from towpath.ids import QueueName
@@ -172,13 +172,12 @@ class Relay:
             with suppress(ServerError, LedgerError):
                 await self._filling(queue).look()
 
-    async def holding(self, queues: Iterable[QueueName]) -> set[QueueName]:
-        """Those of these queues whose lanes wait for a head that failed."""
-        found: set[QueueName] = set()
+    async def options(self, queues: Iterable[QueueName]) -> dict[QueueName, QueueOptions]:
+        """The options of these queues, except of those whose Redis does not answer."""
+        found: dict[QueueName, QueueOptions] = {}
         for queue in queues:
             with suppress(ServerError):
-                if (await self._connect().queues.known_options(queue)).lanes is not LanePolicy.SKIP:
-                    found.add(queue)
+                found[queue] = await self._connect().queues.known_options(queue)
         return found
 
     @property
@@ -302,16 +301,16 @@ class LedgerRecorder:
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
-    async def begin(self, lease: Lease) -> Lease | Settlement | None:
+    async def begin(self, lease: Lease, *, most: int = ATTEMPTS) -> Lease | Settlement | None:
         """The lease with payload and attempt of the row, or what to tell the server instead."""
-        begun = await self._jobs.begin(lease)
+        begun = await self._jobs.begin(msgspec.structs.replace(lease, max_attempts=most))
         match begun.standing:
             case Standing.BEGUN:
                 return msgspec.structs.replace(
                     lease,
                     payload=begun.payload,
                     attempt=begun.attempt,
-                    max_attempts=begun.max_attempts,
+                    max_attempts=begun.max_attempts or most,
                     due_ms=begun.due_ms,
                 )
             case Standing.ENDED | Standing.EARLY:

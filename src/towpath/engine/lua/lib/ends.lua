@@ -39,6 +39,9 @@ local function cancel_now(job)
   finish(job, 'cancelled')
 end
 
+-- Where nobody decided, a job that holds its lane meanwhile gives up earlier. ATTEMPTS and
+-- LANE_ATTEMPTS come from the loader.
 local function used_up(job)
-  return job.attempts >= (job.max_attempts or options.max_attempts)
+  local holds = job.lane and options.lanes ~= 'skip'
+  return job.attempts >= (job.max_attempts or options.max_attempts or (holds and LANE_ATTEMPTS or ATTEMPTS))
 end

@@ -49,7 +49,7 @@ local function plan_leases(worker, lease)
 end
 
 -- Plan the claim. False if there is more to it.
-local function lease_plain(worker, lease, count, lane, selectors)
+local function lease_plain(worker, lease, count, lane, _, _, _, selectors)
   if selectors or lane ~= '' or meta.paused > 0 or now - meta.trimmed_at >= TRIM_EVERY_MS then return false end
   due = math.min(first_score(LEASES), first_score(RETRY))
   if due <= now then return false end

@@ -1,6 +1,8 @@
 -- queue: the queue's options and numbers as they are in the store; a repeat needs none.
 
--- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT.
+-- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT;
+-- OPTIONS_BYTES and OPTIONS_REST, for queues that were written before options were marked as
+-- decided; USED_OPTIONS and USED_DEFAULTS, the places and defaults of those that the text names.
 local meta, options = {}, nil
 local MINUTE_MS = 60000
 
@@ -14,6 +16,14 @@ if not remembered then
   if values[2] ~= ARGV[5] then
     return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
   end
-  options = { struct.unpack(OPTIONS_FORMAT, values[1]) }  -- the loader knows their places
+  local packed = values[1]
+  if #packed < OPTIONS_BYTES then packed = packed .. OPTIONS_REST end
+  options = { struct.unpack(OPTIONS_FORMAT, packed) }
+  -- What nobody decided has the default of this release. 49 is the mark 1.
+  local decided = options[#options - 1]
+  for i = 1, #USED_OPTIONS do
+    local place = USED_OPTIONS[i]
+    if string.byte(decided, place) ~= 49 then options[place] = USED_DEFAULTS[i] end
+  end
   for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
 end
