@@ -18,7 +18,7 @@ from towpath.errors import InvalidOption
         ("exponential:2s", Exponential(first=seconds(2))),
         ("exponential:2s:1h", Exponential(first=seconds(2), longest=hours(1))),
         ("exponential:2s:1h:3", Exponential(first=seconds(2), longest=hours(1), factor=3)),
-        ("exponential:1s:1h:1.5:0", Exponential(factor=1.5, jitter=0)),
+        ("exponential:1s:1h:1.5:0", Exponential(longest=hours(1), factor=1.5, jitter=0)),
     ],
 )
 def test_a_retry_policy_is_read(text: str, policy: object) -> None:

@@ -215,7 +215,7 @@ class TestAttempts:
         async with working(app):
             with pytest.raises(JobUnfinished):
                 await (await sell.submit(id="a")).result(within=SOON)
-        assert (await app.ledger.jobs.get("shop", "a")).attempts == 5
+        assert (await app.ledger.jobs.get("shop", "a")).attempts == 20
 
     async def test_may_end_by_a_verdict(self, app: Towpath) -> None:
         slept: list[int] = []

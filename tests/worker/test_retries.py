@@ -22,7 +22,7 @@ AT_ONCE = Fixed(milliseconds(1))
 
 
 class TestAttempts:
-    async def test_are_five_by_default(self, app: Towpath) -> None:
+    async def test_are_twenty_by_default(self, app: Towpath) -> None:
         seen: list[int] = []
 
         @app.handler("shop", retry=AT_ONCE)
@@ -32,9 +32,9 @@ class TestAttempts:
 
         async with working(app):
             dead = await ended(await sell.submit())
-        assert (dead.state, dead.attempts) == (State.DEAD, 5)
-        assert (dead.reason or "").startswith("ValueError: attempt 5")
-        assert seen == [1, 2, 3, 4, 5]
+        assert (dead.state, dead.attempts) == (State.DEAD, 20)
+        assert (dead.reason or "").startswith("ValueError: attempt 20")
+        assert seen == list(range(1, 21))
 
     @pytest.mark.parametrize("name", [None, "named"])
     async def test_are_as_many_as_the_handler_allows(

@@ -375,7 +375,8 @@ class Store:
         return changed.now
 
     async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
-        before, now = await self._replace(queue, await self._options_now(queue), change)
+        stored = await self._options_of(queue) or await self._options_now(queue)
+        before, now = await self._replace(queue, stored, change)
         await self._keep_options(queue, now)
         return Declared(before.options, now.options)
 
