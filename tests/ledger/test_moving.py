@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, PlantedFault, planted
+from tests.amounts import amount
 from tests.ledger.records import REVIEWS, made
 from tests.waiting import HANGS, eventually_async
 from tests.worker.running import working
@@ -332,12 +333,13 @@ class TestSettingARecord:
 
     async def test_at_the_same_time_leaves_one_record(self, ledger: Ledger) -> None:
         payloads = [b"%d" % n for n in range(5)]
-        placed = await asyncio.gather(
-            *(ledger.jobs.set(REVIEWS, payload, id="a", delay=hours(1)) for payload in payloads)
-        )
-        assert sorted(answer.replaced for answer in placed) == [False, True, True, True, True]
-        [last] = (await ledger.jobs.list(REVIEWS)).records
-        assert last.payload in payloads
+        for turn in range(amount(20, thoroughly=300)):
+            id = f"a-{turn}"
+            placed = await asyncio.gather(
+                *(ledger.jobs.set(REVIEWS, payload, id=id, delay=hours(1)) for payload in payloads)
+            )
+            assert sorted(answer.replaced for answer in placed) == [False, True, True, True, True]
+            assert (await ledger.jobs.get(REVIEWS, id)).payload in payloads
 
     async def test_while_it_is_claimed_lets_the_old_one_end(
         self, ledger: Ledger, engine: Engine

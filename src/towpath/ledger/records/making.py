@@ -204,14 +204,14 @@ _MADE = (
 NOT_YET: dict[str, Any] = {column.name: None for column in jobs.c if column.name not in _MADE}
 """What a new record does not have."""
 _PLACE = jobs.c.queue, jobs.c.id, jobs.c.seq
-_made_each = (
-    sqlite.insert(jobs).on_conflict_do_nothing(index_elements=["queue", "id"]).returning(*_PLACE)
-)
+# Of any unique key: where another transaction inserts the same record, PostgreSQL may find its name
+# in Redis before its id, and would refuse that one.
+_made_each = sqlite.insert(jobs).on_conflict_do_nothing().returning(*_PLACE)
 _all = given(jobs, *_MADE)
 _made_many = (
     postgresql.insert(jobs)
     .from_select(_MADE, select(*(_all.c[name] for name in _MADE)))
-    .on_conflict_do_nothing(index_elements=["queue", "id"])
+    .on_conflict_do_nothing()
     .returning(*_PLACE)
 )
 
