@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, PlantedFault, planted
 from tests.amounts import amount
+from tests.faults.planting import BEGUN_EARLY, MOVED_IN_VAIN, PlantedFault, planted
 from tests.ledger.records import REVIEWS, made
 from tests.waiting import HANGS, eventually_async
 from tests.worker.running import working
