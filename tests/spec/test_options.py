@@ -20,7 +20,7 @@ from towpath.clock import ZERO, ManualClock, days, hours, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Submitted, new_job
-from towpath.engine.options import LARGEST_PAYLOAD, SCRIPTED, LanePolicy, QueueOptions
+from towpath.engine.options import DEFAULTS_ID, LARGEST_PAYLOAD, SCRIPTED, LanePolicy, QueueOptions
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
 from towpath.errors import (
@@ -248,6 +248,7 @@ class TestOptionsThatNobodyDecided:
         await submit_ids(engine, "a")
         small = QueueOptions(max_payload=1)
         packed = small.packed({"max_payload"} if decided else ())
+        packed = packed.replace(DEFAULTS_ID.encode(), b"another1")
         deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", packed)
         if decided:
             with pytest.raises(PayloadTooLarge):
@@ -267,8 +268,8 @@ class TestOptionsThatNobodyDecided:
     ) -> None:
         """Earlier code stored every option, and marked none."""
         await submit_ids(engine, "a")
-        marks = len(SCRIPTED) + 1
-        old = QueueOptions(max_payload=1).packed(())[: -marks - 8]
+        added = 8 + len(SCRIPTED) + 1 + len(DEFAULTS_ID) + 1  # max_deaths, marks, defaults
+        old = QueueOptions(max_payload=1).packed(())[:-added]
         deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", old)
         with pytest.raises(PayloadTooLarge):
             await engine.submit(REVIEWS, b"more")

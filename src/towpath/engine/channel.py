@@ -241,7 +241,8 @@ class Channels:
             target.give_back(channel)
         if attempt:
             target.reconnected(key)
-        target.answered()
+        if target.is_away:
+            target.answered()
         return answer
 
     # ── whether the servers answer ───────────────────────────────────────────────────────
@@ -292,9 +293,11 @@ class Channels:
         for target in self._targets.values():
             await target.close()
 
-    def last_outage(self, key: str, now: float) -> Outage:
-        """When the server of *key* last gave no answer, as `Target.last_outage`."""
-        return self._target(key).last_outage(now)
+    def last_outage(self, key: str) -> Outage | None:
+        """When the server of *key* last gave no answer, if it ever gave none."""
+        if all(target.last_outage is None for target in self._targets.values()):
+            return None  # the rule: no need to look for the server
+        return self._target(key).last_outage
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 

@@ -97,12 +97,13 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         return LANE_ATTEMPTS if lane and self.lanes is not LanePolicy.SKIP else ATTEMPTS
 
     def packed(self, decided: Collection[str]) -> bytes:
-        """Internal: the options that scripts use, in the order of SCRIPTED, and which of them are
-        *decided*. In place of the others, a script takes the defaults of its own release.
+        """Internal: the options that scripts use, in the order of SCRIPTED; marks that say which of
+        them are *decided*; and which defaults the others are. A script of a release with other
+        defaults puts its own in their place.
         """
         values = [_packed(name, getattr(self, name)) for name in SCRIPTED]
         marks = "".join("1" if name in decided else "0" for name in SCRIPTED)
-        return b"".join([*values, marks.encode(), b"\0"])
+        return b"".join([*values, marks.encode(), b"\0", DEFAULTS_ID.encode(), b"\0"])
 
 
 SCRIPTED = (
@@ -128,9 +129,9 @@ def _packed(name: str, value: int | Duration | LanePolicy | None) -> bytes:
 
 
 def packed_format() -> str:
-    """The same as Lua's struct.unpack is told; the marks come last."""
+    """The same as Lua's struct.unpack is told; marks and defaults come last."""
     kinds = ("s" if isinstance(getattr(DEFAULTS, name), LanePolicy) else "d" for name in SCRIPTED)
-    return "<" + "".join(kinds) + "s"
+    return "<" + "".join(kinds) + "ss"
 
 
 def scripted_default(name: str) -> str:
@@ -139,6 +140,12 @@ def scripted_default(name: str) -> str:
     if isinstance(value, LanePolicy):
         return f"'{value}'"
     return "false" if value is None else f"{_number(name, value):.0f}"
+
+
+DEFAULTS_ID = hashlib.sha1(
+    " ".join(map(scripted_default, SCRIPTED)).encode(), usedforsecurity=False
+).hexdigest()[:8]
+"""Which defaults this release has."""
 
 
 class InForce(msgspec.Struct, frozen=True):

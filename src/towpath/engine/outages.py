@@ -7,6 +7,12 @@ from towpath.engine.channel import Channels
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
 
+_REMEMBERED = 300.0
+"""Seconds for which an outage is remembered after its end."""
+_BEFORE_MS = 15_000
+"""An outage may have begun that long before the first call that was not answered: an engine with
+little to do asks seldom."""
+
 
 class Outages:
     """Tells scripts when this engine had no answer, by the clock of the server.
@@ -32,8 +38,10 @@ class Outages:
         offset = self._offsets.get(queue)
         if offset is None:
             return [0, 0, 0]
-        sent = steady()
-        outage = self._channels.last_outage(keys_of(queue).meta, sent)
-        away = offset + outage.away * 1000
-        back = offset + outage.back * 1000 if outage.back else 0
-        return [int(away), int(back), int(offset + sent * 1000)]
+        now = steady()
+        sent = int(offset + now * 1000)
+        outage = self._channels.last_outage(keys_of(queue).meta)
+        if outage is None or now - outage.back > _REMEMBERED:
+            return [sent - _BEFORE_MS, 0, sent]
+        away, back = int(offset + outage.away * 1000), int(offset + outage.back * 1000)
+        return [away - _BEFORE_MS, back, sent]

@@ -18,6 +18,7 @@ from towpath.engine.model import LEASE_FIELDS
 from towpath.engine.options import (
     ATTEMPTS,
     DEFAULTS,
+    DEFAULTS_ID,
     LANE_ATTEMPTS,
     SCRIPTED,
     SCRIPTED_BEFORE,
@@ -158,19 +159,24 @@ def _listed(name: str, fields: Iterable[str]) -> str:
     return f"local {name} = {{ {quoted} }}"
 
 
-def _option_locals(text: str) -> list[str]:
-    """How a script reads the options of a queue, and the defaults of those its *text* names."""
+def _option_constants(text: str) -> dict[str, str]:
+    """What a script knows about queue options, and the defaults of those that its *text* names."""
     used = sorted(set(_OPTION.findall(text)))
     places = ", ".join(str(SCRIPTED.index(name) + 1) for name in used)
-    defaults = ", ".join(map(scripted_default, used))
     later = SCRIPTED[SCRIPTED_BEFORE:]
     marks = "1" * SCRIPTED_BEFORE + "0" * len(later)
-    return [
-        f"local OPTIONS_FORMAT = '{packed_format()}'",
-        f"local OPTIONS_BYTES = {len(DEFAULTS.packed(())) - 1}",
-        f"local OPTIONS_REST = '{_NO_NUMBER * len(later)}{marks}{_NUL}'",
-        f"local USED_OPTIONS, USED_DEFAULTS = {{ {places} }}, {{ {defaults} }}",
-    ]
+    return {
+        "OPTIONS_FORMAT": f"'{packed_format()}'",
+        "OPTIONS_BYTES": str(len(DEFAULTS.packed(())) - 1),
+        "OPTIONS_REST": f"'{_NO_NUMBER * len(later)}{marks}{_NUL}{_NUL}'",
+        "MARKS": str(len(SCRIPTED) + 1),
+        "DEFAULTS_ID": f"'{DEFAULTS_ID}'",
+        "USED_OPTIONS": f"{{ {places} }}",
+        "USED_DEFAULTS": f"{{ {', '.join(map(scripted_default, used))} }}",
+        "MAX_ATTEMPTS": str(SCRIPTED.index("max_attempts") + 1),
+        "LANE_ATTEMPTS": str(LANE_ATTEMPTS),
+        "ATTEMPTS": str(ATTEMPTS),
+    }
 
 
 _NUL = r"\000"
@@ -195,20 +201,20 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         fields, more = more, fields
     parts = [
         f"local VERB = '{header.stored}'",
-        *_option_locals(f"{first}\n{rest}"),
         f"local full = '{header.fields['full'][0]}'",
         _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
         first,
         "return (function()" if short else "",
         _listed("MORE_FIELDS", sorted(more - fields)),
         _listed("LEASE_FIELDS", LEASE_FIELDS) if "LEASE_FIELDS" in rest else "",
-        f"local ATTEMPTS, LANE_ATTEMPTS = {ATTEMPTS}, {LANE_ATTEMPTS}"
-        if "LANE_ATTEMPTS" in rest
-        else "",
         rest,
         "end)()" if short else "",
     ]
-    source = _OPTION.sub(lambda match: f"options[{SCRIPTED.index(match[1]) + 1}]", "\n".join(parts))
+    source = "\n".join(parts)
+    # Written in place of their names: a local would be made at each call.
+    for constant, value in _option_constants(source).items():
+        source = re.sub(rf"\b{constant}\b", lambda _, value=value: value, source)
+    source = _OPTION.sub(lambda match: f"options[{SCRIPTED.index(match[1]) + 1}]", source)
     return Script(name, source, _digest(source))
 
 

@@ -22,17 +22,13 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
 _PROBE_EVERY = 1.0
-_RECENT = 300.0
-"""Seconds for which an outage is remembered after its end."""
-_LONGEST_SILENCE = 15.0
-"""An outage began at most so many seconds before the first call that was not answered."""
 
 Probe = Callable[[str], Awaitable[None]]
 """Sees that the server responsible for a key answers. Raises ServerError."""
 
 
 class Outage(NamedTuple):
-    """When a server gave no answer, by the steady clock; *back* is 0 if that is not over."""
+    """From when to when a server gave no answer, by the steady clock."""
 
     away: float
     back: float
@@ -60,13 +56,11 @@ class Target:
         self._probing: Background | None = None
         self._probed_at = float("-inf")
         self._away_since: float | None = None
-        self._answered_before = 0.0
-        """When it had last answered before it went away."""
         self._is_given_up = False
         self.refusal: ServerError | None = None
         """What every caller is told, until a probe is answered."""
-        self._answered_at = steady()
-        self._last_outage: Outage | None = None
+        self.last_outage: Outage | None = None
+        """When it last gave no answer, if that is over."""
 
     async def take(self, deadline: Deadline) -> Channel:
         """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
@@ -109,20 +103,13 @@ class Target:
         self._is_given_up = True
         self._start(key, since)
 
-    def last_outage(self, now: float) -> Outage:
-        """When the server last gave no answer. If it always did, or does not answer now: the time
-        since its last answer, for a call that may find no answer either.
-        """
-        recent = self._last_outage
-        if recent is not None and now - recent.back < _RECENT:
-            return recent
-        return Outage(max(self._answered_at, now - _LONGEST_SILENCE), 0.0)
+    @property
+    def is_away(self) -> bool:
+        """Whether that was said, and it was not said that it is back."""
+        return self._away_since is not None
 
     def answered(self) -> None:
         """A call was answered. The probe that is under way goes on: it asks more."""
-        self._answered_at = steady()
-        if self._away_since is None:
-            return
         if isinstance(self.refusal, ServerUnreachable):
             self.refusal = None  # no longer true: the next call must not be told so
         if self.refusal is None:
@@ -174,12 +161,12 @@ class Target:
     def _say_back(self) -> None:
         if self._away_since is not None:
             since, back, self._away_since = self._away_since, steady(), None
-            self._last_outage = Outage(max(self._answered_before, since - _LONGEST_SILENCE), back)
+            self.last_outage = Outage(since, back)
             self._log.emit(events.SERVER_BACK, server=self._name, away=back - since)
 
     def _say(self, trouble: ServerError, since: float) -> None:
         if self._away_since is None:
-            self._away_since, self._answered_before = since, min(self._answered_at, since)
+            self._away_since = since
             name = type(trouble).__qualname__
             self._log.emit(
                 events.SERVER_UNREACHABLE, server=self._name, error=name, reason=str(trouble)

@@ -39,9 +39,13 @@ local function cancel_now(job)
   finish(job, 'cancelled')
 end
 
--- Where nobody decided, a job that holds its lane meanwhile gives up earlier. ATTEMPTS and
--- LANE_ATTEMPTS come from the loader.
+-- Where nobody decided, a job that holds its lane meanwhile gives up earlier. The loader writes the
+-- numbers in place of the names, and the places of the marks and of the option.
 local function used_up(job)
-  local holds = job.lane and options.lanes ~= 'skip'
-  return job.attempts >= (job.max_attempts or options.max_attempts or (holds and LANE_ATTEMPTS or ATTEMPTS))
+  local most = job.max_attempts
+  if not most and string.byte(options[MARKS], MAX_ATTEMPTS) == 49 then most = options.max_attempts end
+  if not most then
+    most = job.lane and options.lanes ~= 'skip' and LANE_ATTEMPTS or ATTEMPTS
+  end
+  return job.attempts >= most
 end

@@ -2,7 +2,8 @@
 
 -- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT;
 -- OPTIONS_BYTES and OPTIONS_REST, for queues that were written before options were marked as
--- decided; USED_OPTIONS and USED_DEFAULTS, the places and defaults of those that the text names.
+-- decided; MARKS, the place of the marks; DEFAULTS_ID; and USED_OPTIONS and USED_DEFAULTS, the
+-- places and defaults of those that the text names.
 local meta, options = {}, nil
 local MINUTE_MS = 60000
 
@@ -19,11 +20,11 @@ if not remembered then
   local packed = values[1]
   if #packed < OPTIONS_BYTES then packed = packed .. OPTIONS_REST end
   options = { struct.unpack(OPTIONS_FORMAT, packed) }
-  -- What nobody decided has the default of this release. 49 is the mark 1.
-  local decided = options[#options - 1]
-  for i = 1, #USED_OPTIONS do
-    local place = USED_OPTIONS[i]
-    if string.byte(decided, place) ~= 49 then options[place] = USED_DEFAULTS[i] end
+  if options[MARKS + 1] ~= DEFAULTS_ID then  -- of another release: its defaults are not ours
+    local places, defaults = USED_OPTIONS, USED_DEFAULTS
+    for i = 1, #places do
+      if string.byte(options[MARKS], places[i]) ~= 49 then options[places[i]] = defaults[i] end
+    end
   end
   for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
 end
