@@ -70,7 +70,7 @@ async def fails_at_once(engine: Engine) -> None:
 
 
 def deadline_in_an_hour(channels: Channels) -> Deadline:
-    return channels._watch.deadline(hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
+    return Deadline(channels._watch, hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
 
 
 class TestOneServerThatIsAway:

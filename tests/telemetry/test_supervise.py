@@ -12,7 +12,7 @@ from towpath import supervise
 from towpath.apps.uploads.stores.errors import StoreUnreachable
 from towpath.clock import seconds
 from towpath.engine.target import Channel, Target
-from towpath.engine.time_limit import SharedTimeLimit
+from towpath.engine.time_limit import Deadline, SharedTimeLimit
 from towpath.errors import InvalidOption, ScriptDefect, ServerRefused, ServerUnreachable
 from towpath.ledger.errors import LedgerUnreachable
 from towpath.supervise import Background, detached, look_at_error, troubles
@@ -272,7 +272,7 @@ async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFi
     target = Target("server", [Channel("channel", cast("Any", None))], probe, Log())
     target.gave_up("key", 0.0)
     await fact(lambda: "server.back" in [line["event"] for line in said(caplog)])
-    await target.take(SharedTimeLimit(seconds(1), lambda: None).deadline(1.0))
+    await target.take(Deadline(SharedTimeLimit(seconds(1), lambda: None), 1.0))
     assert "task.failed" in [line["event"] for line in said(caplog)]
     await target.close()
 

@@ -203,7 +203,7 @@ class Channels:
 
     def new_deadline(self) -> Deadline:
         """When a call that begins now is given up."""
-        return self._watch.deadline(self._give_up_s)
+        return Deadline(self._watch, self._give_up_s)
 
     async def ask(self, key: str, prepare: Prepare[T], *, deadline: Deadline | None = None) -> T:
         """The answer to what *prepare* makes for a channel: made once, sent until answered.
@@ -316,7 +316,7 @@ class Channels:
 
     async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
         """The answer of a server that is asked about itself, for as long as nobody minds."""
-        deadline = self._watch.deadline(self._check_s)
+        deadline = Deadline(self._watch, self._check_s)
         for attempt in itertools.count():
             try:
                 with self._watch.until(deadline):

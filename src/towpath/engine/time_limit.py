@@ -38,11 +38,11 @@ class SharedTimeLimit:
 
     def stood_still(self, now: float) -> float:
         """Seconds for which the loop has stood still while somebody waited, in all."""
-        return self._stood_still + self._late(now)
-
-    def deadline(self, limit: float) -> Deadline:
-        """The end of something that begins now and may take *limit* seconds."""
-        return Deadline(self, limit)
+        # As `_late`, without another call: this is asked twice for each call to the server.
+        late = now - self._look_at
+        if late > self._every and self._timer is not None:
+            return self._stood_still + late
+        return self._stood_still
 
     def until(self, deadline: Deadline) -> _Wait:
         """A block that is ended with TimeoutError after the limit, or at *deadline*.
@@ -53,7 +53,9 @@ class SharedTimeLimit:
         if task is None:
             raise RuntimeError("a time limit needs a running task")
         now = steady()
-        self.waiting[task] = now + min(self._limit, deadline.left(now))
+        # A call that has just begun has more time left than this limit.
+        is_far = now - deadline.made_at <= deadline.limit - self._limit
+        self.waiting[task] = now + (self._limit if is_far else min(self._limit, deadline.left(now)))
         if self._timer is None:
             self._start()
         return _Wait(self, task)
@@ -91,22 +93,25 @@ class SharedTimeLimit:
 
 
 class Deadline:
-    """The end of a call with all its repeats: later by the time in which the loop stood still."""
+    """The end of a call that begins now and may take *limit* seconds with all its repeats: later by
+    the time in which the loop stood still.
+    """
 
-    __slots__ = ("_began", "_still", "_watch", "limit")
+    __slots__ = ("_still", "_watch", "limit", "made_at")
 
     def __init__(self, watch: SharedTimeLimit, limit: float) -> None:
         self._watch, self.limit = watch, limit
-        self._began = now = steady()
+        self.made_at = now = steady()
         self._still = watch.stood_still(now)
 
     def began(self, now: float) -> float:
         """When the call began, as if the loop had stood still before that and not since."""
-        return self._began + self._watch.stood_still(now) - self._still
+        return self.made_at + self._watch.stood_still(now) - self._still
 
     def left(self, now: float) -> float:
         """Seconds until then; negative once it is over."""
-        return self.began(now) + self.limit - now
+        still = self._watch.stood_still(now) - self._still
+        return self.made_at + still + self.limit - now
 
 
 class _Wait:
