@@ -180,6 +180,12 @@ CASES = [
         lambda filled: filled.engine.release(filled.held["held-lane"], delay=minutes(1)),
     ),
     _case(
+        "release unhandled",
+        lambda filled: filled.engine.release(
+            filled.held["held-lane"], delay=minutes(1), unhandled="HandlerNotFound"
+        ),
+    ),
+    _case(
         "release when asked to stop", lambda filled: filled.engine.release(filled.held["held-stop"])
     ),
     _case("cancel", lambda filled: filled.engine.cancel(filled.ref("ready-lane"))),

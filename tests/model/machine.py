@@ -206,7 +206,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
     def overtake(self) -> None:
         """A plain job is given back and claimed again: then its first lease is stale."""
         self.submit([{}])
-        for verb, which, *rest in (("release", 0, 0), ("complete", -1, b"")):
+        for verb, which, *rest in (("release", 0, 0, ""), ("complete", -1, b"")):
             self.claim("w8", LONGEST_LEASE, 1)
             self.settle(verb, which, *rest)
 

@@ -108,6 +108,14 @@ MUTANTS = [
         "attempts are not counted", ("lease", "job.attempts + 1, worker", "job.attempts, worker")
     ),
     Mutant("a release counts the attempt", ("release", "job.attempts = job.attempts - 1", "")),
+    Mutant(
+        "each release without a handler begins anew",
+        ("release", "not anew and job.unhandled_since or now", "now"),
+    ),
+    Mutant(
+        "a job that was run is unhandled as long as before",
+        ("moves", "forget_unhandled(job)  -- a worker tried it", ""),
+    ),
     Mutant("one attempt too many", ("ends", "job.attempts >= (", "job.attempts > (")),
     Mutant("a job's own lease time is ignored", ("lease", "job.lease or lease", "lease")),
     Mutant(

@@ -167,6 +167,7 @@ class Oracle(Places):
             max_attempts=new.max_attempts,
             retry=new.retry,
             selector=new.selector,
+            unhandled_since=job.unhandled_since,
         )
 
     # ── under a lease ────────────────────────────────────────────────────────────────────
@@ -242,7 +243,7 @@ class Oracle(Places):
     def bury(self, id: str, token: int, reason: str) -> str | Refusal:
         return self.fail(id, token, NO_OTHER_ATTEMPT, reason)
 
-    def release(self, id: str, token: int, delay: int) -> str | Refusal:
+    def release(self, id: str, token: int, delay: int, unhandled: str) -> str | Refusal:
         job = self._held(id, token)
         if isinstance(job, Refusal):
             return job
@@ -250,6 +251,10 @@ class Oracle(Places):
         if job.cancel:
             return self._cancel(job)
         job.attempts -= 1
+        since = self.now if unhandled == "anew" else job.unhandled_since or self.now
+        job.unhandled_since = since if unhandled else None
+        if unhandled:
+            self.totals["unhandled"] += 1
         if delay:
             self._delay(job, delay)
         else:

@@ -115,6 +115,7 @@ class Places:
     def _end(self, job: Job, state: str) -> str:
         keep = self.options.keep if job.new.keep is None else job.new.keep
         self._forget_later(job, keep)
+        job.unhandled_since = None
         job.state, job.ended, job.gone_at = state, self.now, self.now + keep
         if not keep:
             del self.jobs[job.id]
@@ -127,6 +128,7 @@ class Places:
 
     def _note_failure(self, job: Job, reason: str) -> None:
         job.failures = [*job.failures, (self.now, job.worker, reason)][-5:]
+        job.unhandled_since = None
 
     def _bury(self, job: Job, reason: str) -> str:
         self.totals["died"] += 1

@@ -116,6 +116,7 @@ def held(lease: Lease) -> HeldLease:
         max_attempts=lease.max_attempts,
         retry=wait(lease.retry),
         selector=lease.selector,
+        unhandled_since=lease.unhandled_since_ms or None,
     )
 
 
@@ -165,6 +166,7 @@ def view(job: JobInfo) -> JobSummary:
             (ms(failure.at) or 0, failure.worker, _brief(failure.reason))
             for failure in job.failures
         ],
+        unhandled_since=ms(job.unhandled_since),
         progress=job.progress,
     )
 

@@ -229,9 +229,13 @@ class PlainEngine:
     async def _bury(self, call: Call | None, id: str, token: int, reason: str) -> str:
         return await self.engine.bury(self._lease(id, token), reason, call=call)
 
-    async def _release(self, call: Call | None, id: str, token: int, delay: int) -> str:
-        lease = self._lease(id, token)
-        return await self.engine.release(lease, delay=milliseconds(delay), call=call)
+    async def _release(
+        self, call: Call | None, id: str, token: int, delay: int, unhandled: str
+    ) -> str:
+        lease, anew = self._lease(id, token), unhandled == "anew"
+        return await self.engine.release(
+            lease, delay=milliseconds(delay), unhandled=unhandled, anew=anew, call=call
+        )
 
     async def _cancel(self, call: Call | None, id: str) -> str:
         return await self.engine.cancel(self._ref(id), call=call)
@@ -302,7 +306,7 @@ class PlainEngine:
             case "bury":
                 return model.Bury(lease, rest[0])
             case "release":
-                return model.Release(lease, milliseconds(rest[0]))
+                return model.Release(lease, milliseconds(rest[0]), rest[1], rest[1] == "anew")
             case _:
                 return model.Renew(lease, milliseconds(rest[0]))
 

@@ -119,7 +119,7 @@ REST: Mapping[str, tuple[str, ...]] = {
     "complete": ("result",),
     "fail": ("delay", "reason", "keep_turn"),
     "bury": ("reason",),
-    "release": ("delay",),
+    "release": ("delay", "unhandled"),
     "renew": ("ttl",),
     "progress": ("note",),
 }
@@ -132,6 +132,7 @@ _rest: dict[str, SearchStrategy[Any]] = {
     "keep_turn": st.booleans(),
     "ttl": leases,
     "note": payloads,
+    "unhandled": st.sampled_from(["", "", "first", "anew"]),
 }
 
 
@@ -145,7 +146,8 @@ def _settlement(draw: DrawFn) -> tuple[Any, ...]:
 
 
 def _takes(verb: str) -> list[SearchStrategy[Any]]:
-    return [delays] if verb == "release" else [_rest[name] for name in REST[verb]]
+    by_name = _rest | {"delay": delays} if verb == "release" else _rest
+    return [by_name[name] for name in REST[verb]]
 
 
 _under_lease = {verb: (held, *_takes(verb)) for verb in REST}

@@ -74,7 +74,7 @@ def _why(queue: Oracle, job: Job, ahead: int | None) -> str:
             holder = queue.jobs[queue.holders[job.new.lane or ""]]
             return "lane_parked" if holder.state == "dead" else "behind_lane"
         case "delayed" if (job.due or 0) > queue.now:
-            return "not_due"
+            return "no_handler" if job.unhandled_since and job.next_try else "not_due"
         case "leased" if job.expires > queue.now:
             return "leased"
         case "ready" | "delayed" | "leased":
@@ -127,6 +127,7 @@ def view(job: Job) -> JobSummary:
         cancel=job.cancel,
         reason=job.reason,
         failures=list(job.failures),
+        unhandled_since=job.unhandled_since,
         progress=job.progress,
     )
 

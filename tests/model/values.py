@@ -81,6 +81,7 @@ class Job:
     reason: str | None = None
     failures: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])
     """The last five: when, whose, why."""
+    unhandled_since: int | None = None
     progress: bytes | None = None
     result: bytes | None = None
 
@@ -148,6 +149,7 @@ class HeldLease:
     max_attempts: int | None
     retry: int | None
     selector: str | None
+    unhandled_since: int | None
 
 
 @dataclass(frozen=True)
@@ -203,6 +205,7 @@ class JobSummary:
     cancel: bool
     reason: str | None
     failures: list[tuple[int, str, str]]
+    unhandled_since: int | None
     progress: bytes | None
 
 

@@ -321,6 +321,7 @@ class TestExplaining:
         assert set(Why) == {
             Why.LEASED, Why.NOT_DUE, Why.BEHIND_LANE, Why.LANE_PARKED, Why.PAUSED,
             Why.NO_WORKER, Why.ALL_BUSY, Why.BEHIND_OTHERS, Why.NEXT, Why.ENDED,
+            Why.NO_HANDLER,  # tests/spec/test_unhandled.py
             Why.NOT_QUEUED,  # of records only: tests/ledger/test_all_jobs.py
         }  # fmt: skip
 

@@ -1,6 +1,7 @@
 """Workers that tell that they live: listed while they do, gone when they are silent or say so."""
 
 from datetime import datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,11 +11,13 @@ from towpath.clock import Duration, ManualClock, instant, milliseconds, seconds
 from towpath.engine import living
 from towpath.engine.engine import Engine
 from towpath.engine.living import (
+    HANDLERS_SHOWN,
     JOBS_SHOWN,
     QUEUES_SHOWN,
     SILENT_AFTER,
     BlockedLoop,
     Doing,
+    HandlerReport,
     RunningJob,
     find_records_elsewhere,
 )
@@ -133,3 +136,67 @@ async def test_records_in_another_database_are_found_by_queue(engine: Engine) ->
     assert found == {"mails": ["anna", "berta"], "prints": ["anna"]}
     assert find_records_elsewhere(listed[:1], "a") == {}
     assert len(find_records_elsewhere(listed[4:], "a")) == QUEUES_SHOWN
+
+
+def handling(*handlers: HandlerReport, **more: Any) -> Doing:
+    about: dict[str, Any] = {"handlers": handlers, "handling": len(handlers)} | more
+    return msgspec.structs.replace(DOING, **about)
+
+
+class TestTheHandlersOfAWorker:
+    async def test_are_listed_with_its_release(self, engine: Engine) -> None:
+        doing = handling(HandlerReport("mails", None), HandlerReport("mails", "a", "1f"))
+        await engine.workers.tell("anna", msgspec.structs.replace(doing, release="1.2"))
+        [found] = await engine.workers.list()
+        assert list(found.doing.handlers or ()) == list(doing.handlers or ())
+        assert (found.doing.release, found.doing.handling) == ("1.2", 2)
+
+    async def test_are_bounded_and_counted(self, engine: Engine) -> None:
+        many = [HandlerReport("mails", f"h{n:04}") for n in range(HANDLERS_SHOWN + 1)]
+        await engine.workers.tell("anna", handling(*many))
+        [found] = await engine.workers.list()
+        assert list(found.doing.handlers or ()) == many[:HANDLERS_SHOWN]
+        assert found.doing.may_handle("mails", many[-1].name)
+        assert found.doing.may_handle("other", None)
+
+    def test_are_found_by_queue_and_name(self) -> None:
+        doing = handling(HandlerReport("mails", None, "1f"), HandlerReport("mails", "a"))
+        assert doing.may_handle("mails", None)
+        assert doing.may_handle("mails", "a")
+        assert not doing.may_handle("mails", "b")
+        assert not doing.may_handle("other", None)
+
+    def test_are_found_by_another_payload(self) -> None:
+        doing = handling(HandlerReport("mails", None, "1f"))
+        assert doing.may_handle("mails", None, but="2a")
+        assert not doing.may_handle("mails", None, but="1f")
+
+    def test_of_an_earlier_release_may_be_any_of_its_queues(self) -> None:
+        assert DOING.may_handle("mails", "a")
+        assert DOING.may_handle("mails", "a", but="1f")
+        assert not DOING.may_handle("other", "a")
+        assert msgspec.structs.replace(DOING, serving=51).may_handle("other", "a")
+
+
+class TestASurvey:
+    async def test_is_complete_if_every_report_can_be_read(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        for name in ("anna", "berta"):
+            await engine.workers.tell(name, handling())
+        survey = await engine.workers.survey()
+        assert ([worker.name for worker in survey.workers], survey.is_complete) == (
+            ["anna", "berta"],
+            True,
+        )
+        assert not survey.may_handle("mails", None, besides="anna")
+        deployment.ask("HSET", "towpath:{workers}:told", "berta", "7 7 {")
+        survey = await engine.workers.survey()
+        assert ([worker.name for worker in survey.workers], survey.is_complete) == (["anna"], False)
+        assert survey.may_handle("mails", None, besides="anna")
+
+    async def test_does_not_count_the_one_who_asks(self, engine: Engine) -> None:
+        await engine.workers.tell("anna", handling(HandlerReport("mails", None)))
+        survey = await engine.workers.survey()
+        assert survey.may_handle("mails", None, besides="berta")
+        assert not survey.may_handle("mails", None, besides="anna")

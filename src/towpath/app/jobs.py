@@ -784,7 +784,7 @@ def info_of(record: Record, stored: JobInfo | None) -> JobInfo:
         deaths=stored.deaths if stored else 0,
         submitted_at=record.created_at,
         due_at=record.due_at,
-        next_try_at=record.next_try_at if state is not State.LEASED and record.open else None,
+        next_try_at=_next_try(record, stored, state),
         claimed_at=record.started_at,
         expires_at=leased.expires_at if leased else None,
         ended_at=record.finished_at,
@@ -794,10 +794,21 @@ def info_of(record: Record, stored: JobInfo | None) -> JobInfo:
         or (leased is not None and leased.cancel_requested),
         reason=record.last_error,
         failures=_failures(record, stored),
+        unhandled_since=stored.unhandled_since if stored and record.open else None,
+        unhandled=stored.unhandled if stored and record.open else None,
         progress=stored.progress if stored else None,
         result=record.result,
         **record.attributes,
     )
+
+
+def _next_try(record: Record, stored: JobInfo | None, state: State) -> datetime | None:
+    """When another try may begin. A worker that lacks the handler tells Redis alone."""
+    if state is State.LEASED or not record.open:
+        return None
+    if stored is not None and stored.unhandled_since is not None:
+        return stored.next_try_at or record.next_try_at
+    return record.next_try_at
 
 
 def _failures(record: Record, stored: JobInfo | None) -> tuple[Failure, ...]:

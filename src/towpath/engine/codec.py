@@ -79,7 +79,11 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
         case Bury():
             return [*named, NO_OTHER_ATTEMPT, *_error(settlement)]
         case Release():
-            return [*named, duration_ms("delay", settlement.delay)]
+            released = [*named, duration_ms("delay", settlement.delay)]
+            if not settlement.unhandled:
+                return released
+            released.append(shortened(settlement.unhandled))
+            return [*released, 1] if settlement.anew else released
         case Renew():
             return [*named, lease_ms(settlement.ttl)]
 
@@ -183,6 +187,8 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         record=named["record"].decode() if "record" in named else None,
         deaths=int(named.get("deaths", 0)),
         is_excused="excused" in named,
+        unhandled_since_ms=int(named.get("unhandled_since", 0)),
+        unhandled=named["unhandled"].decode(errors="replace") if "unhandled" in named else "",
         **said(named),
     )
 

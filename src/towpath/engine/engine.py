@@ -243,12 +243,22 @@ class Engine(Changing):
         return await self._one(Bury(lease, reason, traceback), State, call)
 
     async def release(
-        self, lease: Lease, *, delay: DurationLike = ZERO, call: Call | None = None
+        self,
+        lease: Lease,
+        *,
+        delay: DurationLike = ZERO,
+        unhandled: str = "",
+        anew: bool = False,
+        call: Call | None = None,
     ) -> State:
         """Give the job back, to its old place or after *delay*; the attempt does not count. Returns
         its state. Raises LeaseLost.
+
+        *unhandled* says why the worker cannot run the job: it lacks the handler, or has it for
+        another payload. The job then says since when that is so; with *anew*, from now on.
         """
-        return await self._one(Release(lease, duration("delay", delay)), State, call)
+        released = Release(lease, duration("delay", delay), unhandled, anew)
+        return await self._one(released, State, call)
 
     async def exchange(
         self,

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from towpath.clock import Duration, instant, milliseconds, seconds
 from towpath.engine.states import State
 
 if TYPE_CHECKING:
+    from towpath.engine.living import Doing
     from towpath.engine.model import JobInfo
 
 Facts = dict[str, Any]
@@ -23,6 +25,9 @@ SILENT_MS = seconds(12).total_seconds() * 1000
 
 
 _LONGEST_REASON = 200
+_MOST_HANDLERS = 20
+HANDLER_MISSING = "HandlerNotFound"
+"""Why a worker could not run a job whose handler it does not have."""
 
 
 class Why(StrEnum):
@@ -34,6 +39,8 @@ class Why(StrEnum):
     NOT_DUE = "not_due"
     PAUSED = "paused"
     NO_WORKER = "no_worker"
+    NO_HANDLER = "no_handler"
+    """Workers that got it cannot run it: they lack its handler, or have it for another payload."""
     ALL_BUSY = "all_busy"
     BEHIND_OTHERS = "behind_others"
     NEXT = "next"
@@ -62,8 +69,12 @@ class Position(msgspec.Struct, frozen=True):
     paused or has no worker, and for a job with a selector."""
 
 
-def explain(job: JobInfo, facts: Facts, *, most: int | None = None) -> Explanation:
-    """Why *job* is not running, in a word and a sentence. *most* is its limit of attempts."""
+def explain(
+    job: JobInfo, facts: Facts, *, most: int | None = None, workers: Sequence[Doing] = ()
+) -> Explanation:
+    """Why *job* is not running, in a word and a sentence. *most* is its limit of attempts;
+    *workers* are those that are alive, for a job that no worker could run.
+    """
     match job.state:
         case State.READY:
             return _explain_ready(facts)
@@ -72,7 +83,7 @@ def explain(job: JobInfo, facts: Facts, *, most: int | None = None) -> Explanati
         case State.LEASED:
             return _explain_leased(job, facts)
         case State.DELAYED:
-            return _explain_delayed(job, facts, job.max_attempts or most)
+            return _explain_delayed(job, facts, job.max_attempts or most, workers)
         case _:
             # A reason of an attempt before the last is no news of a job that is done.
             reason = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
@@ -132,18 +143,66 @@ def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
     return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
 
 
-def _explain_delayed(job: JobInfo, facts: Facts, most: int | None) -> Explanation:
+def _explain_delayed(
+    job: JobInfo, facts: Facts, most: int | None, workers: Sequence[Doing]
+) -> Explanation:
     now, at = instant(int(facts["now"])), job.next_try_at or job.due_at
     if at is None or at <= now:
         return _left(f"overdue since {job.due_at or at}", facts)
     if job.next_try_at is None:
         return Explanation(Why.NOT_DUE, f"due at {at}")
+    if job.unhandled_since is not None:
+        return _explain_unhandled(job, workers)
     of = f" of {most}" if most else ""
     failed = (
         f"attempt {job.attempts}{of} failed: {_in_one_line(job.reason)}; " if job.reason else ""
     )
     overdue = f"; it was due at {job.due_at}" if job.due_at and job.due_at <= now else ""
     return Explanation(Why.NOT_DUE, f"{failed}the next try may begin at {at}{overdue}")
+
+
+def _explain_unhandled(job: JobInfo, workers: Sequence[Doing]) -> Explanation:
+    queue, name = job.ref.queue, job.headers.get("handler")
+    asked = spell_handler(name)
+    if is_payload := job.unhandled not in (None, HANDLER_MISSING):
+        text = f"its payload does not fit {asked} of the workers that got it"
+        text = f"{text} since {job.unhandled_since}: {_in_one_line(job.unhandled or '')}"
+    else:
+        text = f"the workers that got it since {job.unhandled_since} do not have {asked}"
+    serving = [doing for doing in workers if doing.may_serve(queue)]
+    able = [doing for doing in serving if doing.may_handle(queue, name)]
+    if able and not is_payload:
+        text = f"{text}; {len(able)} of {len(serving)} live workers of the queue have it"
+    else:
+        had = spell_handlers(serving, queue)
+        text = f"{text}; live workers of the queue have: {had}"
+    text = f"{text}; the next try may begin at {job.next_try_at}"
+    limits = [doing.unhandled_for_ms for doing in serving if doing.handlers is not None]
+    if limits and job.unhandled_since:
+        dies = job.unhandled_since + milliseconds(min(limits))
+        text = f"{text}; dead from {dies} on unless a worker that can run it is alive by then"
+    return Explanation(Why.NO_HANDLER, text)
+
+
+def spell_handler(name: str | None) -> str:
+    """The handler that a job asks for, in words."""
+    return f"handler {name!r}" if name else "a handler without a name"
+
+
+def spell_handlers(workers: Iterable[Doing], queue: str) -> str:
+    """The handlers of *queue* that live workers list."""
+    listed = {
+        handler.name
+        for doing in workers
+        for handler in doing.handlers or ()
+        if handler.queue == queue
+    }
+    named = sorted(repr(name) for name in listed if name is not None)
+    if None in listed:
+        named.append("one without a name")
+    shown = named[:_MOST_HANDLERS]
+    more = [f"{len(named) - len(shown)} more"] if named[_MOST_HANDLERS:] else []
+    return ", ".join(shown + more) or "none"
 
 
 def _in_one_line(reason: str) -> str:

@@ -15,6 +15,7 @@ from towpath.engine.check import whole
 from towpath.engine.codec import pairs
 from towpath.engine.explain import SILENT_MS, Explanation, Facts, Position, explain, position
 from towpath.engine.history import History, columns, window
+from towpath.engine.living import Workers
 from towpath.engine.model import Failure, JobInfo, JobRef, said
 from towpath.engine.record import STATES, STORED, StoredJob, decode, readable
 from towpath.engine.states import State
@@ -119,15 +120,15 @@ class Counts(msgspec.Struct, frozen=True, kw_only=True):
 
 _TOTALS = (
     "submitted", "completed", "failed", "died", "cancelled", "released", "reaped", "promoted",
-    "retried", "deleted", "trimmed", "moved", "replaced",
+    "retried", "deleted", "trimmed", "moved", "replaced", "unhandled",
 )  # fmt: skip
 
 
 class Inspector:
     """Reads jobs, counts and lists: `engine.inspect`. Changes nothing."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self, store: Store, workers: Workers) -> None:
+        self._store, self._workers = store, workers
 
     async def job(self, ref: JobRef) -> JobInfo:
         """The job as it is now, with payload and result. Raises JobNotFound. One round trip."""
@@ -174,7 +175,13 @@ class Inspector:
     async def explain_look(self, look: Look) -> Explanation:
         """Why the job was not running at the moment of *look*."""
         options = await self._store.known_options(look.job.ref.queue)
-        return explain(look.job, look.facts, most=options.attempts_of(look.job.lane))
+        workers = await self._workers.list() if look.job.unhandled_since else []
+        return explain(
+            look.job,
+            look.facts,
+            most=options.attempts_of(look.job.lane),
+            workers=[worker.doing for worker in workers],
+        )
 
     async def lanes_waiting(self, queue: str, *, limit: int = 1000) -> int:
         """The number of lanes in which at least one job waits: all lanes with jobs, except those
@@ -362,6 +369,8 @@ def _job(
         cancel_requested=STORED["cancel_requested"] in more,
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
         failures=_failures(more, with_tracebacks=not is_listed),
+        unhandled_since=_instant(more.get("unhandled_since")),
+        unhandled=more["unhandled"].decode(errors="replace") if "unhandled" in more else None,
         progress=more.get("progress"),
         result=result or None,
         record=JobId(more["record"].decode(errors="replace")) if "record" in more else None,

@@ -83,7 +83,7 @@ class Lifetime(Spaces):
         self._claims = Claims(self._store.write, self.settle)
         self._feeds = Feeds(self._link, give_up=self._limits.give_up)
         self._batcher = Batcher(self._store)
-        self.queues, self.inspect = Queues(self._store), Inspector(self._store)
+        self.queues, self.inspect = Queues(self._store), Inspector(self._store, self.workers)
         self.events = Events(self._store, self._feeds)
         self.schedules = Schedules(self._store, self.schedule_index, self.queues.list)
         try:

@@ -20,6 +20,8 @@ WORKERS_MOST, SHOWN_MOST = 10_000, 1000
 """Workers that are known at most, and that one answer lists."""
 QUEUES_SHOWN, JOBS_SHOWN = 50, 20
 """What a worker tells of itself is bounded: so many of its queues, and of the jobs it runs."""
+HANDLERS_SHOWN = 100
+"""Handlers that a worker lists; one that has more may have any handler."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -44,6 +46,16 @@ class BlockedLoop(msgspec.Struct, frozen=True):
     """The job of that handler."""
 
 
+class HandlerReport(msgspec.Struct, frozen=True, array_like=True):
+    """A handler of a worker."""
+
+    queue: str
+    name: str | None
+    """None = the handler of the queue that has no name."""
+    digest: str = ""
+    """A short hash of the type of its payload; empty = it takes any payload."""
+
+
 class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """What a worker reports about itself."""
 
@@ -63,6 +75,29 @@ class Doing(msgspec.Struct, frozen=True, kw_only=True):
     """The id of the database with these records; None if there are none, or it did not answer."""
     blocked: BlockedLoop | None = None
     """Set while its event loop is blocked: it renews its leases, and runs and claims nothing."""
+    release: str = ""
+    """Its version of Towpath; empty = an older one, which does not report it."""
+    handlers: Sequence[HandlerReport] | None = None
+    """The first 100 by queue and name; `handling` counts them all. None = an older release, which
+    does not report them."""
+    handling: int = 0
+    unhandled_for_ms: int = 0
+    """How long it leaves a job that no worker can run to others, before the job is dead."""
+
+    def may_serve(self, queue: str) -> bool:
+        """Whether it serves *queue*, or has more queues than it lists."""
+        return queue in self.queues or self.serving > len(self.queues)
+
+    def may_handle(self, queue: str, name: str | None, *, but: str | None = None) -> bool:
+        """Whether it has the handler *name* of *queue*; with *but*, for another payload type than
+        the one with that digest. True also if it does not list all its handlers.
+        """
+        if self.handlers is None:
+            return self.may_serve(queue)
+        for handler in self.handlers:
+            if (handler.queue, handler.name) == (queue, name):
+                return handler.digest != but
+        return self.handling > len(self.handlers)
 
 
 class LivingWorker(NamedTuple):
@@ -72,6 +107,25 @@ class LivingWorker(NamedTuple):
     since: datetime
     """When its process began, by the server's clock."""
     doing: Doing
+
+
+class WorkerSurvey(NamedTuple):
+    """The live workers at one moment."""
+
+    workers: list[LivingWorker]
+    """By name."""
+    is_complete: bool
+    """False if there are more than one answer lists, or some whose report this release cannot
+    read."""
+
+    def may_handle(
+        self, queue: str, name: str | None, *, besides: str, but: str | None = None
+    ) -> bool:
+        """Whether a worker *besides* that one may have the handler: see `Doing.may_handle`."""
+        return not self.is_complete or any(
+            worker.name != besides and worker.doing.may_handle(queue, name, but=but)
+            for worker in self.workers
+        )
 
 
 class Workers:
@@ -90,6 +144,7 @@ class Workers:
             doing,
             queues=sorted(doing.queues)[:QUEUES_SHOWN],
             recorded=sorted(doing.recorded)[:QUEUES_SHOWN],
+            handlers=None if doing.handlers is None else list(doing.handlers[:HANDLERS_SHOWN]),
             jobs=sorted(doing.jobs, key=lambda job: job.since_ms)[:JOBS_SHOWN],
         )
         answer = await self._record().run(
@@ -108,6 +163,10 @@ class Workers:
 
     async def list(self) -> list[LivingWorker]:
         """The live workers, by name; at most 1,000. Leaves out what this release cannot read."""
+        return (await self.survey()).workers
+
+    async def survey(self) -> WorkerSurvey:
+        """The same, and whether these are all. One round trip."""
         flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
         found: list[LivingWorker] = []
         for name, said in zip(flat[::2], flat[1::2], strict=True):
@@ -115,7 +174,9 @@ class Workers:
             with suppress(msgspec.MsgspecError, ValueError):
                 doing = msgspec.json.decode(about, type=Doing)
                 found.append(LivingWorker(name.decode(), instant(int(since)), doing))
-        return sorted(found)
+        listed = len(flat) // 2
+        is_complete = len(found) == listed < SHOWN_MOST
+        return WorkerSurvey(sorted(found, key=lambda worker: worker.name), is_complete)
 
 
 def find_records_elsewhere(workers: Iterable[LivingWorker], ledger: str) -> dict[str, list[str]]:

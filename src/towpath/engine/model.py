@@ -121,6 +121,7 @@ _SAID_NOTHING = msgspec.structs.asdict(Said())
 _UNREADABLE = "(headers that this release can't read)"
 LEASE_FIELDS = (
     *Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths", "excused",
+    "unhandled", "unhandled_since",
 )  # fmt: skip
 """What a claim answers about a job that is not plain."""
 
@@ -248,6 +249,10 @@ class Lease(Said, frozen=True):
     is_excused: bool = False
     """Whether the lease before this one ended while Redis could not be reached. Set only for jobs
     with a record, whose row then does not count that attempt."""
+    unhandled_since_ms: int = 0
+    """Since when no worker that got the job could run it; 0 = no worker has said so."""
+    unhandled: str = ""
+    """Why the last of these workers could not run it."""
 
     @property
     def id(self) -> JobId:
@@ -326,6 +331,10 @@ class JobInfo(Said, frozen=True, kw_only=True):
     """Why the last attempt failed, or why the job is dead."""
     failures: tuple[Failure, ...] = ()
     """The last five failed attempts, newest last."""
+    unhandled_since: datetime | None = None
+    """Since when no worker that got the job could run it, if it waits for one that can."""
+    unhandled: str | None = None
+    """Why: `HandlerNotFound`, or how the payload does not fit the handler."""
     progress: bytes | None = None
     result: bytes | None = None
     record: JobId | None = None
@@ -372,10 +381,16 @@ class Bury(msgspec.Struct, frozen=True):
 
 
 class Release(msgspec.Struct, frozen=True):
-    """Give the job back; the attempt does not count."""
+    """Give the job back; the attempt does not count.
+
+    *unhandled* says why the worker cannot run it. The job keeps the time of the first such release
+    until it is settled otherwise; with *anew*, the time of this one takes its place.
+    """
 
     lease: Lease
     delay: Duration = ZERO
+    unhandled: str = ""
+    anew: bool = False
 
 
 class Renew(msgspec.Struct, frozen=True):

@@ -38,7 +38,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "progress": ("id", "token", "note"),
         "complete": ("id", "token", "result"),
         "fail": ("id", "token", "delay", "reason", "traceback", "keep_turn"),
-        "release": ("id", "token", "delay"),
+        "release": ("id", "token", "delay", "unhandled", "anew"),
         "cancel": ("id", "by_record"),
         "move": ("id", "due", "delay"),
         "set": ("id", "payload", "more"),

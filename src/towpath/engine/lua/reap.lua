@@ -52,6 +52,7 @@ local function reap_job(job, in_outage)
   if in_outage then
     job.attempts = job.attempts - 1
     if job.record then job.excused = 1 end  -- the row counts attempts, too
+    forget_unhandled(job)  -- a worker may have run it
     enter_ready(job)
   else
     reap_lost(job)

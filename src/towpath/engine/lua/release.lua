@@ -8,6 +8,8 @@
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        delay    ms       0 = at once
+--        unhandled text    why no worker could run it so far; left out = one could
+--        anew     int      1 = so far means from now on; left out = since the first such release
 -- reply  ready
 --        delayed
 --        cancelled
@@ -22,7 +24,14 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(release, first)
 
-local function release(id, token, delay)
+-- A worker that lacks the handler leaves the job to others, which see since when nobody had it.
+local function note_unhandled(job, reason, anew)
+  set(job, 'unhandled_since', not anew and job.unhandled_since or now)
+  set(job, 'unhandled', reason)
+  count('unhandled')
+end
+
+local function release(id, token, delay, unhandled, anew)
   local job, refusal = held(id, token)
   if not job then return refusal end
   count('released')
@@ -32,6 +41,7 @@ local function release(id, token, delay)
     return 'cancelled'
   end
   job.attempts = job.attempts - 1
+  if unhandled then note_unhandled(job, unhandled, anew) else forget_unhandled(job) end
   if delay > 0 then
     enter_again(job, now + delay)
   else

@@ -14,6 +14,7 @@ local function delete_job(job)
 end
 
 local function finish(job, state)
+  forget_unhandled(job)
   local keep = job.keep or options.keep
   if keep > 0 then
     remember_id(job, keep)

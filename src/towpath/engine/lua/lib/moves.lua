@@ -44,8 +44,13 @@ local function note_traceback(job, traceback)
   set(job, 'tracebacks', kept)
 end
 
+local function forget_unhandled(job)
+  job.unhandled, job.unhandled_since = nil, nil
+end
+
 -- The last attempts that failed: when, whose, why.
 local function note_failure(job, reason, traceback)
+  forget_unhandled(job)  -- a worker tried it
   if job.tracebacks or (traceback and traceback ~= '') then note_traceback(job, traceback or '') end
   local kept = job.failures or {}
   kept[#kept + 1] = { now, job.worker, string.sub(reason, 1, FAILURE_BYTES) }

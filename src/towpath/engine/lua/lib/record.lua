@@ -12,7 +12,7 @@ local CODES = {
 -- knows.
 local CHANGED = {
   'turn', 'due', 'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed', 'counted', 'failures',
-  'tracebacks', 'group', 'asked_due', 'keep_turn', 'deaths', 'excused',
+  'tracebacks', 'group', 'asked_due', 'keep_turn', 'deaths', 'excused', 'unhandled', 'unhandled_since',
 }
 
 -- What stands for a record that is not there, or that nobody can read: it has no state.
