@@ -13,7 +13,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import HANGS, eventually_async
 from tests.worker.running import SOON, LogLines, ended, slots, spoil, until_slots, working
 from towpath.app.app import Towpath
-from towpath.clock import hours, milliseconds, seconds
+from towpath.clock import ZERO, hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask_fields
 from towpath.engine.channel import Limits
@@ -216,7 +216,7 @@ class TestAWorkerThatLosesAHandler:
         self, app: Towpath, lines: LogLines
     ) -> None:
         one, other = doubling(app, "shop", name="one"), doubling(app, "shop", name="other")
-        async with working(app):
+        async with working(app, unhandled_for=ZERO):
             await lines.next("worker.started")
             app.remove(one)
             assert await (await other.submit(4)).result(within=SOON) == 8

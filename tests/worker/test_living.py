@@ -5,6 +5,7 @@ import os
 import socket
 
 import pytest
+from pydantic import BaseModel
 
 from tests.waiting import eventually_async
 from tests.worker.running import working
@@ -40,3 +41,34 @@ async def test_a_worker_registers_what_it_runs_and_its_end(
             assert [running.job for running in doing.jobs] == [job.ref]
             go_on.set()
         assert await app.engine.workers.list() == []
+
+
+class Letter(BaseModel):
+    to: str
+
+
+async def test_a_worker_registers_its_handlers_and_release(app: Towpath) -> None:
+    @app.handler("mails")
+    async def send(letter: Letter) -> None: ...
+
+    @app.handler("mails", name="count")
+    async def count() -> None: ...
+
+    @app.handler("prints")
+    async def press(pages: list[int]) -> None: ...
+
+    found: list[LivingWorker] = []
+
+    async def lists(*names: str | None) -> bool:
+        found[:] = await app.engine.workers.list()
+        return bool(found) and [one.name for one in found[0].doing.handlers or ()] == list(names)
+
+    async with working(app, unhandled_for=milliseconds(7)):
+        await eventually_async(lambda: lists(None, "count", None))
+        doing = found[0].doing
+        app.remove(count)
+        await eventually_async(lambda: lists(None, None))
+    told = [(one.queue, one.digest) for one in doing.handlers or ()]
+    assert told == [("mails", send.digest), ("mails", ""), ("prints", press.digest)]
+    assert "" not in (send.digest, press.digest)
+    assert (doing.handling, doing.release, doing.unhandled_for_ms) == (3, app.version, 7)

@@ -4,7 +4,7 @@ from tests.faults.meanwhile import meanwhile
 from tests.waiting import eventually_async
 from tests.worker.running import SOON, LogLines, looked_at, spoil, working
 from towpath.app.app import Towpath
-from towpath.clock import milliseconds, seconds
+from towpath.clock import ZERO, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.engine.schedule import Every
@@ -45,7 +45,7 @@ class TestWhatANewerReleaseWrote:
         record = server.ask("GET", key)
         assert isinstance(record, bytes)
         server.ask("SET", key, record.replace(b'{"x":"1"}', b'{"x":[1]}'))
-        async with working(app):
+        async with working(app, unhandled_for=ZERO):
             assert await (await good.submit(1)).result(within=SOON) == 1
             job = await looked_at(bad, lambda info: info.state is State.DEAD)
         assert (job.reason or "").startswith("HandlerNotFound: ")

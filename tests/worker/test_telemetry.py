@@ -20,7 +20,7 @@ from tests.waiting import eventually_async
 from tests.worker import pool
 from tests.worker.running import SOON, LogLines, ended, working
 from towpath.app.app import Towpath
-from towpath.clock import hours, milliseconds, seconds
+from towpath.clock import ZERO, hours, milliseconds, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.retry import Fixed
 from towpath.telemetry import logs
@@ -45,7 +45,7 @@ class TestMetrics:
         for how in ("fine", "fine", "fail", "fail once", "discard", "snooze"):
             await sell.submit(how)
         await app.engine.submit("shop", b"1", headers={"handler": "nobody"})
-        async with working(app):
+        async with working(app, unhandled_for=ZERO):
             job = await sell.submit("fine", delay=milliseconds(50))
             await job.result(within=SOON)
             await settled(app, "shop", dead=3, delayed=1)

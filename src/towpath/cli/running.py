@@ -129,6 +129,7 @@ class WorkerRun:
             queues=_weighted(self._app, wanted.queues) or None,
             grace=wanted.grace,
             lease=wanted.lease,
+            unhandled_for=wanted.unhandled_for,
             name=wanted.name,
             metrics=self._app.metrics,
         )

@@ -254,9 +254,16 @@ JOB_REDELIVERED = LogEvent(
 
 # ── what does not fit ────────────────────────────────────────────────────────────────────
 
+JOB_UNHANDLED = LogEvent(
+    "job.unhandled",
+    "The job was left to other workers: this one lacks its handler, or has it for another payload"
+    " type. Written for one job of a handler per minute.",
+    ("job", "queue", "handler", "attempt", "reason"),
+    WARNING,
+)
 HANDLER_NOT_FOUND = LogEvent(
     "handler.not_found",
-    "A job named a handler that this worker does not have.",
+    "The job is dead: no live worker has its handler.",
     ("job", "queue", "handler", "attempt"),
     ERROR,
 )

@@ -75,6 +75,11 @@ SNOOZED = _counter(
     "Attempts that asked to run later.",
     "Which jobs are postponed again and again?",
 )
+UNHANDLED = _counter(
+    "jobs_unhandled",
+    "Jobs left to other workers: this one lacks the handler, or has it for another payload type.",
+    "Does a deploy lack a handler? Normal during a rolling deploy; alert if it lasts.",
+)
 HANDED_OVER = _counter(
     "jobs_handed_over",
     "Attempts whose lease was handed over to somebody else.",

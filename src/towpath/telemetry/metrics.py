@@ -98,6 +98,7 @@ class HandlerMetrics:
         "started",
         "submitted",
         "timed_out",
+        "unhandled",
         "waited",
     )
 
@@ -108,6 +109,7 @@ class HandlerMetrics:
         self.failed = counter(measures.FAILED)
         self.dead = counter(measures.DEAD)
         self.snoozed = counter(measures.SNOOZED)
+        self.unhandled = counter(measures.UNHANDLED)
         self.handed_over = counter(measures.HANDED_OVER)
         self.released = counter(measures.RELEASED)
         self.cancelled = counter(measures.CANCELLED)

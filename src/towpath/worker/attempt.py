@@ -43,8 +43,8 @@ class Attempt:
     """What this process knows of a job that it runs."""
 
     __slots__ = (
-        "ctx", "deadline", "ended", "entered", "error", "handler", "lease", "most", "note",
-        "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken",
+        "ctx", "deadline", "ended", "entered", "error", "handler", "is_unfit", "lease", "most",
+        "note", "noting", "over", "raised", "renew_at", "started", "stop", "stopped_at", "taken",
         "taken_ms", "task", "told", "ttl",
     )  # fmt: skip
 
@@ -83,6 +83,8 @@ class Attempt:
         """Its settlement is decided; nothing renews it any more."""
         self.error = ""
         """The class of what the handler raised."""
+        self.is_unfit = False
+        """Whether the payload does not fit the handler, which has not begun."""
         self.raised: BaseException | None = None
         """That itself, if its words may be shown."""
         self.told: StopReason | None = None

@@ -11,10 +11,11 @@ from typing import Any, Self
 
 import msgspec
 
-from towpath.clock import Duration, steady
+from towpath.clock import Duration, duration_ms, steady
 from towpath.engine.channel import Limits
-from towpath.engine.living import BlockedLoop, Doing, RunningJob
-from towpath.engine.model import Fail, Lease, Outcome, Release, Renew, Settlement
+from towpath.engine.explain import HANDLER_MISSING
+from towpath.engine.living import HANDLERS_SHOWN, BlockedLoop, Doing, HandlerReport, RunningJob
+from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry import events
@@ -32,8 +33,9 @@ from towpath.worker.recorded import RecordedRuns, Registry
 from towpath.worker.registration import WorkerRegistration
 from towpath.worker.report import UNKNOWN_HANDLER, Ended, Report
 from towpath.worker.runner import Runner
-from towpath.worker.settlements import handler_missing, plan_next_try, sendable, stopped
+from towpath.worker.settlements import keep_unhandled, plan_next_try, sendable, stopped
 from towpath.worker.slots import Slots
+from towpath.worker.unhandled import UnhandledJobs
 
 _TO_NOTICE = 5.0
 """Seconds in which a handler in a process may end by itself once its job was cancelled."""
@@ -47,8 +49,11 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     concurrency: int
     lease: Duration
+    unhandled_for: Duration
     served: Callable[[], Sequence[QueueName]]
     """The queues that it serves now. From any thread."""
+    known: Callable[[], Sequence[Handler[Any, Any, Any]]]
+    """The handlers that it has now. From any thread."""
     middleware: tuple[AttemptMiddleware, ...]
     state: Any = NO_STATE
     """What its handlers share."""
@@ -81,6 +86,9 @@ class Execution:
         self._limits: dict[Handler[Any, Any, Any] | None, asyncio.Semaphore] = {}
         self._runs: RecordedRuns | None = None
         self._away_since: dict[QueueName, float] = {}
+        self._unhandled = UnhandledJobs(
+            app.engine, worker=terms.name, unhandled_for=terms.unhandled_for
+        )
         self.report = Report(log, metrics)
         self.slots = Slots(terms.concurrency)
         self.queues = Feeding(self._feeder, ended=self._queue_left, started=lambda: self._started)
@@ -141,13 +149,19 @@ class Execution:
 
     def _describe(self, blocked: BlockedLoop | None) -> Doing:
         """What the list of workers shows of this one. Called in the heartbeat's thread."""
-        queues, held = self._terms.served(), list(self._held)
+        queues, held, known = self._terms.served(), list(self._held), self._terms.known()
         return Doing(
             host=socket.gethostname(), pid=os.getpid(), queues=queues, serving=len(queues),
             slots=self._terms.concurrency, running=len(held),
             jobs=[RunningJob(attempt.lease.job, attempt.taken_ms) for attempt in held],
             recorded=self.recorded_queues(), ledger=self.ledger_id, blocked=blocked,
+            release=self._app.version, handlers=_report_handlers(known), handling=len(known),
+            unhandled_for_ms=duration_ms("unhandled_for", self._terms.unhandled_for),
         )  # fmt: skip
+
+    def report_handlers(self) -> None:
+        """Report at once that the worker's handlers have changed."""
+        self._registration.report_soon()
 
     def identify_ledger(self, id: str) -> None:
         """Set the id of the database with the records, and report it."""
@@ -180,12 +194,13 @@ class Execution:
                     self._limits.setdefault(handler, asyncio.Semaphore(handler.options.most))
             if self._runs is None and any(handler.options.record for handler in handlers):
                 recorder, engine = self._app.recorder, self._app.engine
-                self._runs = RecordedRuns(recorder, engine, self._log, self._runner.run)
+                self._runs = RecordedRuns(recorder, engine, self._log, self._perform)
             mosts = [handler.options.most for handler in handlers]
             most = None if None in mosts else sum(limit for limit in mosts if limit)
             self.queues.claim(queue, weight=weight, most=most)
         else:
             self.queues.stop(queue)
+            self._unhandled.forget(queue)
         self._forget()
 
     def _queue_left(self, queue: QueueName) -> None:
@@ -247,17 +262,22 @@ class Execution:
         if feeder.stopping:
             attempt.stop = None if self.queues.ending else StopReason.REMOVED
             self._finish(attempt, Release(lease))
-        elif handler is None:
-            self._finish(attempt, handler_missing(lease, handlers.values()))
+        elif handler is None and not self._unhandled.is_due(lease):
+            attempt.error = HANDLER_MISSING
+            self._finish(attempt, self._unhandled.give_back(lease))
         else:
-            self._started += 1
+            self._started += handler is not None
             attempt.task = asyncio.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
         attempt.entered = True
         ATTEMPT_TASK.set(attempt.task)
         limit = self._limits.get(attempt.handler)
-        settlement = await (self._attend(attempt) if limit is None else self._queue(attempt, limit))
+        if attempt.handler is None:
+            settlement = await self._judge(attempt)
+        else:
+            attended = self._attend(attempt) if limit is None else self._queue(attempt, limit)
+            settlement = await attended
         if attempt.ctx is not None and attempt.ctx.noted:
             # Its end is decided: whoever wants to end it now comes too late.
             with suppress(asyncio.CancelledError):
@@ -278,12 +298,31 @@ class Execution:
         self.report.started(attempt)
         if self._runs is not None and attempt.handler and attempt.handler.options.record:
             return await self._runs.run(attempt)
-        settlement = await self._runner.run(attempt)
+        settlement = await self._perform(attempt)
         if isinstance(settlement, Fail):
             with suppress(TowpathError):  # Redis does not answer: then it plans the next try itself
                 options = await self._app.engine.queues.known_options(attempt.lease.queue)
                 return plan_next_try(attempt, settlement, options)
         return settlement
+
+    async def _perform(self, attempt: Attempt) -> Settlement | None:
+        """Run the handler. A payload that does not fit it may fit that of another worker."""
+        settlement = await self._runner.run(attempt)
+        if not attempt.is_unfit or not isinstance(settlement, Bury):
+            return settlement
+        try:
+            return await self._unhandled.settle_unfit(attempt, settlement)
+        except asyncio.CancelledError:
+            return stopped(attempt)
+
+    async def _judge(self, attempt: Attempt) -> Settlement | None:
+        """Settle a job whose handler was missing for long."""
+        attempt.error = HANDLER_MISSING
+        known = self._handlers.get(attempt.lease.queue, {})
+        try:
+            return await self._unhandled.settle_missing(attempt, known.values())
+        except asyncio.CancelledError:
+            return stopped(attempt)
 
     async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
         """The same behind those of its handler that run already; its time begins with its turn."""
@@ -298,6 +337,8 @@ class Execution:
         attempt.ended = steady()
         # Over before: the heartbeat has failed it already.
         settlement = None if attempt.over or settlement is None else sendable(settlement)
+        if attempt.lease.unhandled and isinstance(settlement, Release) and attempt.ctx is None:
+            settlement = keep_unhandled(settlement)
         attempt.over = True
         feeder.hand_in(attempt, settlement)
         if self._gone:
@@ -409,3 +450,12 @@ class Execution:
             trouble=self._trouble,
             rested=self.queues.rested.set,
         )
+
+
+def _report_handlers(known: Iterable[Handler[Any, Any, Any]]) -> list[HandlerReport]:
+    """The first handlers by queue and name."""
+    first = sorted(known, key=lambda handler: (handler.queue, handler.named or ""))
+    return [
+        HandlerReport(handler.queue, handler.named, handler.digest)
+        for handler in first[:HANDLERS_SHOWN]
+    ]

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from random import uniform
 
-from towpath.clock import ZERO, Duration, seconds, steady
+from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.engine import Engine
 from towpath.engine.inspect import Counts
@@ -38,11 +38,15 @@ from towpath.supervise import detached
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended
+from towpath.worker.settlements import keep_unhandled
 from towpath.worker.slots import Share, Slots
 
 _LONGEST_WAIT = seconds(60)
 """The engine decides how often it looks before."""
 _LONGEST_BACKOFF = 5.0
+_COURTESY, _YIELDS_S = milliseconds(50), 30.0
+"""A worker that gave back a job which it cannot run looks that much later than others for jobs that
+fall due, for so many seconds: otherwise it would be the first to get the job again."""
 LOOK_EVERY = 0.25
 """Seconds between two looks at exchanges that are not answered."""
 _PATIENCE = 4
@@ -87,6 +91,7 @@ class Feeder:
         """No claim is sent before this is over."""
         self._hungry = True
         """There may be more to claim."""
+        self._yields_until = 0.0
         self._called = False
         """Somebody has work, and called this feeder for it."""
         self._looking: asyncio.Task[None] | None = None
@@ -190,8 +195,11 @@ class Feeder:
         if waits or self.stopping or not (self._hungry or batch):
             self._slots.content(self._share)
             return 0
-        half = -(-self._slots.total // 2)
-        count = self._slots.take(self._share, min(half, LARGEST_BATCH))
+        most = -(-self._slots.total // 2)
+        if batch and all(_is_unhandled(settlement) for _, settlement in batch):
+            # Nothing runs here meanwhile that half of the slots would have to be left for.
+            most, self._yields_until = self._slots.total, steady() + _YIELDS_S
+        count = self._slots.take(self._share, min(most, LARGEST_BATCH))
         if self._hungry:
             self._slots.want(self._share)
         else:
@@ -222,7 +230,7 @@ class Feeder:
         """Its slot was lent to another queue: somebody else may have one."""
         attempt = Attempt(lease, None, since=self.asked_at, now_ms=now_ms)
         attempt.stop, attempt.over = StopReason.CROWDED, True
-        self._outbox.append((attempt, Release(lease)))
+        self._outbox.append((attempt, keep_unhandled(Release(lease))))
 
     def _lend(self) -> None:
         lent, self._asked = self._asked, 0
@@ -289,6 +297,8 @@ class Feeder:
         self._look_no_more()
         if not self.stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
+            if due_in and steady() < self._yields_until:
+                wait += _COURTESY
             self._looking = detached("wait for work", self._until_work(wait))
             self._looking.add_done_callback(self._looked)
 
@@ -307,6 +317,10 @@ class Feeder:
         if not looking.cancelled() and looking.exception() is not None:
             pause = _LONGEST_BACKOFF
             asyncio.get_running_loop().call_later(pause, self.look)
+
+
+def _is_unhandled(settlement: Settlement) -> bool:
+    return isinstance(settlement, Release) and bool(settlement.unhandled)
 
 
 def _fitting(settlement: Settlement, limit: int) -> Settlement:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Any, Generic, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -120,6 +121,11 @@ class Handler(Generic[T, R, C]):
         self.__doc__, self.__name__ = function.__doc__, _name(function)
         self.__module__ = function.__module__
         self.__wrapped__ = function
+
+    @cached_property
+    def digest(self) -> str:
+        """Internal: a short hash of the payload's type, the same in every process; empty = any."""
+        return self.payload.digest()
 
     def __call__(self, *args: Any, **kwargs: Any) -> C:
         return self.function(*args, **kwargs)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
 from towpath.errors import PayloadInvalid
-from towpath.worker.payload import EMPTY
+from towpath.worker.payload import EMPTY, digest_of
 
 T = TypeVar("T")
 _NOT_THE_SAME = "would lose data when it is stored and read back"
@@ -20,7 +20,7 @@ class Modelled(Generic[T]):
     """pydantic models and whatever is made of them."""
 
     def __init__(self, kind: Any, named: str) -> None:
-        self._named = named
+        self._kind, self._named = kind, named
         try:
             self._adapter: TypeAdapter[T] = TypeAdapter(kind)
         except PydanticUserError as error:
@@ -51,6 +51,9 @@ class Modelled(Generic[T]):
             return self._adapter.validate_json(data)
         except ValidationError as error:
             raise PayloadInvalid(self._named, _short(error)) from error
+
+    def digest(self) -> str:
+        return digest_of(self._kind, lambda _: self._adapter.json_schema())
 
     def _written(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
         """*value* as JSON, and what is wrong with it once it is read back."""

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from msgspec import Meta
 
-from towpath.clock import Duration, seconds
+from towpath.clock import Duration, minutes, seconds
 from towpath.ids import queue_name, worker_name
 from towpath.options import Mark, Options
 
@@ -51,6 +51,8 @@ class WorkerOptions(Options, frozen=True, kw_only=True):
     """How long running jobs may continue after SIGTERM before they are given back."""
     lease: Duration = seconds(15)
     """How long a worker may be silent before its jobs are given to others."""
+    unhandled_for: Duration = minutes(5)
+    """How long a job whose handler is missing is left to other workers before it is dead."""
     name: Annotated[str | None, Mark(read=_name)] = None
     """The worker's name in listings; default: host name, pid and a random suffix."""
     processes: Annotated[int, Meta(ge=1, le=1000)] = 1

@@ -6,8 +6,9 @@ read back before it is sent: a value that the handler could not take never leave
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, Protocol, TypeVar, cast, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -30,6 +31,10 @@ class PayloadForm(Protocol[T]):
         """The value behind *data*. Raises PayloadInvalid."""
         ...
 
+    def digest(self) -> str:
+        """A short hash of the type, the same in every process; empty = every value fits."""
+        ...
+
 
 class Raw:
     """Bytes, as they are."""
@@ -42,12 +47,15 @@ class Raw:
     def decode(self, data: bytes) -> bytes:
         return data
 
+    def digest(self) -> str:
+        return ""
+
 
 class Json(Generic[T]):
     """Plain values, dataclasses, msgspec structs and whatever is made of them."""
 
     def __init__(self, kind: Any, named: str) -> None:
-        self._named = named
+        self._kind, self._named = kind, named
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(kind)
 
     def encode(self, value: T) -> bytes:
@@ -67,6 +75,49 @@ class Json(Generic[T]):
             return self._decoder.decode(data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise PayloadInvalid(self._named, str(error)[:500]) from error
+
+    def digest(self) -> str:
+        return digest_of(self._kind, msgspec.json.schema)
+
+
+def digest_of(kind: Any, schema: Callable[[Any], dict[str, Any]]) -> str:
+    """A short hash of the JSON schema of *kind*; of its name if it has none; empty for Any."""
+    try:
+        found = _canonical(schema(kind))
+    except Exception:  # noqa: BLE001 -- a type of the user's own may have its own way
+        found = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
+    if not found:
+        return ""
+    text = msgspec.json.encode(found, order="deterministic")
+    return hashlib.sha256(text).hexdigest()[:_DIGEST_LENGTH]
+
+
+def _canonical(schema: Any) -> Any:
+    """*schema* without what only people read, and without defaults and the order of alternatives,
+    which may differ from process to process.
+    """
+    if isinstance(schema, list):
+        return [_canonical(part) for part in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    found: dict[str, Any] = {}
+    for name, value in cast("dict[str, Any]", schema).items():
+        if name in _NAMED_PARTS and isinstance(value, dict):
+            parts = cast("dict[str, Any]", value)
+            found[name] = {part: _canonical(inner) for part, inner in parts.items()}
+        elif name in _UNORDERED and isinstance(value, list):
+            parts = [_canonical(part) for part in cast("list[Any]", value)]
+            found[name] = sorted(parts, key=msgspec.json.encode)
+        elif name not in _FOR_PEOPLE:
+            found[name] = _canonical(value)
+    return found
+
+
+_DIGEST_LENGTH = 8
+_NAMED_PARTS = ("properties", "$defs", "patternProperties", "mapping")
+"""What maps names that the user chose."""
+_UNORDERED = ("anyOf", "oneOf", "enum", "required", "type")
+_FOR_PEOPLE = ("title", "description", "examples", "default")
 
 
 def _refuse_no_numbers(named: str, value: Any) -> None:
@@ -94,6 +145,10 @@ class WithDefault:
     def decode(self, data: bytes) -> Any:
         # No JSON is empty; bytes may be, and their default was sent as it is.
         return self._form.decode(data) if data or isinstance(self._form, Raw) else self._default
+
+    def digest(self) -> str:
+        inner = self._form.digest()
+        return f"{inner}?" if inner else ""  # a job without a payload fits as well
 
     def nothing(self) -> bytes:
         """What to send for a value that was not given."""

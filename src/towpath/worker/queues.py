@@ -121,11 +121,14 @@ class Following:
     def look(self) -> None:
         """Serve what the app's handlers ask for now. What goes, goes before anything comes."""
         wanted = self._queues.handlers
+        if self.served == wanted:
+            return
         for queue in [served for served in self.served if served not in wanted]:
             self._lose(queue)
         for queue, handlers in wanted.items():
             if self.served.get(queue) != handlers:
                 self._gain(queue, handlers)
+        self._execution.report_handlers()
 
     def _gain(self, queue: QueueName, handlers: Handlers) -> None:
         is_new = queue not in self.served

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
+from towpath.clock import steady
+from towpath.engine.explain import HANDLER_MISSING
 from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
 from towpath.engine.states import State
 from towpath.errors import JobError, LeaseLost, TowpathError
@@ -17,6 +20,8 @@ from towpath.worker.settlements import server_now
 
 Ended = tuple[Attempt, Settlement]
 """An attempt that is over, and how."""
+_WARN_EVERY, _WARNED_MOST = 60.0, 100
+"""Seconds between two warnings of the same handler, and handlers that are warned of meanwhile."""
 UNKNOWN_HANDLER = "unknown"
 """The label of jobs whose handler is not here: what a job names may be anything."""
 
@@ -36,6 +41,7 @@ class Report:
     def __init__(self, log: Log, metrics: Metrics) -> None:
         self.log, self.metrics = log, metrics
         self.completed = self.released = 0
+        self._warned: dict[tuple[str, str], float] = {}
 
     def started(self, attempt: Attempt) -> None:
         """The attempt begins."""
@@ -124,6 +130,9 @@ class Report:
                 metrics.snoozed.inc()
                 until = server_now(attempt) + settlement.delay
                 self.log.emit(events.JOB_SNOOZED, **named, ran=attempt.ran, until=until)
+            case Release(unhandled=why), _ if why and attempt.error in _UNHANDLED:
+                metrics.unhandled.inc()
+                self._unhandled(attempt, why)
             case Renew(), _:
                 until = outcome.expires_at if isinstance(outcome, Lease) else server_now(attempt)
                 metrics.handed_over.inc()
@@ -135,6 +144,16 @@ class Report:
                 self.log.emit(events.JOB_RELEASED, **named, reason=reason)
             case _:
                 pass
+
+    def _unhandled(self, attempt: Attempt, why: str) -> None:
+        """Warn of a missing handler from time to time, not for every job."""
+        now, kind = steady(), (attempt.lease.queue, attempt.handler_name)
+        if now - self._warned.get(kind, -inf) < _WARN_EVERY:
+            return
+        self._warned = {kind: at for kind, at in self._warned.items() if now - at < _WARN_EVERY}
+        if len(self._warned) < _WARNED_MOST:  # what a job names may be anything
+            self._warned[kind] = now
+            self.log.emit(events.JOB_UNHANDLED, **_named(attempt), reason=why)
 
     def _count_failed(self, metrics: HandlerMetrics, attempt: Attempt) -> None:
         metrics.failed.inc()
@@ -186,6 +205,7 @@ _UNFIT = {
     "ResultInvalid": events.RESULT_INVALID,
     "ResultTooLarge": events.RESULT_INVALID,
 }
+_UNHANDLED = (HANDLER_MISSING, "PayloadInvalid")
 _ENDED = {"loop": "cancelled", "thread": "abandoned", "process": "killed"}
 
 

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import sysconfig
 import traceback
-from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 from random import random
 from types import TracebackType
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 
 from towpath.clock import ZERO, Duration, duration_ms, instant, milliseconds, spelled
 from towpath.engine.codec import settlement_item
-from towpath.engine.model import Bury, Complete, Fail, Lease, Release, Renew, Settlement
+from towpath.engine.explain import HANDLER_MISSING
+from towpath.engine.model import Bury, Complete, Fail, Release, Renew, Settlement
 from towpath.engine.options import LARGEST_PAYLOAD, QueueOptions
 from towpath.errors import PayloadInvalid, PayloadTooLarge
 from towpath.telemetry.logs import scrub
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.context import AttemptEnd, Discard, HandOver, Retry, Snooze
-from towpath.worker.handler import Handler
 
 LONGEST_MESSAGE = 1000
 _ANY = QueueOptions(max_payload=LARGEST_PAYLOAD)
@@ -58,9 +57,13 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return Release(lease, _snoozed(attempt, raised.until))
         case HandOver():
             return Renew(lease, milliseconds(duration_ms("lease", raised.lease)))
+        case ChildDiscarded(error="PayloadInvalid"):
+            attempt.is_unfit = True
+            return Bury(lease, words_of(raised.reason))
         case Discard():
             return Bury(lease, words_of(raised.reason) or "discarded by its handler")
         case PayloadInvalid() | PayloadTooLarge() if attempt.ctx is None:
+            attempt.is_unfit = isinstance(raised, PayloadInvalid)
             return Bury(lease, str(raised))
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
@@ -205,6 +208,8 @@ def sendable(settlement: Settlement) -> Settlement:
     """*settlement*, or a failure that says why it can't be sent: it must not end the worker."""
     if isinstance(settlement, Complete) and type(settlement.result) is bytes:
         return settlement
+    if isinstance(settlement, Release) and settlement.unhandled == HANDLER_MISSING:
+        return settlement  # no part of it came from user code, and there may be many
     try:
         settlement_item(settlement, _ANY)
     except Exception as error:  # noqa: BLE001 -- what came from user code may be anything
@@ -282,10 +287,8 @@ def server_now(attempt: Attempt) -> datetime:
     return instant(attempt.taken_ms) + milliseconds(attempt.held * 1000)
 
 
-def handler_missing(lease: Lease, known: Iterable[Handler[Any, Any, Any]]) -> Settlement:
-    """The job names a handler that this worker does not have."""
-    wanted = lease.headers.get("handler")
-    asked = f"handler {wanted!r}" if wanted else "a handler without a name"
-    names = [handler.named or f"{handler.name} (without a name)" for handler in known]
-    have = ", ".join(names) or "none"
-    return Bury(lease, f"HandlerNotFound: the job asks for {asked}; this worker has: {have}")
+def keep_unhandled(release: Release) -> Release:
+    """*release* for a job whose handler did not begin: that no worker could run it still holds."""
+    if release.unhandled:
+        return release
+    return msgspec.structs.replace(release, unhandled=release.lease.unhandled)

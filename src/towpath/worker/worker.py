@@ -63,8 +63,9 @@ class Worker:
 
     *lease* is how long this process may be silent before its jobs are given to other workers.
     *grace* is how long running jobs may go on after the first SIGTERM or SIGINT; a second signal
-    releases them at once. *middleware* runs inside that of the app. Raises InvalidOption,
-    InvalidName, MiddlewareInvalid.
+    releases them at once. *unhandled_for* is how long a job whose handler is missing is left to
+    other workers; then it is dead, unless a live one has the handler. *middleware* runs inside that
+    of the app. Raises InvalidOption, InvalidName, MiddlewareInvalid.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Worker:
         queues: Mapping[str, int] | Iterable[str] | None = None,
         lease: DurationLike = DEFAULTS.lease,
         grace: DurationLike = DEFAULTS.grace,
+        unhandled_for: DurationLike = DEFAULTS.unhandled_for,
         middleware: Sequence[AttemptMiddleware] = (),
         name: str | None = None,
         metrics: Metrics | None = None,
@@ -85,6 +87,7 @@ class Worker:
         self.concurrency = whole("concurrency", concurrency, 1, 100_000)
         self.lease = milliseconds(duration_ms("lease", lease, least=seconds(1)))
         self.grace = milliseconds(duration_ms("grace", grace))
+        self.unhandled_for = milliseconds(duration_ms("unhandled_for", unhandled_for))
         self.name = worker_name(name or _own_name())
         self._queues = ServedQueues(app, queues, handlers_later=handlers_later)
         self.metrics = metrics or app.metrics
@@ -241,7 +244,9 @@ class Worker:
             name=self.name,
             concurrency=self.concurrency,
             lease=self.lease,
+            unhandled_for=self.unhandled_for,
             served=lambda: list(self.weights),
+            known=lambda: [one for its in self._queues.handlers.values() for one in its],
             middleware=self.middleware,
             state=state,
         )
