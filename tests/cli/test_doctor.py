@@ -34,6 +34,19 @@ async def test_ready_jobs_that_no_worker_asks_for_are_named(
     assert by_check(towpath("doctor", "--json"))["queues"]["verdict"] == "ok"
 
 
+async def test_a_handler_that_no_worker_has_is_named(towpath: Command, engine: Engine) -> None:
+    await engine.submit("mails", b"1", headers={"handler": "shred"})
+    await engine.submit("mails", b"1", delay=hours(2))
+    [lease] = await engine.claim("mails", worker="w", lease=hours(1))
+    assert "handlers" not in by_check(towpath("doctor", "--json"))
+    await engine.release(lease, delay=hours(1), unhandled="HandlerNotFound")
+    found = by_check(towpath("doctor", "--json"))["handlers"]
+    assert found["verdict"] == "warn"
+    assert {"mails", "shred", "1"} <= set(re.findall(r"\w+", found["found"]))
+    shown = towpath("jobs", "show", f"mails/{lease.id}", "--json").object
+    assert shown["unhandled"] == "HandlerNotFound"
+
+
 async def test_options_that_were_changed_since_they_were_declared_are_shown(
     towpath: Command, engine: Engine
 ) -> None:

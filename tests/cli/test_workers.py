@@ -4,7 +4,7 @@ import msgspec
 
 from tests.cli.command import Command
 from towpath import Engine
-from towpath.engine.living import BlockedLoop, Doing, RunningJob
+from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
 
 
@@ -29,6 +29,17 @@ class TestListingWorkers:
         )  # fmt: skip
         assert [job["id"] for job in told["jobs"]] == ["m-0", "m-1", "m-2", "m-3"]
         assert told["blocked"] is None
+        assert (told["release"], told["handlers"]) == (None, None)
+
+    async def test_lists_release_and_handlers(self, towpath: Command, engine: Engine) -> None:
+        doing = Doing(
+            host="a", pid=7, queues=["mails"], serving=1, slots=1, running=0, jobs=[],
+            release="1.2", handlers=[HandlerReport("mails", None, "1f")], handling=1,
+        )  # fmt: skip
+        await engine.workers.tell("anna", doing)
+        told = towpath("workers", "--json").object
+        assert (told["release"], told["handling"]) == ("1.2", 1)
+        assert told["handlers"] == [{"queue": "mails", "name": None, "digest": "1f"}]
 
     async def test_marks_a_worker_whose_loop_is_blocked(
         self, towpath: Command, engine: Engine

@@ -12,7 +12,7 @@ from tests.server.serving import Api, RunningServer
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes
-from towpath.engine.living import BlockedLoop, Doing
+from towpath.engine.living import BlockedLoop, Doing, HandlerReport
 from towpath.engine.model import job_ref
 from towpath.engine.options import QueueOptions
 
@@ -120,7 +120,8 @@ class TestEveryPage:
         job = job_ref("mails", "m-7")
         doing = Doing(
             host="build-3", pid=7, queues=["mails"], serving=1, slots=4, running=0, jobs=[],
-            blocked=BlockedLoop(41.7, "send-mail", job),
+            blocked=BlockedLoop(41.7, "send-mail", job), release="9.8",
+            handlers=[HandlerReport("mails", "send-mail")], handling=1,
         )  # fmt: skip
 
         async def tell() -> None:
@@ -130,6 +131,8 @@ class TestEveryPage:
         with ThreadPoolExecutor(1) as apart:  # Playwright has a loop in this thread
             apart.submit(asyncio.run, tell()).result()
         row = tab.go("/ui/workers").locator("tr", has_text="stuck")
+        expect(row.locator(".release")).to_have_text("9.8")
+        expect(row.locator(".handlers")).to_have_text("send-mail")
         expect(row.locator(".blocked")).to_contain_text("send-mail")
         expect(row.locator(".blocked a")).to_have_attribute("href", "/ui/queues/mails/jobs/m-7")
         assert tab.faults() == []

@@ -19,7 +19,7 @@ from tests.server.serving import Api, RunningServer, up
 from tests.waiting import eventually
 from towpath import Engine
 from towpath.clock import minutes, wall_ms
-from towpath.engine.living import BlockedLoop, Doing, RunningJob
+from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
 
 HEAD = "a" * 40
@@ -138,6 +138,7 @@ def operators(api: Api, place: RunningServer) -> list[str]:
     doing = Doing(
         host=planted("host"), pid=1, queues=[api.queue], serving=1, slots=1, running=1,
         jobs=[running], blocked=BlockedLoop(7.5, planted("handler"), running.job),
+        release=planted("release"), handlers=[HandlerReport(api.queue, planted("name"))],
     )  # fmt: skip
 
     async def tell() -> None:

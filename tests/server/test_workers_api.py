@@ -4,7 +4,7 @@ import asyncio
 
 from tests.server.serving import Api, RunningServer, problem
 from towpath.engine.engine import Engine
-from towpath.engine.living import BlockedLoop, Doing, RunningJob
+from towpath.engine.living import BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import job_ref
 
 
@@ -13,7 +13,8 @@ def told(running: RunningServer, name: str, queue: str) -> None:
         doing = Doing(
             host="build-3", pid=7, queues=[queue, "elsewhere"], serving=2, slots=4, running=1,
             jobs=[RunningJob(job_ref(queue, "m-1"), 1_767_225_600_000)],
-            blocked=BlockedLoop(12.5, "send", job_ref(queue, "m-1")),
+            blocked=BlockedLoop(12.5, "send", job_ref(queue, "m-1")), release="1.2", handling=2,
+            handlers=[HandlerReport(queue, "send", "1f"), HandlerReport("elsewhere", None)],
         )  # fmt: skip
         async with Engine(f"unix://{running.store}") as engine:
             await engine.workers.tell(name, doing)
@@ -30,6 +31,11 @@ def test_the_list_of_workers_shows_who_is_alive_and_what_they_run(
     [mine] = [worker for worker in answer.json()["workers"] if worker["name"] == "anna-of-workers"]
     assert (mine["host"], mine["pid"], mine["slots"], mine["running"]) == ("build-3", 7, 4, 1)
     assert mine["jobs"] == [{"queue": api.queue, "id": "m-1", "since": "2026-01-01T00:00:00Z"}]
+    assert (mine["release"], mine["handling"]) == ("1.2", 2)
+    assert mine["handlers"] == [
+        {"queue": api.queue, "name": "send", "digest": "1f"},
+        {"queue": "elsewhere", "name": None, "digest": ""},
+    ]
     assert mine["blocked"] == {
         "seconds": 12.5, "handler": "send", "queue": api.queue, "id": "m-1",
     }  # fmt: skip
@@ -58,4 +64,5 @@ def test_jobs_of_other_queues_are_not_named(running: RunningServer, api: Api) ->
     found = running.client(key=elsewhere).get("/api/v1/workers").json()["workers"]
     [both] = [worker for worker in found if worker["name"] == "anna-of-both"]
     assert (both["queues"], both["jobs"], both["running"]) == (["elsewhere"], [], 1)
+    assert both["handlers"] == [{"queue": "elsewhere", "name": None, "digest": ""}]
     assert both["blocked"] == {"seconds": 12.5, "handler": None, "queue": None, "id": None}

@@ -147,6 +147,8 @@ def brief(job: JobInfo) -> dict[str, Any]:
         "token": job.token,
         "cancel_requested": job.cancel_requested or None,
         "reason": job.reason,
+        "unhandled_since": job.unhandled_since,
+        "unhandled": job.unhandled,
         "failures": [msgspec.structs.asdict(failure) for failure in job.failures] or None,
         **{name: _said(getattr(job, name)) for name in Said.__struct_fields__},
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -9,7 +10,7 @@ import typer
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.engine.living import BlockedLoop, LivingWorker
+    from towpath.engine.living import BlockedLoop, HandlerReport, LivingWorker
 
 COLUMNS = ("WORKER", "HOST", ">PID", "SINCE", ">SLOTS", ">RUNNING", "QUEUES", "RUNS")
 BLOCKED = "BLOCKED"
@@ -23,7 +24,8 @@ async def workers(session: Session) -> None:
 
     Workers report every ten seconds. A worker that stops leaves the list at once, a killed one
     after 25 seconds. A worker whose event loop is blocked stays: BLOCKED shows for how long, by
-    which handler, and in which job. SINCE is the start of the process.
+    which handler, and in which job. SINCE is the start of the process. With --json, each worker
+    lists its release and its handlers.
     """
     async with session.engine() as engine:
         found = await engine.workers.list()
@@ -61,7 +63,17 @@ def _described(worker: LivingWorker) -> dict[str, Any]:
         "running": doing.running,
         "jobs": jobs,
         "blocked": _blocked(doing.blocked),
+        "release": doing.release or None,
+        "handlers": _handlers(doing.handlers),
+        "handling": doing.handling,
     }
+
+
+def _handlers(handlers: Sequence[HandlerReport] | None) -> list[dict[str, Any]] | None:
+    """The handlers of a worker; None for one of an older release, which does not report them."""
+    if handlers is None:
+        return None
+    return [{"queue": one.queue, "name": one.name, "digest": one.digest} for one in handlers]
 
 
 def _blocked(blocked: BlockedLoop | None) -> dict[str, Any] | None:

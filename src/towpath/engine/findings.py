@@ -204,6 +204,8 @@ async def of_queues(engine: Engine) -> list[Finding]:
             text = f"{name} has {queue.ready} ready jobs, and no worker asks for them"
             do = "Start a worker with the queue's handlers; `towpath workers` lists those that run."
             found.append(Finding("queues", Grade.WARN, text, do))
+        if queue.totals["unhandled"] and queue.delayed:
+            found += await _unhandled(engine, name)
         if queue.dead:
             text = f"{name} has {queue.dead} dead"
             found.append(Finding("queues", Grade.WARN, text, f"towpath dead list --queue {name}"))
@@ -215,6 +217,37 @@ async def of_queues(engine: Engine) -> list[Finding]:
         if queue.paused:
             text = f"{name} is paused"
             found.append(Finding("queues", Grade.WARN, text, f"towpath resume {name}"))
+    return found
+
+
+_UNHANDLED_LOOK = 1000
+"""Delayed jobs of a queue that are looked at: jobs that no worker could run come back within 30 s,
+so they are among the first."""
+
+
+async def _unhandled(engine: Engine, queue: str) -> list[Finding]:
+    """What live workers lack to run delayed jobs of *queue*."""
+    from towpath.engine.explain import HANDLER_MISSING, spell_handler, spell_handlers  # noqa: PLC0415 -- slow to import
+    from towpath.engine.states import State  # noqa: PLC0415 -- the same
+
+    page = await engine.inspect.list(queue, State.DELAYED, size=_UNHANDLED_LOOK)
+    lacking: dict[tuple[str | None, bool], int] = {}
+    for job in page.jobs:
+        if job.unhandled is not None:
+            kind = job.headers.get("handler"), job.unhandled == HANDLER_MISSING
+            lacking[kind] = lacking.get(kind, 0) + 1
+    workers = [worker.doing for worker in await engine.workers.list()] if lacking else []
+    have = spell_handlers((doing for doing in workers if doing.may_serve(queue)), queue)
+    do = "Start a worker of the release that has it; the jobs are dead after `unhandled_for`."
+    found: list[Finding] = []
+    for (name, is_missing), count in lacking.items():
+        asked, jobs = spell_handler(name), "1 job" if count == 1 else f"{count} jobs"
+        text = f"{queue} has {jobs} for {asked}"
+        if is_missing:
+            text = f"{text}, which the workers that got them lack; live workers have: {have}"
+        else:
+            text = f"{text} whose payload does not fit it; live workers have: {have}"
+        found.append(Finding("handlers", Grade.WARN, text, do))
     return found
 
 

@@ -175,6 +175,10 @@ class JobOut(telling(_JobHead)):
     """Why the last attempt failed, or why the job is dead."""
     failures: list[FailureOut] = Field(default_factory=list[FailureOut])
     """The last five failed attempts, newest last."""
+    unhandled_since: datetime | None = None
+    """Since when no worker that got the job could run it, if it waits for one that can."""
+    unhandled: str | None = None
+    """Why: `HandlerNotFound`, or how the payload does not fit the handler."""
     payload: Json = None
     """The payload, if it is JSON; else `payload_base64` has it."""
     payload_base64: str | None = None

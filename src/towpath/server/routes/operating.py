@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated
 
@@ -12,7 +13,7 @@ from towpath.clock import seconds
 from towpath.engine.diagnosis import examine
 from towpath.engine.engine import Engine
 from towpath.engine.findings import findings, of_queues, of_records
-from towpath.engine.living import BlockedLoop
+from towpath.engine.living import BlockedLoop, HandlerReport
 from towpath.errors import ServerError
 from towpath.ledger.errors import KeyNotFound
 from towpath.ledger.keys.key import KeyInfo, Scope
@@ -113,6 +114,16 @@ class BlockedOut(Answer):
     id: str | None
 
 
+class HandlerOut(Answer):
+    """A handler of a worker."""
+
+    queue: str
+    name: str | None
+    """Null for the handler of the queue that has no name."""
+    digest: str
+    """A short hash of the type of its payload; empty if it takes any payload."""
+
+
 class WorkerOut(Answer):
     """A worker that reported within the last 25 seconds."""
 
@@ -134,6 +145,13 @@ class WorkerOut(Answer):
     blocked: BlockedOut | None
     """Set while a handler blocks the worker's event loop: it renews its leases, but runs and claims
     nothing."""
+    release: str | None
+    """Its version of Towpath. Null for an older release, which does not report it."""
+    handlers: list[HandlerOut] | None
+    """Of its first 100 handlers by queue and name, those of queues that the key covers. Null for an
+    older release, which does not report them."""
+    handling: int
+    """Number of all its handlers."""
 
 
 class WorkersOut(Answer):
@@ -160,10 +178,23 @@ async def workers(engine: TheEngine, key: CanRead) -> WorkersOut:
                 WorkerOut(
                     name=name, host=doing.host, pid=doing.pid, since=since, queues=queues,
                     serving=doing.serving, slots=doing.slots, running=doing.running, jobs=jobs,
-                    blocked=_blocked_out(doing.blocked, key),
+                    blocked=_blocked_out(doing.blocked, key), release=doing.release or None,
+                    handlers=_handlers_out(doing.handlers, key), handling=doing.handling,
                 )
             )  # fmt: skip
     return WorkersOut(workers=told)
+
+
+def _handlers_out(
+    handlers: Sequence[HandlerReport] | None, key: KeyInfo
+) -> list[HandlerOut] | None:
+    if handlers is None:
+        return None
+    return [
+        HandlerOut(queue=one.queue, name=one.name, digest=one.digest)
+        for one in handlers
+        if key.covers(one.queue)
+    ]
 
 
 def _blocked_out(blocked: BlockedLoop | None, key: KeyInfo) -> BlockedOut | None:
