@@ -34,8 +34,9 @@ NEVER = minutes(60)
 @pytest.fixture
 async def newer(server: EmbeddedServer) -> AsyncIterator[Towpath]:
     """An app of a newer release, on the same Redis."""
-    async with Towpath(server.url, limits=SLOW_ANSWERS) as app:
-        yield app
+    newer = Towpath(server.url, limits=SLOW_ANSWERS)
+    async with newer:
+        yield newer
 
 
 @pytest.fixture
@@ -391,70 +392,74 @@ async def both_listed(engine: Engine) -> None:
     await eventually_async(both)
 
 
+@pytest.fixture
+def releases(server: EmbeddedServer, prepared_file_url: str) -> list[Towpath]:
+    """An older and a newer release, on the same Redis and database."""
+    return [Towpath(server.url, ledger=prepared_file_url, limits=SLOW_ANSWERS) for _ in range(2)]
+
+
 class TestARecordedJob:
-    @pytest.fixture
-    async def app(self, server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[Towpath]:
-        async with Towpath(server.url, ledger=prepared_file_url, limits=SLOW_ANSWERS) as app:
-            yield app
-
-    @pytest.fixture
-    async def newer(self, server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[Towpath]:
-        async with Towpath(server.url, ledger=prepared_file_url, limits=SLOW_ANSWERS) as app:
-            yield app
-
     @pytest.mark.usefixtures("quick")
     async def test_whose_handler_is_missing_waits_with_its_row(
-        self, app: Towpath, newer: Towpath
+        self, releases: list[Towpath]
     ) -> None:
-        sending(app)
+        app, newer = releases
+        async with app, newer:
+            sending(app)
 
-        @newer.handler(MAIL, name="shred", record=True, max_attempts=1)
-        async def shred(to: str) -> str:
-            return f"shredded {to}"
+            @newer.handler(MAIL, name="shred", record=True, max_attempts=1)
+            async def shred(to: str) -> str:
+                return f"shredded {to}"
 
-        job = await shred.submit("ada")
-        async with working(app):
-            await given_back(app.engine, 3)
-            found = await job.info()
-            assert (found.attempts, found.state in OPEN) == (0, True)
-            async with working(newer):
-                assert await job.result(within=SOON) == "shredded ada"
-        assert (await job.info()).attempts == 1
+            job = await shred.submit("ada")
+            async with working(app):
+                await given_back(app.engine, 3)
+                found = await job.info()
+                assert (found.attempts, found.state in OPEN) == (0, True)
+                async with working(newer):
+                    assert await job.result(within=SOON) == "shredded ada"
+            assert (await job.info()).attempts == 1
 
     async def test_whose_handler_is_missing_is_dead_with_its_row(
-        self, app: Towpath, newer: Towpath
+        self, releases: list[Towpath]
     ) -> None:
-        sending(app)
+        app, newer = releases
+        async with app, newer:
+            sending(app)
 
-        @newer.handler(MAIL, name="shred", record=True)
-        async def shred(to: str) -> None: ...
+            @newer.handler(MAIL, name="shred", record=True)
+            async def shred(to: str) -> None: ...
 
-        job = await shred.submit("ada")
+            job = await shred.submit("ada")
 
-        async def dead() -> bool:
-            return (await job.info()).state is State.DEAD
+            async def dead() -> bool:
+                return (await job.info()).state is State.DEAD
 
-        async with working(app, unhandled_for=ZERO):
-            await eventually_async(dead)
-        assert str((await job.info()).reason).startswith("HandlerNotFound")
+            async with working(app, unhandled_for=ZERO):
+                await eventually_async(dead)
+            assert str((await job.info()).reason).startswith("HandlerNotFound")
 
     @pytest.mark.usefixtures("quick")
     async def test_whose_payload_does_not_fit_loses_no_attempt(
-        self, app: Towpath, newer: Towpath
+        self, releases: list[Towpath]
     ) -> None:
-        await app.engine.queues.configure(MAIL, QueueOptions(max_attempts=1))
-        printing(app, Parcel, record=True)
-        send = printing(newer, Letter, record=True)
-        await app.engine.workers.tell("other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER)
-        async with working(app):
-            job = await send.submit(Letter("ada"))
-            await given_back(app.engine, 3)
-            found = await job.info()
-            assert (found.state in OPEN, found.reason) == (True, None)
-            assert "weight" in str(found.unhandled)
-            async with working(newer):
-                assert await job.result(within=SOON) == "Letter"
-        assert (await job.info()).attempts == 1
+        app, newer = releases
+        async with app, newer:
+            await app.engine.queues.configure(MAIL, QueueOptions(max_attempts=1))
+            printing(app, Parcel, record=True)
+            send = printing(newer, Letter, record=True)
+            await app.engine.workers.tell(
+                "other", another(HandlerReport(MAIL, None, "x")), lasts=NEVER
+            )
+            async with working(app):
+                job = await send.submit(Letter("ada"))
+                await given_back(app.engine, 3)
+                found = await job.info()
+                assert (found.state in OPEN, found.reason) == (True, None)
+                assert "weight" in str(found.unhandled)
+                async with working(newer):
+                    assert await job.result(within=SOON) == "Letter"
+            assert (await job.info()).attempts == 1
 
 
 OPEN = (State.READY, State.DELAYED, State.LEASED)

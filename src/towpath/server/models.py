@@ -223,7 +223,7 @@ class ExplanationOut(Answer):
 
     why: str
     """The reason as one word: leased, behind_lane, lane_parked, not_due, paused, no_worker,
-    all_busy, behind_others, next, not_queued or ended."""
+    no_handler, all_busy, behind_others, next, not_queued or ended."""
     text: str
     """The reason as a sentence."""
     ahead: int | None = None

@@ -263,7 +263,7 @@ JOB_UNHANDLED = LogEvent(
 )
 HANDLER_NOT_FOUND = LogEvent(
     "handler.not_found",
-    "The job is dead: no live worker has its handler.",
+    "The job died: no live worker had its handler.",
     ("job", "queue", "handler", "attempt"),
     ERROR,
 )
