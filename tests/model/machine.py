@@ -210,6 +210,16 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.claim("w8", LONGEST_LEASE, 1)
             self.settle(verb, which, *rest)
 
+    def leave_to_others(self, pause: int, unhandled: str) -> None:
+        """One worker after the other cannot run what it gets, and gives it back."""
+        self.submit([{}])
+        for why in ("first", unhandled):
+            known = len(self.leases)
+            self.claim("w9", LONGEST_LEASE, 1)
+            for lease in self.leases[known:]:
+                self.both("release", id=lease.id, token=lease.token, delay=0, unhandled=why)
+            self.time(pause)
+
     def claim_selected(self, worker: str, count: int, how: dict[str, Any]) -> None:
         """By selector, with a limit, or both; if there are no such jobs, some come first."""
         if not any(job.new.selector for job in self.oracle.ready()):

@@ -177,6 +177,7 @@ STEPS: Mapping[str, tuple[int, tuple[SearchStrategy[Any], ...]]] = {
     "claim": (10, (workers, leases, st.sampled_from([1, 1, 2, 3]))),
     "claim_lane": (3, (lanes, leases)),
     "overtake": (1, ()),
+    "leave_to_others": (1, (st.sampled_from([1, MINUTE]), _rest["unhandled"])),
     "claim_selected": (
         6,
         (
