@@ -133,7 +133,7 @@ def said(kept: Mapping[str, Any]) -> dict[str, Any]:
 
 def _read(name: str, kept: Any) -> Any:
     """One of them. What only a newer release can read is as if it had not been said; but a job
-    whose headers are such names a handler that there is not, and is buried.
+    whose headers are such names a handler that there is not, and is left to other workers.
     """
     try:
         return FIELDS[name].kind.read(kept)
