@@ -116,7 +116,7 @@ MUTANTS = [
         "a job that was run is unhandled as long as before",
         ("moves", "forget_unhandled(job)  -- a worker tried it", ""),
     ),
-    Mutant("one attempt too many", ("ends", "job.attempts >= (", "job.attempts > (")),
+    Mutant("one attempt too many", ("ends", "job.attempts >= most", "job.attempts > most")),
     Mutant("a job's own lease time is ignored", ("lease", "job.lease or lease", "lease")),
     Mutant(
         "a renewal does not hold",
@@ -343,17 +343,6 @@ MUTANTS = [
     Mutant(
         "what is declared is not kept",
         ("configure", "redis.call('HSET', META, 'declared', declared)", ""),
-    ),
-    Mutant(
-        "a change forgets what was declared",
-        (
-            "configure",
-            "if declared == '' then return { whole, version, last } end",
-            (
-                "if over == 'any' then redis.call('HDEL', META, 'declared') end\n"
-                "if declared == '' then return { whole, version, '' } end"
-            ),
-        ),
     ),
     # ── the short way of plain jobs ──
     Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),
