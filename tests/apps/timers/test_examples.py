@@ -17,7 +17,12 @@ def env(server: EmbeddedServer) -> dict[str, str]:
 def test_the_delay_queue_runs_its_workers_once_each(server: EmbeddedServer) -> None:
     ran = run([sys.executable, EXAMPLES / "delay_queue.py"], env=env(server), cwd=ROOT)
     assert ran.code == 0, ran.err
-    assert ran.out.splitlines() == ["order-7 delayed", "cancelled order 7", "told Anna"]
+    lines = ran.out.splitlines()
+    # Its state is read a moment later, and may be another one by then.
+    assert [line for line in lines if not line.startswith("order-7 ")] == [
+        "cancelled order 7", "told Anna",
+    ]  # fmt: skip
+    assert len(lines) == 3
 
 
 def test_orders_that_are_not_paid_are_cancelled(server: EmbeddedServer) -> None:

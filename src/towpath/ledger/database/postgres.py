@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -119,19 +120,26 @@ def _is_undone(error: DBAPIError) -> bool:
 
 
 def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
+    async def prepare() -> Any:
+        """A new connection with our settings. Nothing was sent over it that could not be repeated
+        if the server ends it meanwhile.
+        """
+        connection = await cast("Any", asyncpg).connect(url, server_settings=_SETTINGS, **limits)
+        try:
+            await connection.execute(_PLANS)
+        except BaseException:  # whoever waited may be gone: then nobody else closes it
+            connection.terminate()
+            raise
+        return connection
+
     async def connect() -> Any:
         # asyncpg reads the URL itself. SQLAlchemy, which would pass `sslmode` on as it is, never
         # sees it: nor can it show the password.
         try:
-            connection = await cast("Any", asyncpg).connect(
-                url, server_settings=_SETTINGS, **limits
-            )
-            try:
-                await connection.execute(_PLANS)
-            except BaseException:  # whoever waited may be gone: then nobody else closes it
-                connection.terminate()
-                raise
-            return connection
+            for _ in range(_TRIES - 1):
+                with suppress(asyncpg.ConnectionDoesNotExistError, asyncpg.AdminShutdownError):
+                    return await prepare()
+            return await prepare()
         except (asyncpg.PostgresError, OSError) as error:
             raise meaning(error) from error
         except asyncpg.InternalClientError as error:
