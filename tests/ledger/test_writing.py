@@ -2,6 +2,7 @@
 
 import asyncio
 import sqlite3
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -66,7 +67,8 @@ class TestWriting:
             *(keep(kept, name) for name in wanted), return_exceptions=True
         )
         failed = [type(outcome) for outcome in outcomes if isinstance(outcome, BaseException)]
-        assert failed == [ChangeFailed] * 6 + [LedgerRefused]
+        # Which of the two of one name comes first is up to the database.
+        assert Counter(failed) == {ChangeFailed: 6, LedgerRefused: 1}
         assert await names(kept) == sorted(
             outcome for outcome in outcomes if isinstance(outcome, str)
         )
