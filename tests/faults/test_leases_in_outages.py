@@ -91,10 +91,20 @@ async def test_a_call_that_was_under_way_when_the_server_stopped_costs_none_eith
     assert (again.attempt, again.deaths) == (1, 0)
 
 
+async def claimed_after_a_death(engine: Engine) -> Lease:
+    """The job again after its lease has ended. A machine that stood still meanwhile looks like an
+    outage: then once more.
+    """
+    for _ in range(10):
+        if (lease := await claimed(engine)).deaths:
+            return lease
+    raise AssertionError("no death was counted")
+
+
 async def test_a_lease_that_ended_by_itself_is_a_death(engine: Engine) -> None:
     await engine.submit(QUEUE, b"")
     await claimed(engine)
-    again = await claimed(engine)
+    again = await claimed_after_a_death(engine)
     assert (again.attempt, again.deaths) == (2, 1)
 
 
@@ -104,7 +114,7 @@ async def test_a_lease_that_ends_after_an_outage_is_a_death(
     await engine.submit(QUEUE, b"")
     await freeze_for(server, engine)
     await claimed(engine)
-    again = await claimed(engine)
+    again = await claimed_after_a_death(engine)
     assert (again.attempt, again.deaths) == (2, 1)
 
 
