@@ -125,10 +125,6 @@ class _Found(NamedTuple):
     record: Record | None
     look: Look | None
 
-    @property
-    def stored(self) -> JobInfo | None:
-        return None if self.look is None else self.look.job
-
 
 class AllJobs:
     """The jobs of *engine* and of the ledger that *find_ledger* returns.
@@ -218,7 +214,7 @@ class AllJobs:
             text = "its record is stored, and Redis does not have the job yet; it is queued again"
             return Explanation(Why.NOT_QUEUED, f"{text} as soon as Redis takes it"), None
         if record is not None:
-            look = look._replace(job=info_of(record, look.job))
+            look = Look(info_of(record, look.job), look.facts)
         return await self._engine.inspect.explain_look(look), look.position
 
     async def list(
@@ -760,10 +756,11 @@ def _may_have_record(stored: JobInfo) -> bool:
 
 
 def _info(found: _Found) -> JobInfo:
-    if found.record is None:
-        assert found.stored is not None  # noqa: S101 -- one of both was found
-        return found.stored
-    return info_of(found.record, found.stored)
+    record, look = found
+    if record is None:
+        assert look is not None  # noqa: S101 -- one of both was found
+        return look.job
+    return info_of(record, look and look.job)
 
 
 def info_of(record: Record, stored: JobInfo | None) -> JobInfo:

@@ -6,7 +6,7 @@ import base64
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -29,7 +29,7 @@ SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
 """Dead jobs that a search covers, the newest, and of how many one step reads the records."""
 
 
-class Look(NamedTuple):
+class Look(msgspec.Struct, frozen=True):
     """A job and the facts that explain it, both of one moment."""
 
     job: JobInfo
