@@ -12,6 +12,7 @@ import pytest
 
 from tests.ledger.manual_time import ManualTime
 from towpath import days, hours, seconds
+from towpath.clock import ZERO
 from towpath.errors import InvalidName, InvalidOption
 from towpath.ledger.errors import KeyEnded, KeyNotFound
 from towpath.ledger.keys.key import KeyInfo, Scope, checked_secret
@@ -24,7 +25,7 @@ def key(
     *, scopes: frozenset[Scope] = frozenset({Scope.ADMIN}), queues: tuple[str, ...] = ("*",)
 ) -> KeyInfo:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    return KeyInfo(id="x", name="shop", scopes=scopes, queues=queues, created_at=now)
+    return KeyInfo(id="x", name="shop", scopes=scopes, queues=queues, owner="x", created_at=now)
 
 
 class TestCreatingAKey:
@@ -53,6 +54,7 @@ class TestCreatingAKey:
             name="Anna's laptop",
             scopes=frozenset({Scope.WORK, Scope.READ}),
             queues=("mails*", "r?ports"),
+            owner=info.id,
             created_at=manual_time.clock.now,
             expires_at=until,
         )
@@ -67,6 +69,79 @@ class TestCreatingAKey:
         await ledger.keys.revoke(first.info.id)
         assert await ledger.keys.check(first.secret.get_secret_value()) is None
         assert await ledger.keys.check(second.secret.get_secret_value()) == second.info
+
+
+class TestOwners:
+    async def test_a_key_owns_what_it_makes_unless_an_owner_is_given(self, ledger: Ledger) -> None:
+        own = (await ledger.keys.create("shop", scopes=["submit"])).info
+        shared = [
+            (await ledger.keys.create("shop", scopes=["submit"], owner="web")).info for _ in "ab"
+        ]
+        assert own.owner == own.id
+        assert own.owns(own.id)
+        assert not own.owns("web")
+        assert [key.owner for key in shared] == ["web", "web"]
+        assert all(key.owns("web") and not key.owns(own.id) for key in shared)
+
+    async def test_only_admin_may_use_what_has_no_owner(self, ledger: Ledger) -> None:
+        plain = (await ledger.keys.create("shop", scopes=["submit", "work", "read"])).info
+        admin = (await ledger.keys.create("boss", scopes=["admin"])).info
+        assert not plain.owns("")
+        assert admin.owns("")
+        assert admin.owns(plain.owner)
+
+    async def test_an_owner_must_be_a_name(self, ledger: Ledger) -> None:
+        for owner in ("", " ", "a\nb", "x" * 101):
+            with pytest.raises(InvalidName):
+                await ledger.keys.create("shop", scopes=["submit"], owner=owner)
+        assert await ledger.keys.list() == []
+
+
+class TestRotatingAKey:
+    async def test_gives_a_new_key_that_owns_the_same(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
+        until = manual_time.clock.now + days(90)
+        old = await ledger.keys.create(
+            "shop", scopes=["submit", "read"], queues=["mails*"], expires_at=until
+        )
+        new = await ledger.keys.rotate(old.info.id, overlap=hours(1))
+        assert new.info.id != old.info.id
+        assert new.info.owner == old.info.owner
+        same = ("name", "scopes", "queues", "expires_at")
+        assert [getattr(new.info, name) for name in same] == [
+            getattr(old.info, name) for name in same
+        ]
+        for secret in (old.secret, new.secret):
+            assert await ledger.keys.check(secret.get_secret_value()) is not None
+        manual_time.advance(hours(1))
+        assert await ledger.keys.check(old.secret.get_secret_value()) is None
+        assert await ledger.keys.check(new.secret.get_secret_value()) == new.info
+
+    async def test_without_an_overlap_the_old_key_ends_at_once(self, ledger: Ledger) -> None:
+        old = await ledger.keys.create("shop", scopes=["submit"], owner="web")
+        assert await ledger.keys.check(old.secret.get_secret_value()) is not None
+        new = await ledger.keys.rotate(old.info.id, overlap=ZERO)
+        assert await ledger.keys.check(old.secret.get_secret_value()) is None
+        assert new.info.owner == "web"
+
+    async def test_never_lengthens_the_life_of_the_old_key(
+        self, ledger: Ledger, manual_time: ManualTime
+    ) -> None:
+        until = manual_time.clock.now + hours(1)
+        old = await ledger.keys.create("shop", scopes=["submit"], expires_at=until)
+        await ledger.keys.rotate(old.info.id, overlap=days(1))
+        [kept, _] = await ledger.keys.list()
+        assert kept.expires_at == until
+
+    async def test_refuses_a_key_that_has_ended_or_never_was(self, ledger: Ledger) -> None:
+        old = await ledger.keys.create("shop", scopes=["submit"])
+        await ledger.keys.revoke(old.info.id)
+        with pytest.raises(KeyEnded):
+            await ledger.keys.rotate(old.info.id)
+        with pytest.raises(KeyNotFound):
+            await ledger.keys.rotate("nobody")
+        assert len(await ledger.keys.list()) == 1
 
 
 class TestAKeyWithInvalidAttributes:

@@ -1,4 +1,4 @@
-"""`towpath keys`: create, list, revoke; `towpath secret`: what checks the signature of calls."""
+"""`towpath keys`: create, list, rotate, revoke; `towpath secret`: checks signatures."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
     from towpath.settings import Settings
 
-app = typer.Typer(no_args_is_help=True, help="API keys: create, list, revoke.")
+app = typer.Typer(no_args_is_help=True, help="API keys: create, list, rotate, revoke.")
 
-COLUMNS = ("KEY", "NAME", "STATE", "SCOPES", "QUEUES", "CREATED", "EXPIRES", "LAST USED")
+COLUMNS = ("KEY", "NAME", "STATE", "SCOPES", "QUEUES", "OWNER", "CREATED", "EXPIRES", "LAST USED")
 
 
 @verb(
@@ -34,12 +34,22 @@ async def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who the key is for.")],
     scope: Annotated[
         list[str],
-        typer.Option("--scope", "-s", help="submit, work, read or admin; can be repeated."),
+        typer.Option(
+            "--scope", "-s", help="submit, work, read, manage, raw or admin; can be repeated."
+        ),
     ],
     queue: Annotated[
         list[str] | None,
         typer.Option(
             "--queue", "-q", help="Only queues that match; * and ? are wildcards. [default: all]"
+        ),
+    ] = None,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Who owns what the key makes. Keys with the same owner share it.  "
+            "[default: the key itself]",
         ),
     ] = None,
     expires: Annotated[
@@ -52,17 +62,49 @@ async def create(
 ) -> None:
     """Create a key. Its secret is shown only once.
 
-    Two keys can have the same name. To rotate a key, create a second one, hand it out, then revoke
-    the first.
+    What a key makes (uploads, messages, instances of timers) can be used only by keys of the same
+    owner, and by admins. To replace a key, use `towpath keys rotate`.
     """
     async with open_ledger(session, database) as ledger:
         info, secret = await ledger.keys.create(
-            name, scopes=scope, queues=queue or ("*",), expires_at=_ends(expires)
+            name, scopes=scope, queues=queue or ("*",), owner=owner, expires_at=_ends(expires)
         )
-    told = secret.get_secret_value()
-    session.out.answer(described(info) | {"secret": told}, told)
+    _show_secret(session, info, secret.get_secret_value())
+
+
+def _show_secret(session: Session, info: KeyInfo, secret: str) -> None:
+    session.out.answer(described(info) | {"secret": secret}, secret)
     if not session.out.as_json:
         session.out.note(f"key {info.id} for {info.name}: it is shown only once; store it safely")
+
+
+@verb(
+    app,
+    "rotate",
+    examples="""
+        towpath keys rotate h7m2kxq9ab
+        towpath keys rotate h7m2kxq9ab --overlap 0s
+    """,
+)
+async def rotate(
+    session: Session,
+    *,
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Id of the key, as `list` shows it.")],
+    overlap: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="How long the old key stays valid; 0s = not at all."),
+    ] = "24h",
+    database: DatabaseOption = None,
+) -> None:
+    """Replace a key by a new one with the same name, scopes, queues and owner.
+
+    What the old key made belongs to the new one too. The secret of the new key is shown only once.
+    """
+    from towpath.clock import parse_duration  # noqa: PLC0415 -- a help text needs none
+
+    async with open_ledger(session, database) as ledger:
+        info, secret = await ledger.keys.rotate(key, overlap=parse_duration("overlap", overlap))
+    _show_secret(session, info, secret.get_secret_value())
 
 
 @verb(app, "list", examples="towpath keys list --json")
@@ -114,6 +156,7 @@ def described(info: KeyInfo) -> dict[str, Any]:
         "state": state(info),
         "scopes": sorted(info.scopes),
         "queues": list(info.queues),
+        "owner": info.owner,
         "created_at": info.created_at,
         "expires_at": info.expires_at,
         "revoked_at": info.revoked_at,
@@ -134,7 +177,7 @@ def state(info: KeyInfo) -> str:
 def _row(info: KeyInfo) -> list[object]:
     scopes, queues = ", ".join(sorted(info.scopes)), ", ".join(info.queues)
     return [
-        info.id, info.name, state(info), scopes, queues,
+        info.id, info.name, state(info), scopes, queues, info.owner,
         info.created_at, info.expires_at, info.last_used_at,
     ]  # fmt: skip
 

@@ -185,7 +185,7 @@ class KeyEnded(ApiKeyError):
     """The secret belongs to a key that was revoked or has expired."""
 
     code = "key_ended"
-    remedy = "Choose another secret; a revoked or expired one is never accepted again."
+    remedy = "Use a new key; a revoked or expired one is never accepted again."
 
     def __init__(self, key: str) -> None:
         super().__init__(f"key {key}: revoked or expired")

@@ -30,7 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.database.tables import Tables
 
-SCHEMA = "0010"
+SCHEMA = "0011"
 """The newest step: its number, growing, with leading zeros."""
 
 LEDGER = Tables(
@@ -50,6 +50,7 @@ api_keys = Table(
     Column("expires_at", BigInteger, doc="When the key expires; null = never."),
     Column("revoked_at", BigInteger, doc="When the key was revoked; null = it was not."),
     Column("last_used_at", BigInteger, doc="When the key was last used, to about a minute."),
+    Column("owner", String(100), doc="Who owns what the key makes; null = the key's own id."),
     info={"about": "API keys. A secret is stored only as its SHA-256 digest."},
 )
 

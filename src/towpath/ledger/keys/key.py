@@ -35,8 +35,15 @@ class Scope(StrEnum):
     """What a key may do; admin may do everything."""
 
     SUBMIT = "submit"
+    """Submit jobs and use the applications."""
     WORK = "work"
+    """Claim jobs and settle them."""
     READ = "read"
+    """Read jobs, counts and events."""
+    MANAGE = "manage"
+    """Move, replace and cancel jobs that other keys submitted."""
+    RAW = "raw"
+    """Use the queues of applications directly, past the applications' own paths."""
     ADMIN = "admin"
 
 
@@ -48,6 +55,8 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     scopes: frozenset[Scope]
     queues: tuple[str, ...]
     """Patterns: `*` stands for any characters, `?` for one."""
+    owner: str
+    """Who owns what the key makes: its own id, or a name that several keys share."""
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
@@ -57,6 +66,13 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     def may(self, scope: Scope) -> bool:
         """Whether the key has *scope*; admin has all."""
         return scope in self.scopes or Scope.ADMIN in self.scopes
+
+    def owns(self, owner: str) -> bool:
+        """Whether the key may use what belongs to *owner*; admin may use everything.
+
+        What was made without a key has no owner (an empty name): only admin may use it.
+        """
+        return Scope.ADMIN in self.scopes or (owner != "" and owner == self.owner)
 
     def covers(self, queue: str) -> bool:
         """Whether the key is for *queue*. It holds for admin too.
@@ -185,6 +201,11 @@ def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
         shown = ", ".join(str(scope) for scope in given)
         raise InvalidOption("scopes", shown, rule=f"one or more of {', '.join(Scope)}")
     return frozenset(Scope(scope) for scope in given)
+
+
+def checked_owner(owner: str | None) -> str | None:
+    """*owner*, or InvalidName; None = the key's own id."""
+    return None if owner is None else checked_name(owner)
 
 
 def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:

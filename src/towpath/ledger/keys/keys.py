@@ -15,7 +15,16 @@ from sqlalchemy import BigInteger, bindparam, insert, or_, select, update
 from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
 
-from towpath.clock import Duration, instant, instant_ms, seconds, steady, wall_ms
+from towpath.clock import (
+    Duration,
+    duration_ms,
+    hours,
+    instant,
+    instant_ms,
+    seconds,
+    steady,
+    wall_ms,
+)
 from towpath.ledger.database.schema import api_keys
 from towpath.ledger.errors import KeyEnded, KeyNotFound, LedgerError
 from towpath.ledger.keys.key import (
@@ -27,6 +36,7 @@ from towpath.ledger.keys.key import (
     Scope,
     checked_expiry,
     checked_name,
+    checked_owner,
     checked_queues,
     checked_scopes,
     checked_secret,
@@ -42,6 +52,8 @@ if TYPE_CHECKING:
 NOTED_EVERY = seconds(60)
 """How often a process writes down when keys were used."""
 _NOTED_WITHIN = seconds(10)
+OVERLAP = hours(24)
+"""How long a key that was rotated stays valid, by default."""
 
 
 class ApiKeys:
@@ -72,17 +84,65 @@ class ApiKeys:
         *,
         scopes: Iterable[str],
         queues: Iterable[str] = ("*",),
+        owner: str | None = None,
         expires_at: datetime | None = None,
     ) -> NewKey:
         """Create a key. Only the answer has its secret.
 
-        Several keys may have the same name: to replace a key, create the second, hand it out, and
-        revoke the first. Raises InvalidName, InvalidOption. One transaction.
+        What the key makes belongs to *owner*; without one, to this key alone. Several keys may have
+        the same name. Raises InvalidName, InvalidOption. One transaction.
         """
         id = new_id()
         secret = new_secret(id)
-        row = self._row(id, secret, name=name, scopes=scopes, queues=queues, expires_at=expires_at)
+        row = self._row(
+            id,
+            secret,
+            name=name,
+            scopes=scopes,
+            queues=queues,
+            owner=owner,
+            expires_at=expires_at,
+        )
         await self._ledger.write(lambda connection: connection.execute(insert(api_keys), row))
+        self._forget(row["digest"])
+        return NewKey(_info(row), SecretStr(secret))
+
+    async def rotate(self, id: str, *, overlap: Duration = OVERLAP) -> NewKey:
+        """Replace a key by a new one with the same name, scopes, queues and owner.
+
+        The old key stays valid for *overlap*, unless it expires before. The new one expires when
+        the old one would have. Raises KeyNotFound, KeyEnded. One transaction.
+        """
+        now, new = self._wall(), new_id()
+        secret = new_secret(new)
+        ends = now + duration_ms("overlap", overlap)
+
+        def change(connection: Connection) -> tuple[dict[str, Any], bytes]:
+            query = select(api_keys).where(api_keys.c.id == id)
+            old = connection.execute(query).mappings().first()
+            if old is None:
+                raise KeyNotFound(id)
+            if _info(old).ended(instant(now)):
+                raise KeyEnded(id)
+            row = dict(old) | {
+                "id": new,
+                "digest": digest(secret),
+                "owner": old["owner"] or old["id"],
+                "created_at": now,
+                "last_used_at": None,
+            }
+            connection.execute(insert(api_keys), row)
+            sooner = ends if old["expires_at"] is None else min(ends, old["expires_at"])
+            replaced = update(api_keys).where(api_keys.c.id == id)
+            connection.execute(
+                replaced.values(expires_at=sooner)
+                if sooner > now
+                else replaced.values(revoked_at=now)
+            )
+            return row, old["digest"]
+
+        row, old_digest = await self._ledger.write(change)
+        self._forget(old_digest)
         self._forget(row["digest"])
         return NewKey(_info(row), SecretStr(secret))
 
@@ -259,6 +319,7 @@ class ApiKeys:
         name: str,
         scopes: Iterable[str],
         queues: Iterable[str],
+        owner: str | None = None,
         expires_at: datetime | None = None,
     ) -> dict[str, Any]:
         now = self._wall()
@@ -272,6 +333,7 @@ class ApiKeys:
             "expires_at": checked_expiry(expires_at, now_ms=now),
             "revoked_at": None,
             "last_used_at": None,
+            "owner": checked_owner(owner),
         }
 
 
@@ -290,6 +352,7 @@ def _info(row: Mapping[Any, Any] | RowMapping) -> KeyInfo:
         name=row["name"],
         scopes=frozenset(Scope(scope) for scope in row["scopes"].split()),
         queues=tuple(row["queues"].split()),
+        owner=row["owner"] or row["id"],
         created_at=instant(row["created_at"]),
         expires_at=when("expires_at"),
         revoked_at=when("revoked_at"),

@@ -15,8 +15,9 @@ from towpath.engine.engine import Engine
 from towpath.engine.findings import findings, of_queues, of_records
 from towpath.engine.living import BlockedLoop, HandlerReport
 from towpath.errors import ServerError
-from towpath.ledger.errors import KeyNotFound
-from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.ledger.errors import KeyEnded, KeyNotFound
+from towpath.ledger.keys.key import KeyInfo, NewKey, Scope
+from towpath.ledger.keys.keys import OVERLAP
 from towpath.ledger.ledger import Ledger
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.bodies import BodyRoute
@@ -219,12 +220,14 @@ class KeyIn(Body):
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
     """Who the key is for."""
-    scopes: Annotated[list[Scope], Field(min_length=1, max_length=4)]
+    scopes: Annotated[list[Scope], Field(min_length=1, max_length=6)]
     """What the key may do."""
     queues: Annotated[
         list[Annotated[str, Field(min_length=1, max_length=64)]], Field(max_length=100)
     ] = Field(default=["*"])
     """Patterns of queue names; `*` stands for any characters, `?` for one."""
+    owner: Annotated[str, Field(min_length=1, max_length=100)] | None = None
+    """Who owns what the key makes. Keys with the same owner share it; null = the key's own id."""
     expires_at: Instant | None = None
     """When the key expires; null = never."""
 
@@ -237,6 +240,8 @@ class KeyOut(Answer):
     scopes: list[str]
     queues: list[str]
     """Patterns of the queue names that it covers."""
+    owner: str
+    """Who owns what the key makes: the key's own id, or a name that several keys share."""
     created_at: datetime
     expires_at: datetime | None = None
     """When the key expires; null = never."""
@@ -252,6 +257,7 @@ class KeyOut(Answer):
             name=key.name,
             scopes=sorted(key.scopes),
             queues=list(key.queues),
+            owner=key.owner,
             created_at=key.created_at,
             expires_at=key.expires_at,
             revoked_at=key.revoked_at,
@@ -264,6 +270,10 @@ class NewKeyOut(KeyOut):
 
     secret: str
     """The secret; it is shown only once."""
+
+    @classmethod
+    def made(cls, made: NewKey) -> NewKeyOut:
+        return cls(**KeyOut.of(made.info).model_dump(), secret=made.secret.get_secret_value())
 
 
 class KeysOut(Answer):
@@ -289,9 +299,42 @@ async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
     require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
     made = await ledger.keys.create(
-        body.name, scopes=body.scopes, queues=body.queues, expires_at=body.expires_at
+        body.name,
+        scopes=body.scopes,
+        queues=body.queues,
+        owner=body.owner,
+        expires_at=body.expires_at,
     )
-    return NewKeyOut(**KeyOut.of(made.info).model_dump(), secret=made.secret.get_secret_value())
+    return NewKeyOut.made(made)
+
+
+class RotateIn(Body):
+    """How to replace a key."""
+
+    model_config = example(overlap=3600)
+
+    overlap: Annotated[float, Field(ge=0, le=366 * 86400)] = OVERLAP.total_seconds()
+    """Seconds for which the old key stays valid; 0 = not at all."""
+
+
+@router.post(
+    "/keys/{id}/rotate", status_code=201, response_model=NewKeyOut, responses=documented(404, 409)
+)
+async def rotate_key(id: str, body: RotateIn, request: Request, key: CanAdmin) -> NewKeyOut:
+    """Replace a key by a new one with the same name, scopes, queues and owner. Only this response
+    has its secret.
+
+    Needs an admin key for all queues.
+    """
+    require_all_queues(key)
+    ledger: Ledger = request.app.state.ledger
+    try:
+        made = await ledger.keys.rotate(id[:64], overlap=seconds(body.overlap))
+    except KeyNotFound as error:
+        raise Refused(404, error.code, str(error), remedy=error.remedy) from error
+    except KeyEnded as error:
+        raise Refused(409, error.code, str(error), remedy=error.remedy) from error
+    return NewKeyOut.made(made)
 
 
 @router.delete("/keys/{id}", response_model=KeyOut, responses=documented(404))
