@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+import msgspec
 from sqlalchemy import text
 
 from tests.faults import audit
@@ -28,6 +29,8 @@ from towpath.telemetry.logs import Log
 QUEUE = "walk"
 LEASE = seconds(30)
 ROUNDS = 20
+ENOUGH = 10_000
+"""More attempts than a walk has steps: no record may end for want of them."""
 
 
 class PromiseBroken(AssertionError):
@@ -80,12 +83,20 @@ class RecordWalk:
             lane = self.chance.choice([None, "anna", "ben"])
             if lane:
                 self.lanes[f"r{self.made}"] = lane
-            await self.ledger.jobs.submit(QUEUE, b"", id=f"r{self.made}", lane=lane)
+            await self.ledger.jobs.submit(
+                QUEUE, b"", id=f"r{self.made}", lane=lane, max_attempts=ENOUGH
+            )
         self.ledger.jobs.fastpath = None
 
     async def claim(self) -> None:
-        count = self.chance.randrange(1, 5)
-        self.held += await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=count)
+        self.held += await self.claimed(self.chance.randrange(1, 5))
+
+    async def claimed(self, count: int) -> list[Lease]:
+        """Leases that forget how often workers died: here they die more often than a queue allows,
+        and then a record is dead, as it should be.
+        """
+        leases = await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=count)
+        return [msgspec.structs.replace(lease, deaths=0) for lease in leases]
 
     async def begin_some(self) -> None:
         """Some that were claimed begin at the same time, late ones perhaps, in any order."""
@@ -192,7 +203,7 @@ class RecordWalk:
             await self.time_passes()
             self.clock.advance(LEASE)
             await self.look()
-            while leases := await self.engine.claim(QUEUE, worker="w", lease=LEASE, count=500):
+            while leases := await self.claimed(500):
                 for lease in leases:
                     begun = await self.ledger.jobs.begin(lease)
                     await self.answered(lease, begun)

@@ -18,7 +18,9 @@ from towpath.engine.engine import Engine
 from towpath.testing.proxy import Faults, Proxy
 
 LIMITS = Limits(answer=seconds(2), give_up=seconds(60))
-ROUNDS = amount(4, thoroughly=100)
+ROUNDS = amount(4, thoroughly=50)
+DROPS = 20
+"""How often a round loses its connections. A slow machine gets no job through while they drop."""
 
 
 class Warnings:
@@ -71,7 +73,7 @@ def test_connections_that_drop_leave_no_warning(
             for number in range(ROUNDS):
                 faults.piece = 100 if number % 2 else 65_536
                 users = [asyncio.create_task(use(engine)) for _ in range(5)]
-                while not all(user.done() for user in users):
+                for _ in range(DROPS):
                     await asyncio.wait(users, timeout=0.002)
                     await proxy.drop_all()
                     await asyncio.wait(users, timeout=0.02)
