@@ -10,10 +10,11 @@ from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from tests.ledger.manual_time import ManualTime
 from tests.ledger.own_transactions import ORDERS, Sell, named
-from tests.ledger.records import SHORT
+from tests.waiting import PATIENT
 from towpath import Context, Fixed, Towpath, milliseconds
 from towpath.app.submitting import AppHandler
 from towpath.embedded import EmbeddedServer
+from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 
@@ -29,9 +30,15 @@ def ledger_options(manual_time: ManualTime) -> dict[str, Any]:
 
 
 @pytest.fixture
-async def engine(server: EmbeddedServer) -> AsyncIterator[Engine]:
-    """On the server's own clock; it soon knows that a server is away."""
-    async with Engine(server.url, limits=SHORT) as engine:
+def limits() -> Limits:
+    """A test that takes the server away is parametrized with `SHORT`."""
+    return PATIENT
+
+
+@pytest.fixture
+async def engine(server: EmbeddedServer, limits: Limits) -> AsyncIterator[Engine]:
+    """On the server's own clock."""
+    async with Engine(server.url, limits=limits) as engine:
         yield engine
 
 

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 import pytest
 
 from tests.amounts import amount
-from tests.ledger.records import REVIEWS
+from tests.ledger.records import REVIEWS, SHORT
 from tests.waiting import eventually_async
 from towpath.app.jobs import AllJobs, no_ledger
 from towpath.clock import hours
@@ -100,6 +100,7 @@ async def test_a_database_without_our_tables_has_no_records(engine: Engine, file
             await jobs.cancel(JOB)
 
 
+@pytest.mark.parametrize("limits", [SHORT], ids=["short"])
 async def test_a_row_answers_and_is_changed_while_redis_is_away(
     jobs: AllJobs, ledger: Ledger, server: EmbeddedServer
 ) -> None:

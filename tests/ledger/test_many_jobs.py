@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tests.ledger.records import REVIEWS
+from tests.ledger.records import REVIEWS, SHORT
 from tests.waiting import eventually_async
 from towpath.app.jobs import ENDED, OPEN, PURGED, AllJobs, JobFilter, ManyStep, no_ledger
 from towpath.clock import hours, instant, minutes, wall_ms
@@ -218,6 +218,7 @@ class TestDeletingAQueue:
         assert await walk(jobs.purge, JobFilter(states=PURGED)) == {State.READY: 1}
 
 
+@pytest.mark.parametrize("limits", [SHORT], ids=["short"])
 async def test_a_purge_that_was_interrupted_is_finished_by_the_next(
     jobs: AllJobs, ledger: Ledger, server: EmbeddedServer
 ) -> None:
