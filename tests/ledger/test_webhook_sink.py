@@ -19,7 +19,7 @@ from tests.ledger.numbered_events import (
     some_events,
 )
 from tests.ledger.outbox_facts import all_gone
-from tests.waiting import eventually_async
+from tests.waiting import HANGS, eventually_async
 from towpath.calls.caller import Caller
 from towpath.calls.errors import CallRefused, SecretInvalid
 from towpath.calls.signature import new_secret, verify
@@ -65,7 +65,7 @@ class WebhookEndpoint(Receiver):
 
 @pytest.fixture
 async def caller() -> AsyncIterator[Caller]:
-    async with Caller(allow=["127.0.0.0/8"], timeout=seconds(5)) as calling:
+    async with Caller(allow=["127.0.0.0/8"], timeout=seconds(HANGS)) as calling:
         yield calling
 
 
