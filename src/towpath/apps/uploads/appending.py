@@ -141,6 +141,8 @@ class Appending:
             await self._own.restore(upload_id)
             writing = await self._begun(upload_id, offset, holder, length)
         try:
+            if length != 0:
+                await writing.reserve_first()
             if wanted is None:
                 await writing.write_all(body)
             else:

@@ -259,6 +259,10 @@ class UploadState:
         _, size, generation, part, turn = answer
         return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
+    async def note_multipart(self, generation: int, id: str) -> None:
+        """The store has begun a multipart upload. Raises PartStale, UploadUnknown."""
+        self._refuse(await self._record.run("begun", generation=generation, id=id), 0)
+
     async def take(self, generation: int, part: int, turn: int) -> TakenPart:
         """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
         answer = await self._record.read("take", generation=generation, part=part, turn=turn)

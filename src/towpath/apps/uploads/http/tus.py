@@ -7,6 +7,7 @@ concatenation, on the same records as the chunk API. tus describes itself: it is
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from email.utils import format_datetime
 from typing import Annotated, Any
@@ -15,7 +16,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from towpath.apps.uploads.appending import Appending
-from towpath.apps.uploads.errors import OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.http.locations import location_of
 from towpath.apps.uploads.http.tus_headers import (
     ALGORITHMS,
     BODY_TYPE,
@@ -85,10 +87,15 @@ CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
 TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 
 
-@router.options("")
 @router.options("/{id}")
 async def discover(uploads: TheUploads, _: CanSubmit) -> Response:
     """What this server speaks."""
+    return await describe(uploads)
+
+
+@router.options("")
+async def describe(uploads: TheUploads) -> Response:
+    """The same without a key: clients ask for it first. It tells nothing of any upload."""
     headers = {
         "Tus-Version": VERSION,
         "Tus-Extension": EXTENSIONS,
@@ -119,20 +126,26 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
             owner=key.id,
             idempotency_key=named,
         )
-        return _created(view.upload.upload_id)
+        return _created(request, uploads, view.upload.upload_id)
     view, _ = await uploads.start(asked.new(), owner=key.id, idempotency_key=named)
     upload_id = view.upload.upload_id
-    if request.headers.get("Content-Type") != BODY_TYPE:
-        return _created(upload_id, {"Upload-Expires": _expires(uploads, wall_ms())})
-    offset = await _sent(request, Appending(uploads), upload_id, 0, key)
-    headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
-    return _created(upload_id, headers)
+    headers = {"Upload-Expires": _expires(uploads, wall_ms())}
+    if request.headers.get("Content-Type") == BODY_TYPE:
+        offset = 0
+        with suppress(BudgetFull):  # the upload is there: the client goes on with a PATCH
+            offset = await _sent(request, Appending(uploads), upload_id, 0, key)
+        headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
+    return _created(request, uploads, upload_id, headers)
 
 
-def _created(upload_id: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        status_code=201, headers={"Location": f"{PREFIX}/{upload_id}", **(headers or {})}
-    )
+def _created(
+    request: Request,
+    uploads: UploadService,
+    upload_id: str,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    location = location_of(request, uploads.options, f"{PREFIX}/{upload_id}")
+    return Response(status_code=201, headers={"Location": location, **(headers or {})})
 
 
 def _id_of(url: str) -> str:
@@ -205,7 +218,7 @@ async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> Asy
 
 
 @router.head("/{id}")
-async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
+async def look(id: Id, request: Request, uploads: TheUploads, _: CanSubmit) -> Response:
     """How far it has come."""
     position = await Appending(uploads).look(id)
     upload = position.upload
@@ -219,8 +232,9 @@ async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
     if metadata := told_metadata(upload):
         headers["Upload-Metadata"] = metadata
     if upload.sources:
-        urls = " ".join(f"{PREFIX}/{source}" for source in upload.sources)
-        headers["Upload-Concat"] = f"{FINAL};{urls}"
+        paths = [f"{PREFIX}/{source}" for source in upload.sources]
+        urls = [location_of(request, uploads.options, path) for path in paths]
+        headers["Upload-Concat"] = f"{FINAL};{' '.join(urls)}"
     elif upload.concat:
         headers["Upload-Concat"] = upload.concat
     if position.status.open:
@@ -244,7 +258,7 @@ async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubm
         case "DELETE":
             return await terminate(id, uploads, key)
         case "HEAD":
-            return await look(id, uploads, key)
+            return await look(id, request, uploads, key)
         case _:
             raise Refused(
                 405,
