@@ -8,6 +8,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 
@@ -27,7 +28,9 @@ from tests.apps.uploads.tus_client import (
 from tests.server.in_process import client_of, key_of, listening
 from tests.waiting import HANGS, eventually_async
 from towpath.apps.uploads.options import MIB
+from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
+from towpath.web.limits import DEFAULTS
 
 
 @pytest.fixture
@@ -211,10 +214,38 @@ class TestTusRefuses:
             assert (await patch(tus, path, 0, b"x")).status_code == 204
         path = await create(tus, len(data))
         answer = await patch(tus, path, 0, data)
-        assert answer.status_code == 429
+        assert answer.status_code == 503  # tus-js-client gives up at 429
         assert int(answer.headers["Retry-After"]) >= 1
         assert (await tus.delete(begun[0])).status_code == 204
         assert (await patch(tus, path, 0, data[:5])).status_code == 204
+
+    async def test_no_head_while_others_resume_the_same_upload(
+        self, app: FastAPI, tus: httpx.AsyncClient
+    ) -> None:
+        path = await create(tus, 5)
+        assert (await patch(tus, path, 0, b"123")).status_code == 204
+        lifecycle = app.state.services["uploads"].lifecycle
+        await lifecycle.fail(path.rpartition("/")[2], 1, "no luck")
+        answers = await asyncio.gather(*(tus.head(path) for _ in range(5)))
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert (await patch(tus, path, await offset_of(tus, path), b"45")).status_code == 204
+        assert await content(tus, path) == b"12345"
+
+    async def test_not_a_body_that_stands_still_and_counts_what_came(
+        self, app: FastAPI, tus: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """408 would end the upload: clients don't repeat what is refused with 4xx."""
+        quick = msgspec.structs.replace(DEFAULTS, body_within=seconds(0.2))
+        monkeypatch.setattr("towpath.apps.uploads.http.tus.DEFAULTS", quick)
+        path = await create(tus, P)
+        async with listening(app) as url:
+            place = urlsplit(url)
+            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            writer.write(head_of_patch(tus, path, length=P).encode() + b"1234567")
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANGS)
+            writer.close()
+        assert answer.startswith(b"HTTP/1.1 204")
+        assert b"upload-offset: 7\r\n" in answer.lower()
 
     @pytest.mark.parametrize("checked", [False, True])
     async def test_at_once_for_a_full_budget_and_goes_on_with_begun_parts(
@@ -288,8 +319,7 @@ class TestTheProtocol:
         assert {url.rpartition("/")[0] for url in pieces} == {"http://files.example/files"}
         final = await tus.post("/files", headers={"Upload-Concat": f"final;{' '.join(pieces)}"})
         assert final.headers["Location"].startswith("http://files.example/files/")
-        told = await tus.head(urlsplit(final.headers["Location"]).path)
-        assert told.headers["Upload-Concat"] == f"final;{' '.join(pieces)}"
+        assert await content(tus, urlsplit(final.headers["Location"]).path) == b"123123"
 
     async def test_is_described_by_options(self, tus: httpx.AsyncClient) -> None:
         del tus.headers["Tus-Resumable"]

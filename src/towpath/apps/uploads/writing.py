@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
+from towpath.apps.uploads.errors import BudgetFull, ChunkLost, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
@@ -66,7 +66,7 @@ class Steps:
     ) -> None:
         """Room for all of these parts, and for a body beside another one. Of each its size.
 
-        A body that has begun *waits* for it. Raises BudgetFull, ShareFull.
+        A body that has begun *waits* for it. Raises BudgetFull.
         """
         until = steady() + (_ROOM_WITHIN if waits else 0.0)
         while True:
@@ -74,9 +74,13 @@ class Steps:
             if refusal is None:
                 return
             if steady() >= until:
-                kind = ShareFull if refusal.share else BudgetFull
-                what = "the budget has no room for another part"
-                raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
+                # Also for a full share: clients of tus give up at 429, and try again at 503.
+                what = (
+                    "the chunks of this key use half of the budget"
+                    if refusal.share
+                    else "the budget has no room for another part"
+                )
+                raise BudgetFull(writing.upload_id, (), after=_RETRY_AFTER, what=what)
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _reserved(self, writing: Writing, rooms: Mapping[int | str, int]) -> NoRoom | None:
@@ -161,7 +165,7 @@ class Writing:
     async def reserve_first(self) -> None:
         """Room for the part that the next byte belongs to, before anything of the body is read.
 
-        Raises BudgetFull, ShareFull at once.
+        Raises BudgetFull at once.
         """
         if chunk_length(self.plan, self.number) > self.inside:
             await self._reserve(self.plan.part_of(self.number), waits=False)
@@ -235,7 +239,7 @@ class Fork:
     async def of(cls, writing: Writing, numbers: range, beside: str) -> Fork:
         """With room for all of these chunks, and *beside* for their parts if others have that.
 
-        Raises BudgetFull, ShareFull, ChunkLost.
+        Raises BudgetFull, ChunkLost.
         """
         plan, rooms = writing.plan, dict[int | str, int]()
         if beside:
@@ -251,7 +255,7 @@ class Fork:
         return fork
 
     async def reserve(self) -> None:
-        """Room for all of it, or for longer. Raises BudgetFull, ShareFull."""
+        """Room for all of it, or for longer. Raises BudgetFull."""
         await self._writing.own.reserve(self._writing, self._rooms)
 
     def _token(self, number: int) -> str:
