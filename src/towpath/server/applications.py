@@ -217,11 +217,12 @@ def _claim(
 
 def _names(route: APIRoute) -> set[str]:
     """How a route is named if it is open: by its path, or by each of its methods and its path."""
-    return {route.path, *(f"{method} {route.path}" for method in route.methods)}
+    return {route.path, *(f"{method} {route.path}" for method in route.methods or ())}
 
 
 def _is_open(route: APIRoute, open: Iterable[str]) -> bool:
-    return route.path in open or _names(route) - {route.path} <= set(open)
+    by_method = _names(route) - {route.path}
+    return route.path in open or (bool(by_method) and by_method <= set(open))
 
 
 def _own_pages(name: str, pages: Pages | None) -> list[APIRoute]:

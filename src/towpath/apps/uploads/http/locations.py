@@ -10,7 +10,7 @@ from towpath.apps.uploads.options import AUTHORITY, UploadsOptions
 def location_of(request: Request, options: UploadsOptions, path: str) -> str:
     """*path* below `public_url`, or at the scheme and Host that *request* was sent to.
 
-    Forwarded headers are never read: anybody can send them. Without a valid Host, *path* alone.
+    X-Forwarded-Host is never read: anybody can send it. Without a valid Host, *path* alone.
     """
     if options.public_url:
         return options.public_url.rstrip("/") + path
