@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 import httpx
 import psycopg
 
+from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import BODY, TUS, encoded
 from tests.faults.timer_deployment import RestartedProcess, free_port
 from tests.faults.timer_program import worked_async
@@ -37,7 +38,7 @@ from towpath.testing.proxy import Faults, Hole, Proxy
 KEY = secrets.token_hex(32)
 ROOT = "/api/v1/uploads"
 LATER = {408, 425, 429, 500, 502, 503, 504}
-CUT = "S3 connections cut"
+CUT, REFUSING = "S3 connections cut", "S3 refuses its key"
 _AT_ONCE = 3
 _SIZES = (100 * KIB, 5 * MIB, 9 * MIB + 1, 17 * MIB)
 _NOTED_BY_SQLITE = """
@@ -150,7 +151,7 @@ class UploadFaults:
                        "Redis emptied", "S3 killed", "S3 frozen"]  # fmt: skip
         if deployment.wide:
             self._kinds += ["PostgreSQL killed", "PostgreSQL frozen", "Kafka away",
-                            "S3 replies lost", "S3 requests lost", CUT]  # fmt: skip
+                            "S3 replies lost", "S3 requests lost", CUT, REFUSING]  # fmt: skip
         self.told: list[str] = []
 
     async def inject(self) -> None:
@@ -163,6 +164,8 @@ class UploadFaults:
         until = wall_ms() + round(lasts * 1000)
         if kind == CUT:
             await self._cut_connections(until)
+        elif kind == REFUSING:
+            await self._refuse(until)
         else:
             await asyncio.to_thread(self._do, kind)
             await worked_async(wall_ms() + round(lasts * 1000))
@@ -182,6 +185,17 @@ class UploadFaults:
             proxy.faults.reset = self._chance.random() < 0.5
             await proxy.drop_all()
             await worked_async(wall_ms() + self._chance.randrange(20, 400))
+
+    async def _refuse(self, until: int) -> None:
+        """Answer every call for the S3 with 403: uploads fail, and have to be resumed."""
+        assert self._deployment.wide is not None
+        proxy = self._deployment.wide.proxy
+        async with accepting(_forbid) as refusing:
+            before, proxy.upstream = proxy.upstream, (LOOPBACK, refusing.port)
+            await proxy.drop_all()
+            await worked_async(until)
+            proxy.upstream = before
+            await proxy.drop_all()
 
     def _do(self, kind: str) -> None:
         wide = self._deployment.wide
@@ -234,6 +248,17 @@ class UploadFaults:
             case _:
                 _send(deployment.objects, signal.SIGSTOP)
                 self._thaw.append(lambda: _send(deployment.objects, signal.SIGCONT))
+
+
+async def _forbid(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    body = b"<Error><Code>AccessDenied</Code><Message>for a test</Message></Error>"
+    head = f"HTTP/1.1 403 Forbidden\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    with suppress(OSError, asyncio.IncompleteReadError):
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(head.encode() + body)
+        await writer.drain()
+        while await reader.read(65_536):  # a body that nobody reads would reset the connection
+            pass
 
 
 def _send(objects: EmbeddedObjects, number: signal.Signals) -> None:

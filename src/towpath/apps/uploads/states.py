@@ -358,6 +358,15 @@ class UploadState:
                 pass
 
 
+def require_current(generation: int | str, upload: Upload) -> None:
+    """Raises UploadUnknown for a state that is older than the row of an upload under way.
+
+    Whoever changed the row was cut off before it could tell Redis.
+    """
+    if upload.status.open and int(generation) < upload.generation:
+        raise UploadUnknown
+
+
 def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
     """Why an upload that has ended takes nothing more."""
     if status in (Status.ABORTED, Status.EXPIRED):
