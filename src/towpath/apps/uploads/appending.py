@@ -145,9 +145,9 @@ class Appending:
             await self._own.restore(upload_id)
             writing = await self._begun(upload_id, offset, holder, length)
         try:
-            if length != 0:
-                await writing.reserve_first()
             if wanted is None:
+                if length != 0:
+                    await writing.reserve_first()
                 await writing.write_all(body)
             else:
                 await self._verified(writing, body, wanted, length)
@@ -190,6 +190,8 @@ class Appending:
         numbers = range(writing.number, last + 1) if length > PIECE else range(0)
         async with self._records.body(writing.upload_id, numbers) as beside:
             fork = await Fork.of(writing, numbers, beside) if numbers else None
+            if fork is None and length:
+                await writing.reserve_first()
             await self._compared(writing, fork, body, wanted, length=length)
 
     async def _compared(
