@@ -126,6 +126,12 @@ MOUNTS = {
     "/api/v1/reviews is not one of its own paths": _mount(
         "/api/v1/misfit", open=("/api/v1/reviews",)
     ),
+    "OPTIONS /api/v1/reviews is not one of its own paths": _mount(
+        "/api/v1/misfit", open=("OPTIONS /api/v1/reviews",)
+    ),
+    "its path /api/v1/misfit requires no scope": _mount(
+        "/api/v1/misfit", _open, open=("OPTIONS /api/v1/misfit",)
+    ),
     "must begin with misfit/": _listening("reviews/github"),
     "it registers github twice": _listening("github", "github"),
 }

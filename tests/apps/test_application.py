@@ -79,6 +79,8 @@ NAMED_IN_REFUSAL = {
     "/api/v1/misfit takes a body": r"/api/v1/misfit .*\broute_class=BodyRoute\b",
     "is not a FastAPI route": r"Route\(path='/api/v1/misfit'",
     "/api/v1/reviews is not one of its own paths": r" /api/v1/reviews ",
+    "OPTIONS /api/v1/reviews is not one of its own paths": r" OPTIONS /api/v1/reviews ",
+    "its path /api/v1/misfit requires no scope": r"/api/v1/misfit (?!.*BodyRoute)",
     "must begin with misfit/": r"\breviews/github .*\bmisfit/",
     "it registers github twice": r"\bgithub\b",
 }

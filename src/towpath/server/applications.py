@@ -141,7 +141,7 @@ class Applications:
             name, mount = mounted.application.name, mounted.mount
             routes = [route for router in mount.routers for route in _routes(name, router)]
             _claim(claimed, name, routes, open=mount.open)
-            if strange := set(mount.open) - {route.path for route in routes}:
+            if strange := set(mount.open).difference(*map(_names, routes)):
                 raise ApplicationInvalid(
                     name, f"{strange.pop()} is not one of its own paths, so it can't be open"
                 )
@@ -205,7 +205,7 @@ def _claim(
         for path, other in claimed.items():
             if other != owner and _meet(_parts(route.path), _parts(path)):
                 raise ApplicationInvalid(owner, f"its path {route.path} belongs to {other}: {path}")
-        if route.path not in open and not has_scope(route.dependant):
+        if not _is_open(route, open) and not has_scope(route.dependant):
             raise ApplicationInvalid(owner, f"its path {route.path} requires no scope")
         if route.body_field and not isinstance(route, BodyRoute):
             reason = (
@@ -213,6 +213,16 @@ def _claim(
             )
             raise ApplicationInvalid(owner, reason)
     claimed |= dict.fromkeys((route.path for route in routes), owner)
+
+
+def _names(route: APIRoute) -> set[str]:
+    """How a route is named if it is open: by its path, or by each of its methods and its path."""
+    return {route.path, *(f"{method} {route.path}" for method in route.methods or ())}
+
+
+def _is_open(route: APIRoute, open: Iterable[str]) -> bool:
+    by_method = _names(route) - {route.path}
+    return route.path in open or (bool(by_method) and by_method <= set(open))
 
 
 def _own_pages(name: str, pages: Pages | None) -> list[APIRoute]:

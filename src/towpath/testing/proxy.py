@@ -58,7 +58,8 @@ class Proxy:
     """A proxy between a client and the server at *upstream*. Listens on a Unix socket or a port."""
 
     def __init__(self, upstream: Address, faults: Faults, *, tcp: bool = False) -> None:
-        self._upstream, self._tcp = upstream, tcp
+        self.upstream, self._tcp = upstream, tcp
+        """New connections go there."""
         self.faults = faults
         self.connections = 0
         self.cuts = 0
@@ -140,7 +141,7 @@ class Proxy:
 
     async def _serve(self, client: socket.socket) -> None:
         with suppress(OSError):  # the server is away: the client's connection ends
-            async with _connected(self._upstream) as server:
+            async with _connected(self.upstream) as server:
                 rules = _Rules(self)
                 requests = asyncio.create_task(_pump(client, server, rules.on_request))
                 replies = asyncio.create_task(_pump(server, client, rules.on_reply))

@@ -41,9 +41,10 @@ class Door:
     """ASGI middleware: checks the key of a request before anything else.
 
     So who has no key learns neither which paths there are, nor how large a body may be. Webhooks
-    have none: their signature is looked at before anything else of them is. *open* paths answer to
-    everybody, *signed* ones are those of webhooks. Where there are *visits*, a session of the
-    dashboard stands for its key; *unknown* is what people see who come without either.
+    have none: their signature is looked at before anything else of them is. *open* paths, and
+    methods of paths, answer to everybody, *signed* ones are those of webhooks. Where there are
+    *visits*, a session of the dashboard stands for its key; *unknown* is what people see who come
+    without either.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Door:
         needs_none = (
             scope["type"] != "http"
             or scope["path"] in self._open
+            or f"{scope['method']} {scope['path']}" in self._open
             or (scope["path"] in self._signed and scope["method"] == "POST")
         )
         if not needs_none:

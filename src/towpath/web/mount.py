@@ -60,7 +60,7 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     tags: Mapping[str, str] = {}
     """What the description says about each of its tags."""
     open: tuple[str, ...] = ()
-    """Which of its own paths answer to everybody."""
+    """Which of its own paths answer to everybody; `OPTIONS /path` = to that method only."""
     listeners: tuple[WebhookListener, ...] = ()
     schemas: Mapping[str, Any] = {}
     """What its description has beside the types of its routes, by name: raw bodies."""

@@ -10,7 +10,7 @@ import pytest
 from tests.apps.uploads.uploading import UploadServices
 from tests.waiting import eventually_async
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
-from towpath.apps.uploads.errors import OffsetDiffers, ShareFull
+from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers
 from towpath.apps.uploads.options import MIB
 from towpath.apps.uploads.service import View
 from towpath.embedded import EmbeddedServer
@@ -73,7 +73,7 @@ class TestBodiesOfOneChunk:
     ) -> str:
         try:
             await sending(uploads, view, body)
-        except ShareFull:
+        except BudgetFull:
             return "full"
         except OffsetDiffers:
             return "late"
@@ -104,7 +104,7 @@ async def test_a_refused_body_leaves_another_one_its_room(
 
     async def body() -> AsyncIterator[bytes]:
         yield data[: SIZE - 1]
-        with pytest.raises(ShareFull):
+        with pytest.raises(BudgetFull):
             await append(2 * SIZE, whole())
         assert await budget.used() == SIZE + 4 * MIB
         yield data[SIZE - 1 : SIZE]

@@ -6,6 +6,7 @@ import secrets
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,9 +19,12 @@ from tests.cli.command import Command
 from tests.programs import COMMAND, Program
 from tests.server.serving import RunningServer, serving
 from tests.waiting import HANGS, eventually
+from towpath.apps.uploads.client import errors
+from towpath.apps.uploads.client.errors import UploadServerUnreachable
 from towpath.apps.uploads.client.sending import Sending, SendOptions, StopSignal
 from towpath.apps.uploads.client.server import Address
 from towpath.apps.uploads.options import MIB
+from towpath.errors import TowpathError
 
 ROOT = "/api/v1/uploads"
 
@@ -258,6 +262,51 @@ def test_a_full_budget_is_waited_for_and_what_has_room_is_sent_first(
         assert content(served, json.loads(out)) == file.read_bytes()
 
 
+class Unwaiting(StopSignal):
+    """Fails a client that waits for a server."""
+
+    def wait(self, seconds: float) -> None:
+        raise AssertionError(seconds)
+
+
+class TestADeadServer:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "nowhere.invalid"])
+    def test_is_not_waited_for(self, tmp_path: Path, port: int, host: str) -> None:
+        (file := tmp_path / "f").write_text("x")
+        address = Address.parse(f"http://{host}:{port}/towpath", KEY)
+        with pytest.raises(UploadServerUnreachable) as refused:
+            Sending(address, file, "f", SendOptions(), Unwaiting()).run(lambda _: None)
+        assert f"http://{host}:{port}/towpath" in str(refused.value)
+        assert KEY not in str(refused.value)
+
+    @pytest.mark.parametrize("count", [1, 30])
+    def test_is_told_once_whatever_number_of_files(
+        self, tmp_path: Path, port: int, count: int
+    ) -> None:
+        for number in range(count):
+            (tmp_path / f"{number}").write_text("x")
+        command = Command("redis://127.0.0.1:1", tmp_path)
+        command.env |= {"TOWPATH_API_URL": f"http://127.0.0.1:{port}", "TOWPATH_API_KEY": KEY}
+        ran = command("upload", *map(str, range(count)), "--json")
+        assert (ran.code, ran.refusal["refused"]) == (75, "upload_server_unreachable")
+        assert (len(ran.err.splitlines()), ran.out) == (1, "")
+
+    def test_is_waited_for_if_it_was_there_before(self, tmp_path: Path, port: int) -> None:
+        (file := tmp_path / "f").write_text("x")
+        reached = threading.Event()
+        reached.set()
+        address = Address.parse(f"http://127.0.0.1:{port}", KEY)
+        with pytest.raises(AssertionError):
+            Sending(address, file, "f", SendOptions(), Unwaiting(reached=reached)).run(print)
+
+
+def test_no_error_says_that_the_command_resumes_and_that_it_never_helps() -> None:
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    kinds = [kind for kind in found if issubclass(kind, TowpathError)]
+    wrong = [kind for kind in kinds if "resume" in kind.remedy and kind.retry == "never"]
+    assert (len(kinds) > 5, wrong) == (True, [])
+
+
 class TestARefusal:
     def test_has_a_code_and_names_what_is_wrong(
         self, command: Command, served: RunningServer, tmp_path: Path
@@ -308,8 +357,8 @@ class TestARefusal:
         objects.rename(objects.with_name("away"))
         objects.write_text("")
         ran = command("upload", "film.bin", "--json")
-        assert ran.code == 1
-        assert "file_not_stored" in ran.err
+        assert (ran.code, ran.refusal["refused"]) == (75, "file_not_stored")
+        assert ran.refusal["retry"] == "later"
         objects.unlink()
         objects.with_name("away").rename(objects)
         ran = command("upload", "film.bin", "--json")

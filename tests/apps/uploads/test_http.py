@@ -15,8 +15,9 @@ from tests.apps.uploads.requests import ROOT, C, finished, put, start, uploaded
 from tests.apps.uploads.serving import ORIGIN, uploads_app
 from tests.server.in_process import client_of, key_of, listening
 from tests.waiting import eventually_async
-from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.embedded import EmbeddedServer
+from towpath.errors import InvalidOption
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +74,57 @@ class TestAnUpload:
         assert first.json()["upload_id"] == again.json()["upload_id"]
         other = await client.post(ROOT, json={"name": "b"}, headers=headers)
         assert other.status_code == 409
+
+    @pytest.mark.parametrize("chunks", [0, 1, 2])
+    async def test_takes_its_empty_last_chunk_again(
+        self, client: httpx.AsyncClient, data: bytes, chunks: int
+    ) -> None:
+        """Under way, and once it is completed."""
+        upload = await start(client)
+        last = {"params": {"is_last": "true"}}
+        first = await put(client, upload, chunks, b"", **last)
+        again = await put(client, upload, chunks, b"", **last)
+        for number in range(chunks):
+            await put(client, upload, number, data[number * C : number * C + C])
+        found = await finished(client, upload)
+        behind = await put(client, upload, chunks, b"", **last)
+        assert (found["status"], found["final_size"]) == ("COMPLETED", chunks * C)
+        assert [answer.status_code for answer in (first, again, behind)] == [200, 200, 200]
+        told = [answer.json()["duplicate"] for answer in (first, again, behind)]
+        assert told == [False, True, True]
+
+    async def test_refuses_an_empty_chunk_that_is_not_behind_its_last_one(
+        self, client: httpx.AsyncClient, data: bytes
+    ) -> None:
+        upload = await start(client)
+        last = {"params": {"is_last": "true"}}
+        await put(client, upload, 0, data[:C])
+        assert (await put(client, upload, 1, b"", **last)).status_code == 200
+        assert (await put(client, upload, 2, b"", **last)).status_code == 422
+        assert (await put(client, upload, 1, b"")).status_code == 422
+        assert (await put(client, upload, 1, b"x", **last)).status_code == 422
+        assert (await put(client, upload, 0, b"", **last)).status_code in (409, 422)
+
+    async def test_tells_the_store_s_id_as_soon_as_there_is_one(
+        self, client: httpx.AsyncClient, data: bytes, server: EmbeddedServer
+    ) -> None:
+        upload = await start(client, size=3 * C)
+        path = f"{ROOT}/{upload['upload_id']}"
+        for number in range(2):
+            await put(client, upload, number, data[number * C : number * C + C])
+
+        async def part_is_stored() -> bool:
+            return (await client.get(path)).json()["uploaded_chunks"] == 2
+
+        await eventually_async(part_is_stored)
+        shown = (await client.get(path)).json()
+        key = f"upload:{{{upload['upload_id']}}}:state"
+        kept = server.ask("HGET", key, "s3_upload_id")
+        assert shown["status"] == "UPLOADING"
+        assert shown["s3_upload_id"]
+        assert kept == shown["s3_upload_id"].encode()
+        await put(client, upload, 2, data[:C])
+        assert (await finished(client, upload))["s3_upload_id"] == shown["s3_upload_id"]
 
     async def test_of_unknown_size_ends_with_is_last(
         self, client: httpx.AsyncClient, data: bytes
@@ -290,6 +342,26 @@ class TestTheContent:
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert answer.headers["content-security-policy"].startswith("sandbox")
 
+    @pytest.mark.parametrize(
+        "kind",
+        [
+            "text/csv",
+            "text/csv; charset=iso-8859-1",
+            "text/plain;charset=utf-8",
+            "application/json",
+            'multipart/related; boundary="a b"',
+        ],
+    )
+    async def test_has_the_type_that_was_given(self, client: httpx.AsyncClient, kind: str) -> None:
+        found = await uploaded(client, b"a;b", mime_type=kind)
+        path = f"{ROOT}/{found['upload_id']}/content"
+        for wish in ({}, {"Range": "bytes=0-1"}):
+            answer = await client.get(path, headers=wish)
+            assert answer.headers["content-type"] == kind
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert answer.headers["content-security-policy"].startswith("sandbox")
+            assert answer.headers["content-disposition"].startswith("attachment")
+
     async def test_has_ranges(self, client: httpx.AsyncClient) -> None:
         found = await uploaded(client, b"0123456789")
         path = f"{ROOT}/{found['upload_id']}/content"
@@ -311,6 +383,43 @@ class TestTheContent:
         upload = await start(client, size=5)
         answer = await client.get(f"{ROOT}/{upload['upload_id']}/content")
         assert answer.status_code == 409
+
+
+class TestTheLocation:
+    async def test_names_the_host_that_was_asked(self, client: httpx.AsyncClient) -> None:
+        answer = await client.post(
+            ROOT,
+            json={"name": "a"},
+            headers={"Host": "files.example:8443", "X-Forwarded-Host": "x"},
+        )
+        told = f"http://files.example:8443{ROOT}/{answer.json()['upload_id']}"
+        assert answer.headers["Location"] == told
+
+    @pytest.mark.parametrize("host", ["", "a b", "evil.example/x", "u@evil.example", 'a"b', "a<b"])
+    async def test_is_a_path_where_the_host_can_t_be_one(
+        self, client: httpx.AsyncClient, host: str
+    ) -> None:
+        answer = await client.post(ROOT, json={"name": "a"}, headers={"Host": host})
+        assert answer.headers["Location"] == f"{ROOT}/{answer.json()['upload_id']}"
+
+    async def test_is_below_the_public_url_behind_a_proxy(
+        self, server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
+    ) -> None:
+        public = "https://files.example/towpath"
+        async with (
+            uploads_app(server, prepared_file_url, tmp_path, public_url=f"{public}/") as app,
+            client_of(app, await key_of(app, "submit")) as client,
+        ):
+            answer = await client.post(ROOT, json={"name": "a"}, headers={"Host": "inside:7000"})
+        assert answer.headers["Location"] == f"{public}{ROOT}/{answer.json()['upload_id']}"
+
+    @pytest.mark.parametrize(
+        "url", ["files.example", "ftp://files.example", "https://u:p@files.example", "https://",
+                "https://files.example/?a=1", "https://files.example/#a", "https://a b/"],
+    )  # fmt: skip
+    def test_can_t_be_below_what_is_no_web_address(self, url: str) -> None:
+        with pytest.raises(InvalidOption):
+            UploadsOptions(public_url=url)
 
 
 class TestOtherOrigins:

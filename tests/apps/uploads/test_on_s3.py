@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.apps.uploads.stores.s3_proxy import proxied
+from tests.apps.uploads.test_sweep import orphan_goes_with_its_upload
 from tests.apps.uploads.uploading import UploadServices
 from towpath.apps.uploads.model import Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
@@ -134,3 +135,11 @@ async def test_an_upload_with_a_wrong_checksum_is_not_kept_and_leaves_nothing(
         assert (await uploads.service.sweeping.once(older=ZERO)).orphans == 1
         assert [multipart async for multipart in uploads.store.list_multiparts()] == []
         assert await uploads.events() == []
+
+
+@pytest.mark.parametrize("known", [False, True])
+async def test_what_a_lost_reply_left_goes_with_its_upload(
+    uploads_on: DeskOn, data: bytes, *, known: bool
+) -> None:
+    async with uploads_on() as uploads:
+        await orphan_goes_with_its_upload(uploads, data, known=known)

@@ -17,7 +17,7 @@ from towpath.apps.uploads.model import (
     ranges,
 )
 from towpath.apps.uploads.options import LARGEST_CHUNK, MIB, SMALLEST_CHUNK, UploadsOptions
-from towpath.apps.uploads.stores.port import MOST_PARTS
+from towpath.apps.uploads.stores.port import MOST_PARTS, content_type_of
 from towpath.errors import InvalidInput, InvalidOption
 from towpath.testing import drift
 
@@ -113,10 +113,22 @@ class TestANewUpload:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", connector_id=connector)
 
-    @pytest.mark.parametrize("mime", ["", "text", "text/html\r\nX: 1", "a/b/c"])
+    @pytest.mark.parametrize(
+        "mime",
+        [
+            "", "text", "text/html\r\nX: 1", "a/b/c", "a/b\r\n\r\n;c", "a/b\n;c", "a/b;\tc",
+            "a/b;  c", "a/b; ", f"a/b;{'c' * 252}",
+        ],
+    )  # fmt: skip
     def test_with_a_type_that_could_be_a_header_is_refused(self, mime: str) -> None:
         with pytest.raises(InvalidInput):
             NewUpload(name="a", mime_type=mime)
+
+    @pytest.mark.parametrize(
+        "mime", ["text/csv", "text/csv;charset=utf-8", 'a/b ; c="d e"', f"a/b;{'c' * 251}"]
+    )
+    def test_has_a_type_that_every_store_takes(self, mime: str) -> None:
+        assert content_type_of(NewUpload(name="a", mime_type=mime).mime_type) == mime
 
 
 class TestTheTables:

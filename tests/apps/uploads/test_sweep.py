@@ -18,6 +18,30 @@ from towpath.errors import ServerUnreachable
 C = 4 * MIB
 
 
+async def orphan_goes_with_its_upload(uploads: UploadServices, data: bytes, *, known: bool) -> None:
+    """The store began two multipart uploads and its replies were lost; *known*: and a third, which
+    was written down. Another one comes after the upload was aborted.
+    """
+    view, other = await uploads.start(size=len(data)), await uploads.start(size=len(data))
+    await uploads.send(other, data[: 2 * C])
+    await uploads.work()
+    await uploads.send(view, data[: 2 * C])
+    uploads.faults.after["begin_multipart"] = StoreUnreachable("no answer")
+    await uploads.work()
+    await uploads.work_again()
+    uploads.faults.after.clear()
+    if known:
+        await uploads.work_again()
+    assert (await multiparts(uploads)).count(view.upload.s3_key) == 2 + known
+    await uploads.service.abort(view.upload.upload_id)
+    assert await multiparts(uploads) == [other.upload.s3_key]
+
+    await uploads.store.begin_multipart(view.upload.s3_key, upload=view.upload.upload_id)
+    swept = await uploads.service.sweeping.once(older=ZERO, store_too=False)
+    assert (swept.deleted, swept.troubles) == (1, 0)
+    assert await multiparts(uploads) == [other.upload.s3_key]
+
+
 async def multiparts(uploads: UploadServices) -> list[str]:
     return [multipart.key async for multipart in uploads.store.list_multiparts()]
 
@@ -152,6 +176,12 @@ class TestAnAbandonedUpload:
 
 
 class TestAnOrphan:
+    @pytest.mark.parametrize("known", [False, True])
+    async def test_of_a_lost_reply_goes_with_its_upload(
+        self, uploads: UploadServices, data: bytes, *, known: bool
+    ) -> None:
+        await orphan_goes_with_its_upload(uploads, data, known=known)
+
     async def test_is_aborted_in_the_store_and_others_are_not(
         self, uploads: UploadServices, data: bytes
     ) -> None:

@@ -1,7 +1,7 @@
 """Uploads when the store is in trouble, Redis is lost, or two do the same at once."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -15,6 +15,8 @@ from towpath.apps.uploads.options import MIB
 from towpath.apps.uploads.service import View
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreRefused, StoreUnreachable
 from towpath.embedded import EmbeddedServer
+from towpath.engine.space import SpaceRecord
+from towpath.errors import ServerUnreachable
 
 C = 4 * MIB
 
@@ -222,3 +224,73 @@ class TestCompletion:
         with pytest.raises(ObjectNotFound):
             await uploads.store.head(upload.s3_key)
         assert await uploads.events() == []
+
+
+class TestAnUploadWhoseResumptionWasCut:
+    """The row says that it goes on, and Redis was not told: whoever looks at it finishes that."""
+
+    @pytest.fixture(params=["revive", "open"])
+    async def cut(
+        self,
+        request: pytest.FixtureRequest,
+        uploads: UploadServices,
+        data: bytes,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> View:
+        """One of three parts is stored, and a chunk of the second is in Redis."""
+        view = await uploads.start(size=len(data))
+        await uploads.send(view, data[: 3 * C])
+        await uploads.work()
+        upload_id = view.upload.upload_id
+        await uploads.lifecycle.fail(upload_id, 1, "no luck")
+        real = SpaceRecord.run
+
+        async def dies(own: SpaceRecord, name: str, **given: Any) -> Any:
+            if name == request.param:
+                raise ServerUnreachable("gone")
+            return await real(own, name, **given)
+
+        failed = await uploads.lifecycle.row(upload_id)
+        resumed = uploads.service.resume(upload_id)
+        if request.param == "open":
+            resumed.close()
+            resumed = uploads.lifecycle.reopen(failed)
+        with monkeypatch.context() as patch:
+            patch.setattr(SpaceRecord, "run", dies)
+            with pytest.raises(ServerUnreachable):
+                await resumed
+        row = await uploads.lifecycle.row(upload_id)
+        assert (row.status, row.generation) == (Status.UPLOADING, 2)
+        return view
+
+    async def test_goes_on_for_a_client_of_tus(
+        self, uploads: UploadServices, cut: View, data: bytes
+    ) -> None:
+        appending = Appending(uploads.service)
+        upload_id = cut.upload.upload_id
+        position = await appending.look(upload_id)
+        assert position.status.open
+        assert position.offset is not None
+        rest = in_pieces(data[position.offset :])
+        await appending.append(upload_id, position.offset, rest, holder="key")
+        await uploads.work()
+        assert await uploads.content(cut) == data
+
+    async def test_goes_on_for_a_client_that_sends_chunks(
+        self, uploads: UploadServices, cut: View, data: bytes
+    ) -> None:
+        assert await uploads.status(cut) in (Status.PENDING, Status.UPLOADING)
+        for gap in await uploads.service.missing(cut.upload.upload_id):
+            for number in range(gap.first, gap.last + 1):
+                await uploads.put(cut, number, data[number * C : number * C + C])
+        await uploads.work()
+        assert await uploads.content(cut) == data
+
+    async def test_goes_on_by_the_sweep(
+        self, uploads: UploadServices, cut: View, data: bytes
+    ) -> None:
+        await uploads.service.sweeping.once()
+        fields, _ = await uploads.lifecycle.records.state(cut.upload.upload_id).look()
+        row = await uploads.lifecycle.row(cut.upload.upload_id)
+        assert Status(fields["status"]).open
+        assert int(fields["generation"]) == row.generation

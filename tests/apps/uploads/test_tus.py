@@ -1,18 +1,42 @@
 """tus 1.0 over HTTP: uploads that go on, every refusal with its status, and what is spoken."""
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator
+from hashlib import sha1
 from typing import cast
+from urllib.parse import urlsplit
 
 import httpx
+import msgspec
 import pytest
 from fastapi import FastAPI
 
 from tests.apps.uploads.serving import ORIGIN
-from tests.apps.uploads.tus_client import BODY, TUS, P, content, create, encoded, offset_of, patch
-from tests.server.in_process import client_of, key_of
-from tests.waiting import eventually_async
+from tests.apps.uploads.tus_client import (
+    BODY,
+    TUS,
+    P,
+    content,
+    create,
+    encoded,
+    fill_budget,
+    head_of_patch,
+    offset_of,
+    patch,
+)
+from tests.server.in_process import client_of, key_of, listening
+from tests.waiting import HANGS, eventually_async
+from towpath.apps.uploads.options import MIB
+from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
+from towpath.web.limits import DEFAULTS
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body in the midst of which there is no room waits longer than any test."""
+    monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 2 * HANGS)
 
 
 class TestAnUpload:
@@ -42,6 +66,23 @@ class TestAnUpload:
         path = answer.headers["Location"]
         assert (await patch(tus, path, 5, b"6789")).status_code == 204
         assert await content(tus, path) == b"123456789"
+
+    @pytest.mark.parametrize(
+        ("told", "kept"),
+        [
+            ("text/csv", "text/csv"),
+            ("text/csv;charset=utf-8", "text/csv;charset=utf-8"),
+            ("x", "application/octet-stream"),
+        ],
+    )
+    async def test_keeps_the_type_that_its_client_tells(
+        self, tus: httpx.AsyncClient, told: str, kept: str
+    ) -> None:
+        path = await create(tus, 3, Upload_Metadata=encoded(filetype=told))
+        await patch(tus, path, 0, b"a;b")
+        assert await content(tus, path) == b"a;b"
+        answer = await tus.get(f"/api/v1/uploads/{path.rpartition('/')[2]}/content")
+        assert answer.headers["content-type"] == kept
 
     async def test_may_be_empty(self, tus: httpx.AsyncClient) -> None:
         path = await create(tus, 0)
@@ -165,19 +206,86 @@ class TestTusRefuses:
         assert (await patch(tus, done, 0, b"y")).status_code == 409
 
     async def test_for_a_full_share_and_counts_what_arrived(
-        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, monkeypatch: pytest.MonkeyPatch
+        self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, patient: None
     ) -> None:
         """Four uploads have begun a part each: there is no room of this key's for a fifth."""
-        monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
         begun = [await create(tus, len(data)) for _ in range(4)]
         for path in begun:
             assert (await patch(tus, path, 0, b"x")).status_code == 204
         path = await create(tus, len(data))
         answer = await patch(tus, path, 0, data)
-        assert answer.status_code == 429
+        assert answer.status_code == 503  # tus-js-client gives up at 429
         assert int(answer.headers["Retry-After"]) >= 1
         assert (await tus.delete(begun[0])).status_code == 204
         assert (await patch(tus, path, 0, data[:5])).status_code == 204
+
+    async def test_no_head_while_others_resume_the_same_upload(
+        self, app: FastAPI, tus: httpx.AsyncClient
+    ) -> None:
+        path = await create(tus, 5)
+        assert (await patch(tus, path, 0, b"123")).status_code == 204
+        lifecycle = app.state.services["uploads"].lifecycle
+        await lifecycle.fail(path.rpartition("/")[2], 1, "no luck")
+        answers = await asyncio.gather(*(tus.head(path) for _ in range(5)))
+        assert [answer.status_code for answer in answers] == [200] * 5
+        assert (await patch(tus, path, await offset_of(tus, path), b"45")).status_code == 204
+        assert await content(tus, path) == b"12345"
+
+    async def test_not_a_body_that_stands_still_and_counts_what_came(
+        self, app: FastAPI, tus: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """408 would end the upload: clients don't repeat what is refused with 4xx."""
+        quick = msgspec.structs.replace(DEFAULTS, body_within=seconds(0.2))
+        monkeypatch.setattr("towpath.apps.uploads.http.tus.DEFAULTS", quick)
+        path = await create(tus, P)
+        async with listening(app) as url:
+            place = urlsplit(url)
+            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            writer.write(head_of_patch(tus, path, length=P).encode() + b"1234567")
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANGS)
+            writer.close()
+        assert answer.startswith(b"HTTP/1.1 204")
+        assert b"upload-offset: 7\r\n" in answer.lower()
+
+    @pytest.mark.parametrize("checked", [False, True])
+    async def test_at_once_for_a_full_budget_and_goes_on_with_begun_parts(
+        self, app: FastAPI, tus: httpx.AsyncClient, patient: None, *, checked: bool
+    ) -> None:
+        path, other = await create(tus, P), await create(tus, P)
+        assert (await patch(tus, path, 0, b"12")).status_code == 204
+        await fill_budget(app)
+        body = bytes(2 * MIB)
+        named = base64.b64encode(sha1(body, usedforsecurity=False).digest()).decode()
+        headers = {"Upload_Checksum": f"sha1 {named}"} if checked else {}
+        answer = await patch(tus, other, 0, body, **headers)
+        assert answer.status_code == 503
+        assert int(answer.headers["Retry-After"]) >= 1
+        assert await offset_of(tus, other) == 0
+        assert (await patch(tus, path, 2, bytes(P - 2))).status_code == 204
+        assert await content(tus, path) == b"12" + bytes(P - 2)
+
+    async def test_a_full_budget_before_the_body_comes(
+        self, app: FastAPI, tus: httpx.AsyncClient, patient: None
+    ) -> None:
+        path = await create(tus, P)
+        await fill_budget(app)
+        async with listening(app) as url:
+            place = urlsplit(url)
+            reader, writer = await asyncio.open_connection(place.hostname, place.port)
+            writer.write(head_of_patch(tus, path, length=P).encode())
+            answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), HANGS)
+            writer.close()
+        assert answer.startswith(b"HTTP/1.1 503")
+
+    async def test_nothing_of_a_file_created_with_bytes_for_which_there_is_no_room(
+        self, app: FastAPI, tus: httpx.AsyncClient, patient: None
+    ) -> None:
+        """The upload is there, without its bytes: its client goes on with a PATCH."""
+        await fill_budget(app)
+        answer = await tus.post("/files", content=b"123", headers=BODY | {"Upload-Length": "3"})
+        assert (answer.status_code, answer.headers["Upload-Offset"]) == (201, "0")
+        path = urlsplit(answer.headers["Location"]).path
+        assert (await patch(tus, path, 0, b"123")).status_code == 503
 
     async def test_bytes_that_another_client_sent_first(
         self, tus: httpx.AsyncClient, data: bytes
@@ -192,6 +300,27 @@ class TestTusRefuses:
 
 
 class TestTheProtocol:
+    async def test_is_described_to_clients_without_a_key(self, app: FastAPI) -> None:
+        async with client_of(app) as stranger:
+            answer = await stranger.options("/files")
+            assert (answer.status_code, answer.headers["Tus-Version"]) == (204, "1.0.0")
+            assert (await stranger.post("/files", headers=TUS)).status_code == 401
+            assert (await stranger.get("/files")).status_code == 401
+            assert (await stranger.options("/files/x")).status_code == 401
+            assert (await stranger.options("/api/v1/uploads")).status_code == 401
+
+    async def test_names_uploads_by_absolute_addresses(self, tus: httpx.AsyncClient) -> None:
+        tus.headers["Host"] = "files.example"
+        headers = {"Upload-Concat": "partial", "Upload-Length": "3"}
+        pieces: list[str] = []
+        for _ in range(2):
+            answer = await tus.post("/files", content=b"123", headers=BODY | headers)
+            pieces.append(answer.headers["Location"])
+        assert {url.rpartition("/")[0] for url in pieces} == {"http://files.example/files"}
+        final = await tus.post("/files", headers={"Upload-Concat": f"final;{' '.join(pieces)}"})
+        assert final.headers["Location"].startswith("http://files.example/files/")
+        assert await content(tus, urlsplit(final.headers["Location"]).path) == b"123123"
+
     async def test_is_described_by_options(self, tus: httpx.AsyncClient) -> None:
         del tus.headers["Tus-Resumable"]
         answer = await tus.options("/files")

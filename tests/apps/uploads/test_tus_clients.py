@@ -1,4 +1,4 @@
-"""Clients of others, tuspy and tus-js-client: interrupted, resumed, and in parallel."""
+"""Clients of others, tuspy, aiotus and tus-js-client: interrupted, resumed, and in parallel."""
 
 import asyncio
 import json
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import aiotus
 import httpx
 import pytest
 from fastapi import FastAPI
@@ -119,6 +120,28 @@ class TestTuspy:
             await asyncio.to_thread(self.upload, endpoint, "tp_wrong", file)
         told: Any = refused.value
         assert told.status_code == 401
+
+
+class TestAiotus:
+    @pytest.mark.parametrize("parallel", [False, True])
+    async def test_sends_a_file(
+        self, endpoint: str, key: str, tus: httpx.AsyncClient, file: Path, data: bytes,
+        *, parallel: bool,
+    ) -> None:  # fmt: skip
+        told: dict[str, Any] = {
+            "endpoint": endpoint,
+            "headers": {"Authorization": f"Bearer {key}"},
+            "metadata": {"filename": "ä b.bin".encode(), "filetype": b"text/csv"},
+            "chunksize": MIB,
+        }
+        with file.open("rb") as one, file.open("rb") as other:
+            url = await (
+                aiotus.upload_multiple(files=[one, other], **told)
+                if parallel
+                else aiotus.upload(file=one, **told)
+            )
+        assert str(url).startswith(endpoint)
+        assert await content(tus, path_of(str(url))) == data * (1 + parallel)
 
 
 @pytest.mark.skipif(

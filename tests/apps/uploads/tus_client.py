@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
+from fastapi import FastAPI
 
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
@@ -27,7 +28,7 @@ async def create(tus: httpx.AsyncClient, size: int | None = None, **headers: str
     answer = await tus.post("/files", headers=length | named)
     assert answer.status_code == 201, answer.text
     assert answer.headers["Tus-Resumable"] == "1.0.0"
-    return answer.headers["Location"]
+    return urlsplit(answer.headers["Location"]).path
 
 
 async def patch(
@@ -68,12 +69,27 @@ async def cut(
 ) -> None:
     """Announce *length* bytes, send *some* and leave."""
     _, writer = await asyncio.open_connection(urlsplit(url).hostname, urlsplit(url).port)
-    head = (
-        f"PATCH {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {tus.headers['X-API-Key']}\r\n"
-        f"Tus-Resumable: 1.0.0\r\nContent-Type: application/offset+octet-stream\r\n{more}"
-        f"Upload-Offset: {offset}\r\nContent-Length: {length}\r\n\r\n"
-    )
+    head = head_of_patch(tus, path, length=length, more=more, offset=offset)
     writer.write(head.encode() + some)
     await writer.drain()
     writer.close()
     await writer.wait_closed()
+
+
+def head_of_patch(
+    tus: httpx.AsyncClient, path: str, *, length: int, more: str = "", offset: int = 0
+) -> str:
+    """A request up to its body, which is to be sent by hand."""
+    return (
+        f"PATCH {path} HTTP/1.1\r\nHost: x\r\nX-API-Key: {tus.headers['X-API-Key']}\r\n"
+        f"Tus-Resumable: 1.0.0\r\nContent-Type: application/offset+octet-stream\r\n{more}"
+        f"Upload-Offset: {offset}\r\nContent-Length: {length}\r\n\r\n"
+    )
+
+
+async def fill_budget(app: FastAPI) -> None:
+    """Others reserve all that is left of the budget."""
+    records = app.state.services["uploads"].lifecycle.records
+    for number in range(64):
+        if await records.budget.reserve(f"other-{number}", 0, holder=f"{number}", size=MIB):
+            return

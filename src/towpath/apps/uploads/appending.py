@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from typing import NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ from towpath.apps.uploads.errors import (
     UploadConflict,
     UploadGone,
     UploadIncomplete,
+    UploadNotFailed,
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Work
@@ -88,7 +90,9 @@ class Appending:
         """
         upload = await self._own.row(upload_id)
         if upload.status is Status.FAILED:
-            upload = (await self._uploads.resume(upload_id)).upload
+            with suppress(UploadNotFailed):  # another request has resumed it meanwhile
+                await self._uploads.resume(upload_id)
+            upload = await self._own.row(upload_id)
         if upload.status is Status.COMPLETED:
             size = upload.final_size or 0
             return UploadPosition(upload, upload.status, size, size, wall_ms())
@@ -133,7 +137,7 @@ class Appending:
         counts; with a checksum, all of it or nothing.
 
         Raises UploadNotFound, UploadGone, UploadFailed, UploadJoined, OffsetDiffers,
-        UploadTooLarge, BodyDiffers, ChunkCut, BudgetFull, ShareFull, ServerError.
+        UploadTooLarge, BodyDiffers, ChunkCut, BudgetFull, ServerError.
         """
         try:
             writing = await self._begun(upload_id, offset, holder, length)
@@ -142,6 +146,8 @@ class Appending:
             writing = await self._begun(upload_id, offset, holder, length)
         try:
             if wanted is None:
+                if length != 0:
+                    await writing.reserve_first()
                 await writing.write_all(body)
             else:
                 await self._verified(writing, body, wanted, length)
@@ -184,6 +190,8 @@ class Appending:
         numbers = range(writing.number, last + 1) if length > PIECE else range(0)
         async with self._records.body(writing.upload_id, numbers) as beside:
             fork = await Fork.of(writing, numbers, beside) if numbers else None
+            if fork is None and length:
+                await writing.reserve_first()
             await self._compared(writing, fork, body, wanted, length=length)
 
     async def _compared(

@@ -293,6 +293,9 @@ class Lifecycle:
             store, multipart = self.store_of(upload.bucket), self.multipart(upload)
             if multipart is not None:
                 await store.abort(multipart)
+            # Others were begun if the store's replies were lost: no row knows their ids.
+            async for other in store.list_multiparts(upload.s3_key):
+                await store.abort(other)
             await store.delete(upload.s3_key)
             gone = True
         state = self.records.state(upload.upload_id)

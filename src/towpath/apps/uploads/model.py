@@ -41,7 +41,9 @@ LARGEST_SIZE = 5 * 1024**4
 _NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
 _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _ID_RULE = "1 to 128 of A-Z, a-z, 0-9, '_', '-'"
-_MIME = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?:\s*;[ -~]{0,256})?")
+_MIME_LONGEST = 255
+_MIME = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?: ?;(?: ?[!-~])*)?")
+"""With parameters, as every object store and every header can have it (`content_type_of`)."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -183,6 +185,11 @@ def _next_set(bitmap: bytes, number: int, total: int) -> int:
 # ── what is uploaded ─────────────────────────────────────────────────────────────────────
 
 
+def is_mime_type(text: str) -> bool:
+    """Whether *text* is a type such as `text/csv` or `text/csv; charset=utf-8`."""
+    return len(text) <= _MIME_LONGEST and _MIME.fullmatch(text) is not None
+
+
 class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     """What a client wants to upload. Raises InvalidOption, InvalidName.
 
@@ -213,7 +220,7 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
         if len(self.path.encode()) > _PATH_LONGEST or _CONTROL.search(self.path):
             rule = f"up to {_PATH_LONGEST} bytes without control characters"
             raise InvalidOption("path", self.path[:80], rule=rule)
-        if _MIME.fullmatch(self.mime_type) is None:
+        if not is_mime_type(self.mime_type):
             raise InvalidOption(
                 "mime_type", self.mime_type[:80], rule="must be a type such as text/plain"
             )

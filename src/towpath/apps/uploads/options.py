@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Annotated
+from urllib.parse import urlsplit
 
 from msgspec import Meta
 
@@ -18,6 +19,9 @@ SMALLEST_CHUNK, LARGEST_CHUNK = 64 * KIB, 64 * MIB
 """Bytes of one chunk."""
 _SUFFIX = re.compile(r"[A-Za-z0-9._-]{0,32}")
 _DRIVE = re.compile(r"[A-Za-z0-9_-]{1,64}")
+AUTHORITY = re.compile(r"([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
+"""A host as a URL can have it, with its port."""
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?")
 DRIVE_RULE = "1 to 64 of A-Z, a-z, 0-9, '_', '-'"
 
 
@@ -49,6 +53,9 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """URL of another Redis for chunks; none = the one that has the jobs."""
     origins: tuple[str, ...] = ()
     """Origins whose web pages may upload (CORS); * = any."""
+    public_url: str = ""
+    """The server's URL as clients know it, for the `Location` of a new upload; empty = that of the
+    request. Needed behind a proxy that changes scheme, Host or path."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,6 +65,7 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
         if _SUFFIX.fullmatch(self.suffix) is None:
             rule = "up to 32 of A-Z, a-z, 0-9, '.', '_', '-'"
             raise InvalidOption("suffix", self.suffix, rule=rule)
+        _check_public_url(self.public_url)
         for drive in self.drives:
             if _DRIVE.fullmatch(drive) is None:
                 raise InvalidOption("drives", drive, rule=DRIVE_RULE)
@@ -74,3 +82,16 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
         if self.drives and drive not in self.drives:
             raise InvalidOption("drive", drive, rule=f"must be one of {', '.join(self.drives)}")
         return self.drives.get(drive, "")
+
+
+def _check_public_url(url: str) -> None:
+    """Raises InvalidOption; a password in it is not shown."""
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in {"http", "https"} and AUTHORITY.fullmatch(parts.netloc)
+        fine = fine and _PATH.fullmatch(parts.path) and not (parts.query or parts.fragment)
+    except ValueError:
+        fine = False
+    if url and not fine:
+        rule = "must be an http or https URL without user, query or fragment"
+        raise InvalidOption("public_url", "…" if "@" in url else url[:200], rule=rule)

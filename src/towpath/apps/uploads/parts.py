@@ -209,7 +209,7 @@ class Storing:
     async def _begun(self, upload: Upload, store: ObjectStore) -> Upload:
         """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
         if upload.s3_upload_id is not None:
-            return upload
+            return await self._published(upload)
         fresh = await self._own.row(upload.upload_id)
         if fresh.s3_upload_id is None and fresh.generation == upload.generation:
             made = await store.begin_multipart(
@@ -223,8 +223,18 @@ class Storing:
                 await store.abort(made)
             if counts is None:
                 raise PartStale
-            return msgspec.structs.replace(fresh, s3_upload_id=counts)
-        return fresh
+            fresh = msgspec.structs.replace(fresh, s3_upload_id=counts)
+        return await self._published(fresh)
+
+    async def _published(self, upload: Upload) -> Upload:
+        """*upload*, whose state has the id of the multipart upload as the row has it.
+
+        Whoever wrote the row may have ended before it wrote the state.
+        """
+        if upload.s3_upload_id is not None:
+            state = self._records.state(upload.upload_id)
+            await state.note_multipart(upload.generation, upload.s3_upload_id)
+        return upload
 
     # ── completion ───────────────────────────────────────────────────────────────────────
 

@@ -24,6 +24,7 @@ from towpath.apps.uploads.errors import (
     DigestMismatch,
     LastChunkDiffers,
     ShareFull,
+    UploadEnded,
     UploadError,
     UploadTooLarge,
 )
@@ -126,10 +127,11 @@ class Receiving:
             check_number(incoming, plan)
         if known.here:
             return await self._compared(incoming, known, body, plan)
-        if not known.status.open:
+        ends = _is_empty_end(incoming) and plan.total_chunks in (None, incoming.number)
+        if not known.status.open and not (ends and known.status is Status.COMPLETED):
             raise not_open(incoming.upload_id, known.status)
-        if self._is_empty_end(incoming, plan):
-            return await self._ended_empty(incoming, body)
+        if ends:
+            return await self._ended_empty(incoming, known, body)
         _check_length(incoming, plan, incoming.length)
         part = plan.part_of(incoming.number)
         async with self._records.body(incoming.upload_id, alone) as beside:
@@ -194,27 +196,31 @@ class Receiving:
         """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
         return with_room(body, lambda: self.reserve(incoming, plan, beside))
 
-    @staticmethod
-    def _is_empty_end(incoming: Incoming, plan: UploadPlan) -> bool:
-        """A last chunk without bytes: the file ended with the chunk before."""
-        return incoming.last and incoming.length == 0 and plan.size is None
-
-    async def _ended_empty(self, incoming: Incoming, body: AsyncIterator[bytes]) -> Put:
+    async def _ended_empty(
+        self, incoming: Incoming, known: Known, body: AsyncIterator[bytes]
+    ) -> Put:
+        """The file ended with the chunk before. Said again, it is a duplicate."""
         async for data in body:
             if data:
                 raise ChunkInvalid(f"chunk {incoming.number}: more bytes than Content-Length says")
         state = self._records.state(incoming.upload_id)
-        closed = await state.close(incoming.number)
-        await self.follow_up(incoming.upload_id, closed)
+        try:
+            closed = await state.close(incoming.number)
+        except UploadEnded as error:
+            if error.status != Status.COMPLETED:
+                raise
+        else:
+            await self.follow_up(incoming.upload_id, closed)
         fields, _ = await state.look()
+        status = Status(fields["status"])
         return Put(
-            duplicate=False,
-            status=Status(fields["status"]),
+            duplicate=known.size is not None,
+            status=status,
             received=int(fields["received_chunks"]),
             part=0,
             turn=None,
-            generation=closed.generation,
-            token="none",  # noqa: S106 -- it is empty
+            generation=known.generation,
+            token="" if status is Status.COMPLETED else "none",
         )
 
     # ── the body ─────────────────────────────────────────────────────────────────────────
@@ -375,16 +381,22 @@ def check_number(incoming: Incoming, plan: UploadPlan) -> None:
     number = incoming.number
     if not 0 <= number < _NUMBER_MOST:
         raise ChunkInvalid(f"chunk {number}: chunk numbers start at 0")
+    if _is_empty_end(incoming) and number == plan.total_chunks:
+        return
     if plan.size is not None and number >= plan.most_chunks:
         raise ChunkInvalid(f"chunk {number}: the last chunk is {plan.most_chunks - 1}")
     if plan.size is not None and incoming.last and number != plan.most_chunks - 1:
         raise LastChunkDiffers(incoming.upload_id, number, plan.most_chunks - 1)
-    nothing = incoming.last and incoming.length == 0  # behind the last one there is no byte
-    if number >= plan.most_chunks + nothing:
+    if number >= plan.most_chunks + _is_empty_end(incoming):
         raise UploadTooLarge(
             f"chunk {number}: an object has at most {plan.most_chunks} chunks of this size",
             incoming.upload_id,
         )
+
+
+def _is_empty_end(incoming: Incoming) -> bool:
+    """Whether it is a last chunk without bytes: the file ended with the chunk before."""
+    return incoming.last and incoming.length == 0
 
 
 def _check_length(incoming: Incoming, plan: UploadPlan, length: int | None) -> None:

@@ -32,7 +32,7 @@ from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Range, Status, U
 from towpath.apps.uploads.options import UploadsOptions
 from towpath.apps.uploads.receiving import ChunkReceipt, Incoming, Receiving, Safety
 from towpath.apps.uploads.runs import Run
-from towpath.apps.uploads.states import Put, UploadMap, UploadUnknown, not_open
+from towpath.apps.uploads.states import Put, UploadMap, UploadUnknown, not_open, require_current
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreError
 from towpath.apps.uploads.sweeping import Sweep
 from towpath.clock import Duration, instant, steady, wall_ms
@@ -247,6 +247,7 @@ class UploadService:
         if upload.status.open:
             try:
                 fields, _ = await self._records.state(upload_id).look()
+                require_current(fields["generation"], upload)
             except UploadUnknown:
                 try:
                     upload = await self._own.restore(upload_id)
@@ -281,10 +282,12 @@ class UploadService:
         if upload.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(upload_id, upload.status)
         try:
-            return await self._records.sync(upload_id)
+            chart = await self._records.sync(upload_id)
+            require_current(chart.generation, upload)
         except UploadUnknown:
             await self._own.restore(upload_id)
             return await self._records.sync(upload_id)
+        return chart
 
     async def list(
         self,

@@ -259,6 +259,10 @@ class UploadState:
         _, size, generation, part, turn = answer
         return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
+    async def note_multipart(self, generation: int, id: str) -> None:
+        """The store has begun a multipart upload. Raises PartStale, UploadUnknown."""
+        self._refuse(await self._record.run("begun", generation=generation, id=id), 0)
+
     async def take(self, generation: int, part: int, turn: int) -> TakenPart:
         """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
         answer = await self._record.read("take", generation=generation, part=part, turn=turn)
@@ -352,6 +356,15 @@ class UploadState:
                 raise UploadTooLarge(f"chunk {number} comes after the last chunk", self._id)
             case _:
                 pass
+
+
+def require_current(generation: int | str, upload: Upload) -> None:
+    """Raises UploadUnknown for a state that is older than the row of an upload under way.
+
+    Whoever changed the row was cut off before it could tell Redis.
+    """
+    if upload.status.open and int(generation) < upload.generation:
+        raise UploadUnknown
 
 
 def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:

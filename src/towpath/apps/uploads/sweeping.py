@@ -23,7 +23,7 @@ from towpath.apps.uploads.errors import UploadError, UploadsOff
 from towpath.apps.uploads.lifecycle import Lifecycle
 from towpath.apps.uploads.measures import ORPHANS, QUEUED, RESERVED
 from towpath.apps.uploads.model import Status, Upload
-from towpath.apps.uploads.states import UploadUnknown
+from towpath.apps.uploads.states import UploadUnknown, require_current
 from towpath.apps.uploads.stores.errors import BucketNotFound, StoreError
 from towpath.clock import Duration, duration_ms, hours, minutes, steady, wall_ms
 
@@ -130,6 +130,7 @@ class Sweep:
             state = self._records.state(upload.upload_id)
             try:
                 fields, _ = await state.look()
+                require_current(fields["generation"], upload)
                 swept.chunks_queued += int(fields["received_chunks"]) - int(
                     fields["uploaded_chunks"]
                 )

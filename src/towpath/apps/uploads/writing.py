@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from towpath.apps.uploads.errors import BudgetFull, ChunkLost, ShareFull, UploadTooLarge
+from towpath.apps.uploads.errors import BudgetFull, ChunkLost, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
@@ -20,7 +20,7 @@ from towpath.clock import steady
 from towpath.errors import ServerError
 
 _ROOM_WITHIN = 20.0
-"""Seconds that a body waits for room, unread, before it is refused."""
+"""Seconds that a body which has begun waits for the room of its next part, unread."""
 _LOOK_EVERY = 0.1
 _RETRY_AFTER = 1
 
@@ -61,19 +61,26 @@ class Steps:
             await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
 
-    async def reserve(self, writing: Writing, rooms: Mapping[int | str, int]) -> None:
-        """Room for all of these parts, waited for; and for a body beside another one. Of each its
-        size. Raises BudgetFull, ShareFull.
+    async def reserve(
+        self, writing: Writing, rooms: Mapping[int | str, int], *, waits: bool = False
+    ) -> None:
+        """Room for all of these parts, and for a body beside another one. Of each its size.
+
+        A body that has begun *waits* for it. Raises BudgetFull.
         """
-        until = steady() + _ROOM_WITHIN
+        until = steady() + (_ROOM_WITHIN if waits else 0.0)
         while True:
             refusal = await self._reserved(writing, rooms)
             if refusal is None:
                 return
-            if steady() > until:
-                kind = ShareFull if refusal.share else BudgetFull
-                what = "the budget has no room for another part"
-                raise kind(writing.upload_id, (), after=_RETRY_AFTER, what=what)
+            if steady() >= until:
+                # Also for a full share: clients of tus give up at 429, and try again at 503.
+                what = (
+                    "the chunks of this key use half of the budget"
+                    if refusal.share
+                    else "the budget has no room for another part"
+                )
+                raise BudgetFull(writing.upload_id, (), after=_RETRY_AFTER, what=what)
             await asyncio.sleep(_LOOK_EVERY)
 
     async def _reserved(self, writing: Writing, rooms: Mapping[int | str, int]) -> NoRoom | None:
@@ -155,6 +162,19 @@ class Writing:
     def token(self, number: int) -> str:
         return tail_token(self.front.generation, number)
 
+    async def reserve_first(self) -> None:
+        """Room for the part that the next byte belongs to, before anything of the body is read.
+
+        Raises BudgetFull at once.
+        """
+        if chunk_length(self.plan, self.number) > self.inside:
+            await self._reserve(self.plan.part_of(self.number), waits=False)
+
+    async def _reserve(self, part: int, *, waits: bool) -> None:
+        if not self.own.kept.knows(self.upload_id, self.front.generation, part):
+            await self.own.reserve(self, {part: self.plan.part_length(part)}, waits=waits)
+        self._reserved = part
+
     async def write_all(self, body: AsyncIterator[bytes]) -> None:
         """Put *body* behind what is here, a piece while the next one comes. Raises as `write`."""
         before = Before()
@@ -176,9 +196,7 @@ class Writing:
                 raise UploadTooLarge(f"more than {self.offset} bytes", self.upload_id)
             part = self.plan.part_of(number)
             if self._reserved != part:
-                if not self.own.kept.knows(self.upload_id, self.front.generation, part):
-                    await self.own.reserve(self, {part: self.plan.part_length(part)})
-                self._reserved = part
+                await self._reserve(part, waits=True)
             some = memoryview(piece)[at : at + room]
             await self.own.append(self.upload_id, self.token(number), inside, some)
             at += len(some)
@@ -191,7 +209,7 @@ class Writing:
 
     async def _ask_again(self) -> None:
         if (part := self._reserved) is not None:
-            await self.own.reserve(self, {part: self.plan.part_length(part)})
+            await self.own.reserve(self, {part: self.plan.part_length(part)}, waits=True)
 
     async def rest(self) -> None:
         """The body has ended: what is not whole stays for as long as its upload's chunks.
@@ -221,7 +239,7 @@ class Fork:
     async def of(cls, writing: Writing, numbers: range, beside: str) -> Fork:
         """With room for all of these chunks, and *beside* for their parts if others have that.
 
-        Raises BudgetFull, ShareFull, ChunkLost.
+        Raises BudgetFull, ChunkLost.
         """
         plan, rooms = writing.plan, dict[int | str, int]()
         if beside:
@@ -237,7 +255,7 @@ class Fork:
         return fork
 
     async def reserve(self) -> None:
-        """Room for all of it, or for longer. Raises BudgetFull, ShareFull."""
+        """Room for all of it, or for longer. Raises BudgetFull."""
         await self._writing.own.reserve(self._writing, self._rooms)
 
     def _token(self, number: int) -> str:

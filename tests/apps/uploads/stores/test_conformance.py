@@ -336,6 +336,15 @@ class TestWhatWasBegun:
             await store.abort(found)
         assert [found async for found in store.list_multiparts()] == []
 
+    async def test_is_listed_by_the_key_of_its_object(self, store: ObjectStore) -> None:
+        keys = ["k/1", "k/1", "k/10", "k/1/a", "k"]
+        multiparts = [await begun(store, key, "u") for key in keys]
+        for key in ("k/1", "k/10", "k/1/a", "k", "k/", "other"):
+            listed = {found[:2] async for found in store.list_multiparts(key)}
+            assert listed == {made[:2] for made in multiparts if made.key == key}, key
+        for made in multiparts:
+            await store.abort(made)
+
     async def test_of_one_key_is_told_apart_by_its_id(self, store: ObjectStore) -> None:
         one, other = await begun(store), await begun(store)
         await store.put_part(one, 1, [b"one"])

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from towpath.apps.uploads.client.errors import FileUnreadable, NotAFile
+from towpath.apps.uploads.client.errors import FileUnreadable, NotAFile, UploadServerUnreachable
 from towpath.clock import steady
 from towpath.console.exits import exit_code
 from towpath.console.verb import Session, verb
@@ -189,7 +189,9 @@ class _Uploads:
 
         self._session, self._address, self._wish = session, address, wish
         self._idle: list[UploadConnection] = []  # one file's connections are the next one's
-        self._new_stop, self._stops = partial(StopSignal, self._idle), list[StopSignal]()
+        self._new_stop = partial(StopSignal, self._idle, threading.Event())
+        self._stops: list[StopSignal] = []
+        self._unreachable: UploadServerUnreachable | None = None
         self._telling = threading.Lock()  # files end in several threads; lines stay whole
 
     def run(self, items: Sequence[Item]) -> int:
@@ -217,6 +219,8 @@ class _Uploads:
     def _one(self, item: Item, sent: Callable[[int], None]) -> int:
         from towpath.apps.uploads.client.sending import Sending  # noqa: PLC0415 -- slow to import
 
+        if self._unreachable is not None:
+            return exit_code(self._unreachable)
         stop, began = self._new_stop(), steady()
         self._stops.append(stop)
         try:
@@ -237,6 +241,10 @@ class _Uploads:
 
     def _refused(self, error: TowpathError) -> int:
         with self._telling:
+            if isinstance(error, UploadServerUnreachable):  # said once, whatever number of files
+                if self._unreachable is not None:
+                    return exit_code(error)
+                self._unreachable = error
             self._session.refused(error)
         return exit_code(error)
 

@@ -7,6 +7,7 @@ TowpathError
 ├── FileChanged              it became another one while it was sent
 ├── FileNotStored            the server could not store it
 ├── UploadServerAway         the server does not answer, or can't do it now
+│   └── UploadServerUnreachable  no server is at this address
 └── UploadServerRefused      the server refuses it
 """
 
@@ -52,6 +53,7 @@ class FileNotStored(TowpathError):
 
     code = "file_not_stored"
     remedy = "Fix what the server reports, then run the same command again: it resumes."
+    retry = RetryAdvice.LATER
 
 
 class UploadServerAway(TowpathError):
@@ -60,6 +62,16 @@ class UploadServerAway(TowpathError):
     code = "upload_server_away"
     remedy = "Run the same command again: it resumes where it stopped."
     retry = RetryAdvice.LATER
+
+
+class UploadServerUnreachable(UploadServerAway):
+    """No connection to the server could be made; nothing was sent."""
+
+    code = "upload_server_unreachable"
+    remedy = "Start the server, or correct its address (--server or the setting api_url)."
+
+    def __init__(self, url: str, reason: str) -> None:
+        super().__init__(f"no connection to {url}: {reason}")
 
 
 class UploadServerRefused(TowpathError):

@@ -23,6 +23,7 @@ from towpath.apps.uploads.client.errors import (
     FileNotStored,
     UploadServerAway,
     UploadServerRefused,
+    UploadServerUnreachable,
 )
 from towpath.apps.uploads.client.server import PATH, Address, ServerReply, UploadConnection
 from towpath.apps.uploads.model import MOST_AT_ONCE
@@ -74,10 +75,17 @@ class Sent(NamedTuple):
 
 
 class StopSignal:
-    """Told to all threads: no more. *idle* are connections that nobody uses now."""
+    """Told to all threads: no more. *idle* are connections that nobody uses now; *reached* is set
+    once the command had a connection to the server.
+    """
 
-    def __init__(self, idle: list[UploadConnection] | None = None) -> None:
+    def __init__(
+        self,
+        idle: list[UploadConnection] | None = None,
+        reached: threading.Event | None = None,
+    ) -> None:
         self._over = threading.Event()
+        self.reached = reached or threading.Event()
         self._idle = [] if idle is None else idle
         self._connections: list[UploadConnection] = []
 
@@ -110,7 +118,11 @@ class StopSignal:
 
 
 class Sending:
-    """One file. Raises UploadServerAway, UploadServerRefused, FileNotStored, FileChanged."""
+    """One file.
+
+    Raises UploadServerUnreachable, UploadServerAway, UploadServerRefused, FileNotStored,
+    FileChanged.
+    """
 
     def __init__(
         self, address: Address, file: Path, name: str, wish: SendOptions, stop: StopSignal
@@ -127,6 +139,7 @@ class Sending:
 
     def run(self, sent: Callable[[int], None]) -> Sent:
         """Send it, wait until it is stored, and see that it is whole. *sent* is told of bytes."""
+        self._reach()
         checksum = self._checksum()
         upload, is_new = self._started(checksum)
         before, failed, looked, pause = 0, 0, 0.0, 0.05
@@ -157,6 +170,21 @@ class Sending:
             if upload["status"] in _OPEN and steady() - asked < pause:  # it does not wait
                 self._stop.wait(pause)
                 pause = min(pause * 1.5, _LONGEST_LOOK)
+
+    def _reach(self) -> None:
+        """See that there is a server, before a large file is read for its checksum.
+
+        A server that was there before may be back soon, and is waited for. Raises
+        UploadServerUnreachable.
+        """
+        if self._stop.reached.is_set():
+            return
+        try:
+            self._connection.connect()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise UploadServerUnreachable(self._address.url, reason) from error
+        self._stop.reached.set()
 
     # ── the upload ───────────────────────────────────────────────────────────────────────
 

@@ -101,6 +101,13 @@ class Address(NamedTuple):
             )
         return cls(parts.scheme == "https", parts.hostname, port, parts.path.rstrip("/"), key)
 
+    @property
+    def url(self) -> str:
+        """Without the key."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port is None else f":{self.port}"
+        return f"http{'s' if self.https else ''}://{host}{port}{self.path}"
+
 
 class UploadConnection:
     """One connection, made when it is needed, and made anew after trouble. For one thread."""
@@ -116,6 +123,10 @@ class UploadConnection:
             with suppress(OSError, AttributeError):
                 found.sock.shutdown(socket.SHUT_RDWR)
             found.close()
+
+    def connect(self) -> None:
+        """Connect before there is anything to ask. Raises OSError."""
+        self._connected().connect()
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -154,16 +165,21 @@ class UploadConnection:
     def _begun(
         self, method: str, path: str, length: int, headers: Mapping[str, str]
     ) -> http.client.HTTPConnection:
-        at = self._address
+        at, connection = self._address, self._connected()
+        connection.putrequest(method, at.path + path)
+        connection.putheader("Authorization", f"Bearer {at.key}")
+        connection.putheader("Content-Length", str(length))
+        for name, value in headers.items():
+            connection.putheader(name, value)
+        connection.endheaders()
+        return connection
+
+    def _connected(self) -> http.client.HTTPConnection:
+        """The connection; a new one connects when it is used."""
         if self._open is None:
+            at = self._address
             kind = http.client.HTTPSConnection if at.https else http.client.HTTPConnection
             self._open = kind(at.host, at.port, timeout=_SILENCE)
-        self._open.putrequest(method, at.path + path)
-        self._open.putheader("Authorization", f"Bearer {at.key}")
-        self._open.putheader("Content-Length", str(length))
-        for name, value in headers.items():
-            self._open.putheader(name, value)
-        self._open.endheaders()
         return self._open
 
     @staticmethod

@@ -17,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import ChunkCut, RangeInvalid
 from towpath.apps.uploads.http import tus
+from towpath.apps.uploads.http.locations import location_of
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
     ChunkWish,
@@ -59,8 +60,10 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 @router.post("", status_code=201, response_model=UploadOut, responses=documented(409))
 async def start(
     body: StartIn,
+    request: Request,
     response: Response,
     uploads: TheUploads,
+    *,
     key: CanSubmit,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
 ) -> UploadOut:
@@ -71,7 +74,8 @@ async def start(
     view, existed = await uploads.start(body.new(), owner=key.id, idempotency_key=idempotency_key)
     if existed:
         response.status_code = 200
-    response.headers["Location"] = f"{PREFIX}/{view.upload.upload_id}"
+    path = f"{PREFIX}/{view.upload.upload_id}"
+    response.headers["Location"] = location_of(request, uploads.options, path)
     return UploadOut.of(view)
 
 
@@ -276,16 +280,13 @@ class _Attachment(StreamingResponse):
             "Accept-Ranges": "bytes",
             "Content-Length": str(content.length),
             "ETag": f'"{content.etag}"',
+            # As a header, not as `media_type`: Starlette adds a charset to text/* there.
+            "Content-Type": content.upload.mime_type,
         }
         if partial:
             last = content.start + content.length - 1
             headers["Content-Range"] = f"bytes {content.start}-{last}/{content.size}"
-        super().__init__(
-            content.pieces,
-            206 if partial else 200,
-            headers=headers,
-            media_type=content.upload.mime_type,
-        )
+        super().__init__(content.pieces, 206 if partial else 200, headers=headers)
         self._stack = stack
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -298,5 +299,6 @@ MOUNT = Mount(
     first=2,
     tags={"uploads": "Large files in chunks: start, send, resume, complete, read."},
     schemas={"ChunkIn": _CHUNK},
+    open=(f"OPTIONS {tus.PREFIX}",),
     origins={PREFIX: "origins", tus.PREFIX: "origins"},
 )

@@ -7,6 +7,7 @@ concatenation, on the same records as the chunk API. tus describes itself: it is
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import suppress
 from datetime import datetime
 from email.utils import format_datetime
 from typing import Annotated, Any
@@ -15,7 +16,8 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.routing import APIRoute
 
 from towpath.apps.uploads.appending import Appending
-from towpath.apps.uploads.errors import OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.http.locations import location_of
 from towpath.apps.uploads.http.tus_headers import (
     ALGORITHMS,
     BODY_TYPE,
@@ -85,10 +87,15 @@ CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
 TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 
 
-@router.options("")
 @router.options("/{id}")
 async def discover(uploads: TheUploads, _: CanSubmit) -> Response:
     """What this server speaks."""
+    return await describe(uploads)
+
+
+@router.options("")
+async def describe(uploads: TheUploads) -> Response:
+    """The same without a key: clients ask for it first. It tells nothing of any upload."""
     headers = {
         "Tus-Version": VERSION,
         "Tus-Extension": EXTENSIONS,
@@ -119,20 +126,26 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
             owner=key.id,
             idempotency_key=named,
         )
-        return _created(view.upload.upload_id)
+        return _created(request, uploads, view.upload.upload_id)
     view, _ = await uploads.start(asked.new(), owner=key.id, idempotency_key=named)
     upload_id = view.upload.upload_id
-    if request.headers.get("Content-Type") != BODY_TYPE:
-        return _created(upload_id, {"Upload-Expires": _expires(uploads, wall_ms())})
-    offset = await _sent(request, Appending(uploads), upload_id, 0, key)
-    headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
-    return _created(upload_id, headers)
+    headers = {"Upload-Expires": _expires(uploads, wall_ms())}
+    if request.headers.get("Content-Type") == BODY_TYPE:
+        offset = 0
+        with suppress(BudgetFull):  # the upload is there: the client goes on with a PATCH
+            offset = await _sent(request, Appending(uploads), upload_id, 0, key)
+        headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
+    return _created(request, uploads, upload_id, headers)
 
 
-def _created(upload_id: str, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        status_code=201, headers={"Location": f"{PREFIX}/{upload_id}", **(headers or {})}
-    )
+def _created(
+    request: Request,
+    uploads: UploadService,
+    upload_id: str,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    location = location_of(request, uploads.options, f"{PREFIX}/{upload_id}")
+    return Response(status_code=201, headers={"Location": location, **(headers or {})})
 
 
 def _id_of(url: str) -> str:
@@ -190,7 +203,9 @@ async def _sent(
         length=announced_length(request),
         wanted=wanted,
     )
-    if cut:
+    # A body that stands still ends here, and the client goes on with another one: clients of tus
+    # give up at 408.
+    if cut and cut[0].status != 408:
         raise cut[0]
     return after
 

@@ -13,13 +13,12 @@ from typing import Any, Self
 import msgspec
 
 from towpath.apps.uploads.appending import ExpectedDigest, Hash
-from towpath.apps.uploads.model import FINAL, PARTIAL, NewUpload, Upload
+from towpath.apps.uploads.model import FINAL, PARTIAL, NewUpload, Upload, is_mime_type
 from towpath.apps.uploads.stores.port import Piece
 from towpath.web.problems import Refused
 
 BODY_TYPE = "application/offset+octet-stream"
 _NUMBER = re.compile(r"[0-9]{1,19}")
-_TYPE = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}")
 _KEY = re.compile(r"[!-+\--~]{1,255}")
 _NAMES = ("filename", "name")
 _TYPES = ("filetype", "type", "mime_type")
@@ -90,7 +89,7 @@ class Creation(msgspec.Struct, frozen=True):
         given = self.metadata
         own: dict[str, Any] = {name: given[name] for name in _OWN if given.get(name)}
         kind = next((given[name] for name in _TYPES if given.get(name)), "")
-        if _TYPE.fullmatch(kind):  # a browser may know none, or one of its own making
+        if is_mime_type(kind):  # a browser may know none, or one of its own making
             own["mime_type"] = kind
         return NewUpload(
             **own,

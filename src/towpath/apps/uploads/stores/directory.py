@@ -167,9 +167,10 @@ class DirectoryStore:
     async def delete(self, key: str) -> None:
         await self._run(self._folders.delete, self._key(key))
 
-    async def list_multiparts(self) -> AsyncIterator[Multipart]:
-        for found in await self._write(lambda: list(self._folders.unfinished())):
-            if found.key.startswith(self._prefix):
+    async def list_multiparts(self, key: str | None = None) -> AsyncIterator[Multipart]:
+        among = self._folders.unfinished if key is None else self._folders.begun
+        for found in await self._write(lambda: list(among())):
+            if found.key == self._prefix + key if key else found.key.startswith(self._prefix):
                 yield found._replace(key=found.key.removeprefix(self._prefix))
 
     # ── how ──────────────────────────────────────────────────────────────────────────────

@@ -199,13 +199,17 @@ class Folders:
         if done is None or done.folder != multipart.id:
             self._remove(self._whole / multipart.id)
 
-    def unfinished(self) -> Iterator[Multipart]:
-        """All that is open, and what no name points to. What a crash left on its way is removed."""
+    def begun(self) -> Iterator[Multipart]:
+        """All that is open. What a crash left on its way is removed."""
         for folder in sorted(self._open.iterdir()):
             if folder.name.startswith("."):
                 _remove_if_left(folder)
             elif begun := _kept(folder / _BEGUN, Begun):
                 yield _listed(folder, begun)
+
+    def unfinished(self) -> Iterator[Multipart]:
+        """All that is open, and what no name points to."""
+        yield from self.begun()
         for folder in sorted(self._whole.iterdir()):
             if begun := _kept(folder / _BEGUN, Begun):
                 done = self._named(begun.key)

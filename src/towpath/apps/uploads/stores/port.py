@@ -178,8 +178,10 @@ class ObjectStore(Protocol):
         """Remove an object; what is not there is no error."""
         ...
 
-    def list_multiparts(self) -> AsyncIterator[Multipart]:
-        """All that was begun and neither completed nor aborted; `abort` takes each."""
+    def list_multiparts(self, key: str | None = None) -> AsyncIterator[Multipart]:
+        """All that was begun and neither completed nor aborted, or of that only what is to become
+        the object *key*; `abort` takes each.
+        """
         ...
 
 

@@ -207,14 +207,16 @@ class S3Store:
         with suppress(MultipartNotFound):
             await self._call_for(multipart, "abort_multipart_upload", **self._place_of(multipart))
 
-    async def list_multiparts(self) -> AsyncIterator[Multipart]:
+    async def list_multiparts(self, key: str | None = None) -> AsyncIterator[Multipart]:
         marker: dict[str, Any] = {}
+        about = About(self._bucket)
+        given = {"Bucket": self._bucket, "Prefix": self._prefix + (key or "")}
         while True:
-            about, given = About(self._bucket), {"Bucket": self._bucket, "Prefix": self._prefix}
             page = await self._client.call("list_multipart_uploads", about, **given, **marker)
             for found in page.get("Uploads", []):
-                key = found["Key"].removeprefix(self._prefix)
-                yield Multipart(key, found["UploadId"], begun=found.get("Initiated"))
+                its_key = found["Key"].removeprefix(self._prefix)
+                if key in (None, its_key):
+                    yield Multipart(its_key, found["UploadId"], begun=found.get("Initiated"))
             if not page.get("IsTruncated"):
                 return
             marker = {
