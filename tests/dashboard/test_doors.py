@@ -269,21 +269,6 @@ class TestTheAuditLog:
         assert code(reader.get("/api/v1/audit"), 403) == "scope-missing"
         assert "Scope missing" in reader.look("/ui/audit", 403)
 
-    async def test_keeps_the_newest(self, prepared_file_url: str) -> None:
-        async with Ledger(prepared_file_url) as ledger:
-            key = (await ledger.keys.create("me", scopes=["admin"])).info
-            first = await ledger.audit.begin(key, "POST", "/first")
-            await ledger.write(
-                lambda connection: connection.exec_driver_sql(
-                    "INSERT INTO towpath_audit (seq, at, key_id, key_name, method, path) "
-                    "VALUES (10199, 0, 'a', 'b', 'POST', '/x')"
-                )
-            )
-            last = await ledger.audit.begin(key, "POST", "/last")
-            kept = [action.seq for action in (await ledger.audit.list()).actions]
-            assert first not in kept
-            assert kept == [last, 10199]
-
 
 class TestKeysOverHttp:
     def test_are_made_used_and_revoked(self, running: RunningServer, admin: SessionClient) -> None:
