@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
     from towpath.telemetry.logs import Log
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change nothing."""
 _RULE = "__towpath_audit__"
@@ -107,9 +108,14 @@ def rule_of(route: object) -> AuditRule | None:
     return getattr(getattr(route, "endpoint", None), _RULE, None)
 
 
+def changes_of(route: APIRoute) -> set[str]:
+    """The methods of *route* that may change something."""
+    return {method for method in route.methods or () if method not in SAFE}
+
+
 def must_declare(route: APIRoute) -> bool:
     """Whether *route* may change something and does not say what is written down about it."""
-    return bool(route.methods - SAFE) and rule_of(route) is None
+    return bool(changes_of(route)) and rule_of(route) is None
 
 
 # ── requests ─────────────────────────────────────────────────────────────────────────────
