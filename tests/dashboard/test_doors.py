@@ -1,6 +1,7 @@
 """Doors, sessions and what keeps others out of them (S1, S8)."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -112,7 +113,7 @@ class TestLoggingIn:
 class TestTheLink:
     def test_of_up_logs_in_once_by_post(self, running: RunningServer) -> None:
         """What merely looks at the link, a preview say, does not use it up."""
-        link = httpx.URL(running.said["login"])
+        link = httpx.URL(Path(running.said["login_file"]).read_text().strip())
         client = running.client(key="")
         for _ in range(2):
             page = client.get(str(link))
