@@ -11,11 +11,8 @@ from towpath.ledger.ledger import Ledger
 
 
 @pytest.fixture
-def audit(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date and a Redis that is away."""
-    towpath.env["DATABASE_URL"] = prepared_file_url
-    towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
-    return towpath
+def audit(without_redis: Command) -> Command:
+    return without_redis
 
 
 def write(audit: Command, *queues: str) -> str:
