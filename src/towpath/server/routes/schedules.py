@@ -15,7 +15,7 @@ from towpath.engine.preview import MOST_FIRINGS, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
 from towpath.errors import InvalidOption
 from towpath.ledger.keys.key import Scope
-from towpath.server.job_fields import asking, options_in, telling, told
+from towpath.server.job_fields import asking, in_seconds, options_in, telling, told
 from towpath.server.models import PayloadIn, SubmittedOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.audit import audited, not_audited
@@ -39,7 +39,7 @@ router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=B
 
 _DECIDED = ("id", "delay", "due")
 Interval = Seconds | Annotated[str, Field(max_length=100)]
-_InSeconds = Annotated[float | None, BeforeValidator(lambda span: span and span.total_seconds())]
+_InSeconds = Annotated[float | None, BeforeValidator(in_seconds)]
 
 
 class _When(Body):

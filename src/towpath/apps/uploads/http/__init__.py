@@ -57,7 +57,15 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 # ── starting and sending ─────────────────────────────────────────────────────────────────
 
 
-@router.post("", status_code=201, response_model=UploadOut, responses=documented(409))
+@router.post(
+    "",
+    status_code=201,
+    response_model=UploadOut,
+    responses={
+        200: {"model": UploadOut, "description": "The upload of the same `Idempotency-Key`."},
+        **documented(409),
+    },
+)
 @audited("name", "size", answer=("upload_id",), only_people=True)
 async def start(
     body: StartIn,
