@@ -718,7 +718,10 @@ class DurabilityUnknown(ServerError):
     """The server does not say how durable it is."""
 
     code = "durability_unknown"
-    remedy = "Allow CONFIG GET for this user, or declare the class with the `durability` setting."
+    remedy = (
+        "Declare the class with the `durability` setting or `?durability=…` in the URL, or allow "
+        "CONFIG GET for this user."
+    )
 
 
 class DurabilityUnavailable(ServerError):

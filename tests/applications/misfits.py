@@ -13,6 +13,7 @@ from towpath.ledger.database.tables import Tables
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.options import Options
 from towpath.telemetry.measures import MetricKind, MetricSpec
+from towpath.web.audit import not_audited
 from towpath.web.auth import scoped
 from towpath.web.mount import Mount, WebhookListener
 
@@ -61,8 +62,13 @@ NO_TABLES = application(tables="NOTHING")
 # ── paths ────────────────────────────────────────────────────────────────────────────────
 
 
+@not_audited("it changes nothing")
 async def _scoped(_: CanRead) -> None:
     """A route with a scope."""
+
+
+async def _undeclared(_: CanRead) -> None:
+    """A route that says nothing about the audit log."""
 
 
 async def _open() -> None:
@@ -122,6 +128,7 @@ MOUNTS = {
     "/api/v1/webhooks/github belongs to the server": _mount("/api/v1/webhooks/github"),
     "/api/v1/misfit requires no scope": _mount("/api/v1/misfit", _open),
     "/api/v1/misfit takes a body": _mount("/api/v1/misfit", _body),
+    "/api/v1/misfit declares nothing for the audit log": _mount("/api/v1/misfit", _undeclared),
     "is not a FastAPI route": _around(),
     "/api/v1/reviews is not one of its own paths": _mount(
         "/api/v1/misfit", open=("/api/v1/reviews",)

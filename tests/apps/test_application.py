@@ -77,6 +77,7 @@ NAMED_IN_REFUSAL = {
     "/api/v1/webhooks/github belongs to the server": r"/api/v1/webhooks/github .*\bserver: ",
     "/api/v1/misfit requires no scope": r"/api/v1/misfit (?!.*BodyRoute)",
     "/api/v1/misfit takes a body": r"/api/v1/misfit .*\broute_class=BodyRoute\b",
+    "/api/v1/misfit declares nothing for the audit log": r"/api/v1/misfit .*@audited\b",
     "is not a FastAPI route": r"Route\(path='/api/v1/misfit'",
     "/api/v1/reviews is not one of its own paths": r" /api/v1/reviews ",
     "OPTIONS /api/v1/reviews is not one of its own paths": r" OPTIONS /api/v1/reviews ",
@@ -88,7 +89,7 @@ NAMED_IN_REFUSAL = {
 
 
 @pytest.mark.parametrize("mount", misfits.MOUNTS)
-def test_a_mount_with_a_wrong_path_or_no_scope_is_refused(mount: str) -> None:
+def test_a_mount_with_a_wrong_path_or_a_missing_declaration_is_refused(mount: str) -> None:
     with pytest.raises(ApplicationInvalid, match=NAMED_IN_REFUSAL[mount]) as refusal:
         built(misfits.mounted(mount))
     assert refusal.value.application == "misfit"

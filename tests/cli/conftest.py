@@ -28,3 +28,11 @@ def no_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in os.environ:
         if name.startswith(("TOWPATH_", "REDIS_")):
             monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def without_redis(towpath: Command, prepared_file_url: str) -> Command:
+    """The command, with a database that is up to date and a Redis that is away."""
+    towpath.env["DATABASE_URL"] = prepared_file_url
+    towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
+    return towpath

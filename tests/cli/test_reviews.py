@@ -19,11 +19,8 @@ HEAD = "a1" * 20
 
 
 @pytest.fixture
-def reviews(towpath: Command, prepared_file_url: str) -> Command:
-    """The command, with a database that is up to date and a Redis that is away."""
-    towpath.env["DATABASE_URL"] = prepared_file_url
-    towpath.env["TOWPATH_URL"] = f"unix://{towpath.directory}/nobody.sock"
-    return towpath
+def reviews(without_redis: Command) -> Command:
+    return without_redis
 
 
 def end(

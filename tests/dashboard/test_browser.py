@@ -263,7 +263,7 @@ class TestActions:
         assert filled.get().json()["dead"] == 0
         assert tab.complaints == []
         page = tab.go("/ui/audit")
-        expect(page.locator("tbody")).to_contain_text("/dead?most=10000&group=")
+        expect(page.locator("tbody")).to_contain_text("deleted 3")
 
     def test_of_schedules_and_keys_change_them(self, tab: Tab, filled: Api) -> None:
         page = tab.go("/ui/schedules")

@@ -50,7 +50,7 @@ class RunningServer:
 
     @property
     def key(self) -> str:
-        return self.own_key or self.said["api_key"]
+        return self.own_key or Path(self.said["api_key_file"]).read_text().strip()
 
     @property
     def host_and_port(self) -> tuple[str, int]:

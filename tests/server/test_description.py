@@ -74,6 +74,15 @@ def test_every_path_but_health_needs_a_key_and_says_so(description: Any) -> None
         assert is_open or "401" in operation["responses"], (method, path)
 
 
+def test_an_upload_that_exists_is_described(running: RunningServer, description: Any) -> None:
+    headers, body = {"Idempotency-Key": "described"}, {"name": "a", "size": 1}
+    answers = [
+        running.client().post("/api/v1/uploads", json=body, headers=headers) for _ in range(2)
+    ]
+    assert [answer.status_code for answer in answers] == [201, 200]
+    assert {"200", "201"} <= set(description["paths"]["/api/v1/uploads"]["post"]["responses"])
+
+
 def test_every_refusal_is_a_problem(description: Any) -> None:
     for method, path, operation in operations(description):
         for status, answer in operation["responses"].items():

@@ -93,6 +93,14 @@ class TestASchedule:
         assert (changed["cron"], changed["tz"], changed["every"]) == ("0 3 * * *", "UTC", None)
         assert (changed["priority"], changed["payload"]) == (50, 2)
 
+    def test_may_keep_its_jobs_for_no_time(self, schedules: SchedulesApi) -> None:
+        made = schedules.put("now", every=60, keep=0)
+        assert (made.status_code, made.json()["keep"]) == (201, 0.0)
+        assert schedules.put("later", every=60, keep=5).status_code == 201
+        changed = schedules.patch("later", keep=0)
+        assert (changed.status_code, changed.json()["keep"]) == (200, 0.0)
+        assert schedules.get("now")["keep"] == 0.0
+
     def test_is_paused_and_resumed(self, schedules: SchedulesApi) -> None:
         schedules.put("x", every=3600)
         paused = schedules.patch("x", paused=True).json()

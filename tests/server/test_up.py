@@ -2,6 +2,7 @@
 
 import json
 import os
+import pty
 import re
 import secrets
 import signal
@@ -10,6 +11,7 @@ import subprocess
 from pathlib import Path
 
 import httpx
+import pytest
 
 from tests.programs import COMMAND, Bounded
 from tests.server.serving import Api, RunningServer, begin, serve, serving, up
@@ -22,11 +24,58 @@ CANARY = "canary-7f3a-in-a-payload"
 
 class TestTheFirstOutput:
     def test_has_address_data_and_a_key_that_works(self, running: RunningServer) -> None:
-        assert set(running.said) == {"address", "data", "store", "api_key", "login"}
+        assert set(running.said) == {"address", "data", "store", "api_key_file", "login_file"}
         assert running.address.startswith("http://127.0.0.1:")
         assert Path(running.said["data"]).is_dir()
         assert running.key.startswith("tp_")
         assert running.client().get("/api/v1/queues").status_code == 200
+
+    def test_that_is_no_terminal_names_private_files_instead_of_secrets(
+        self, tmp_path: Path
+    ) -> None:
+        """What goes to a pipe is often kept in a log that others read."""
+        with up(tmp_path) as served:
+            key, link = Path(served.said["api_key_file"]), Path(served.said["login_file"])
+            assert {key.parent, link.parent} == {tmp_path / "data"}
+            assert {key.stat().st_mode & 0o777, link.stat().st_mode & 0o777} == {0o600}
+            assert key.read_text().startswith("tp_")
+            token = httpx.URL(link.read_text().strip()).params["login"]
+            assert served.client(key="").post("/", data={"link": token}).status_code == 303
+            for told in (json.dumps(served.said), served.log.read_text()):
+                assert "tp_" not in told
+                assert token not in told
+        with up(tmp_path) as served:
+            assert served.said["api_key_file"] == str(key)  # it is still the first key
+            assert served.client().get("/api/v1/queues").status_code == 200
+            assert token not in link.read_text()
+        key.unlink()
+        with up(tmp_path) as served:
+            assert "api_key_file" not in served.said
+            assert not key.exists()
+
+    @pytest.mark.parametrize("words", [(), ("--json",)])
+    def test_in_a_terminal_has_the_key_and_the_link(
+        self, tmp_path: Path, words: tuple[str, ...]
+    ) -> None:
+        ours, theirs = pty.openpty()
+        process = Bounded[bytes](
+            [COMMAND, "up", "--port", "0", "--data", "data", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=theirs,
+            stderr=subprocess.DEVNULL,
+            cwd=tmp_path,
+        )
+        os.close(theirs)
+        told = b""
+        try:
+            while not re.search(rb"tp_[a-z0-9]{10}_[\w-]{43}", told) or b"/?login=" not in told:
+                told += os.read(ours, 4096)  # fails when the process has ended
+        finally:
+            process.terminate()
+            process.wait(HANGS)
+            os.close(ours)
+        assert not (tmp_path / "data" / "api.key").exists()
+        assert not (tmp_path / "data" / "login.link").exists()
 
     def test_for_people_names_three_commands_that_run(self, tmp_path: Path) -> None:
         told = tmp_path / "told"
@@ -43,10 +92,11 @@ class TestTheFirstOutput:
             eventually(lambda: '{"worker": "me"}\'\n\n' in told.read_text())
             facts, _, rest = told.read_text().partition("try ")
             script, _, _ = rest.partition("\n\n")
-            for fact in ("serving", "data", "api key", "tp_", "PENDING"):
+            for fact in ("serving", "data", "api key", "api.key", "login.link", "PENDING"):
                 assert fact in facts
             assert "/api/v1/webhooks/github\n" in facts
             assert "canary" not in facts
+            assert "tp_" not in told.read_text()
             ran = subprocess.run(["sh", "-ec", script], capture_output=True, text=True, check=True)
             assert '"ready":true' in ran.stdout
             assert '"existed":false' in ran.stdout
@@ -67,7 +117,7 @@ class TestStopping:
             assert served.process.wait(HANGS) == 0
             assert served.events()[-1]["event"] == "http.stopped"
         with up(tmp_path) as served:
-            assert "api_key" not in served.said  # shown once, ever
+            assert served.key == key
             api = served.api("mails", key)
             assert api.look("a")["state"] == "leased"
             assert api.say("complete", job).json()["state"] == "done"
@@ -142,7 +192,7 @@ class TestStarting:
         assert "--port" in told["do"]
         assert not (tmp_path / "data").exists()
         with up(tmp_path) as served:
-            assert served.said["api_key"]
+            assert served.said["api_key_file"]
 
     def test_of_the_valkey_is_tried_until_it_works(self, tmp_path: Path) -> None:
         """Whatever is in the way: a disk that is full, a file that can't be written."""
@@ -177,7 +227,7 @@ class TestStarting:
         self, tmp_path: Path
     ) -> None:
         with up(tmp_path, TOWPATH_API_KEY=secrets.token_hex(16)) as served:
-            assert "api_key" not in served.said
+            assert "api_key_file" not in served.said
             assert served.client(key="").get("/api/v1/queues").status_code == 401
             api = served.api("mails")
             api.submit(1, id="a")

@@ -8,17 +8,18 @@ from pathlib import Path
 from urllib.parse import urlencode
 
 import pytest
+import redis.asyncio as redis
 import trustme
 
 from tests.entering import refusal_on_entering
 from tests.servers import encrypting
-from tests.spec.deployment import PASSWORD, documented_user
+from tests.spec.deployment import USER, as_documented_user, denied_on, documented_user
 from tests.waiting import HANGS, eventually
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer, Listen
 from towpath.embedded.groups import SERVICE
 from towpath.embedded.home import LOOPBACK, free_port
-from towpath.embedded.process import fields, items
+from towpath.embedded.process import fields
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.tls import Tls, Verify
@@ -232,9 +233,37 @@ async def test_the_documented_user_works_on_redis_7_0_too() -> None:
     """A server refuses the whole user if it does not know one of the commands."""
     with EmbeddedServer(listen=Listen.SOCKET, binary=BINARY) as server:
         server.ask(*documented_user())
-        place = server.url.removeprefix("unix://")
-        await works(f"unix://towpath:{PASSWORD}@{place}")
-        assert items(server.ask("ACL", "LOG")) == []
+        await works(as_documented_user(server.url))
+        assert denied_on(server) == []
+
+
+async def test_the_documented_user_cannot_read_the_configuration(server: EmbeddedServer) -> None:
+    """It has the passwords of the server: `requirepass`, `masterauth`, `tls-key-file-pass`."""
+    server.ask(*documented_user())
+    parsed = parse_url(as_documented_user(server.url))
+    async with redis.Redis(
+        unix_socket_path=parsed.path, username=parsed.username, password=parsed.password
+    ) as client:
+        for setting in ("requirepass", "appendonly", "*"):
+            with pytest.raises(redis.ResponseError, match="permission"):
+                await client.config_get(setting)
+    async with Engine(as_documented_user(server.url)) as engine:
+        assert str(engine.facts.durability) == "memory"
+        await engine.submit("mails", b"")
+
+
+@pytest.mark.parametrize("declared", ["", "replica:1", "often", "DISK"])
+def test_a_url_declares_a_class_that_exists(declared: str) -> None:
+    with pytest.raises(InvalidOption) as refusal:
+        parse_url(f"redis://h?durability={declared}")
+    assert refusal.value.option == "url"
+
+
+def test_the_class_in_the_url_is_a_setting_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOWPATH_URL", "redis://h?durability=second")
+    assert str(load().declared) == "second"
+    monkeypatch.setenv("TOWPATH_DURABILITY", "disk")
+    assert str(load().declared) == "disk"
 
 
 @pytest.mark.parametrize("missing", ["+zadd", "+evalsha", "~{*}:*"])
@@ -242,9 +271,9 @@ async def test_a_user_without_a_permission_is_refused(server: EmbeddedServer, mi
     """The server speaks of an error in a script; the script is right."""
     acl, setuser, _, *rights = documented_user()
     server.ask(acl, setuser, "narrow", *(word for word in rights if word != missing))
-    place = server.url.removeprefix("unix://")
+    url = as_documented_user(server.url).replace(f"{USER}:", "narrow:")
     try:
-        async with Engine(f"unix://narrow:{PASSWORD}@{place}") as engine:
+        async with Engine(url) as engine:
             with pytest.raises(ServerRefused, match=r"permission|ACL|access"):
                 await engine.submit("a", b"1", delay=seconds(1))
     finally:

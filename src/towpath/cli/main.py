@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from towpath.apps import BUILT_IN, ApplicationLine, Verb
 from towpath.cli import (
     agent,
+    audit,
     bench,
     config,
     dead,
@@ -215,6 +216,7 @@ bench.register(app)
 app.add_typer(outbox.app, name="outbox")
 app.add_typer(keys.app, name="keys")
 keys.register(app)
+audit.register(app)
 app.add_typer(ledger.app, name="ledger")
 ledger.register(app)
 agent.register(app)

@@ -57,7 +57,9 @@ def up(
 
     Needs no other set-up. All data is in one directory; the next start continues with it, also
     after a crash. With --database or DATABASE_URL it uses that database instead of its own, as
-    apps and commands in the same shell do. The first start creates an API key and shows it once.
+    apps and commands in the same shell do. The first start creates an API key.
+    A terminal shows the key and a link that logs in to the dashboard. Otherwise they are in the
+    files api.key and login.link of the data directory, which only you can read.
     """
     require_server()
     from towpath.cli.serving import serve_alone  # noqa: PLC0415 -- slow to import

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import shlex
 import sys
 from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -27,7 +28,7 @@ from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
-from towpath.files import PRIVATE, FileDamaged, kept_file
+from towpath.files import PRIVATE, FileDamaged, durable_file, kept_file, replace_file
 from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import OutboxOptions
@@ -41,6 +42,9 @@ from towpath.telemetry.metrics import Metrics
 from towpath.web.limits import ServerLimits
 
 FIRST_KEY = "first"
+API_KEY, LOGIN = "api.key", "login.link"
+"""Files in the data directory of `towpath up`: its first key and the link that logs in, where its
+output is no terminal."""
 _LEDGER_LIMIT = seconds(1.5)
 """A caller over HTTP is told within two seconds that the database is away."""
 _LOOK_EVERY = 0.1
@@ -256,24 +260,49 @@ class _Serving:
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
         secret, out = await self._first_key(), self._out
         login = await self._login(address)
+        files = self._secret_files(secret, login)
+        if not sys.stdout.isatty():
+            # What goes to a pipe or a file is often a log that others read.
+            secret = login = None
         store = self._url if self._data is not None else None
         database = self._ledger.shown if self._settings.database is not None else None
         own = {"data": self._data, "store": store, "database": database, "objects": self._objects}
         hooks, facts = [f"{address}{path}" for path in webhooks], self._facts()
         if out.as_json:
             told: dict[str, object] = {"address": address, **own, "api_key": secret, "login": login}
+            told |= {f"{name}_file": path for name, path in files.items()}
             told |= {name: fact.value for name, fact in facts.items()} | {"webhooks": hooks or None}
             out.object({name: value for name, value in told.items() if value is not None})
             sys.stdout.flush()
             return
-        key = secret or await self._about_keys()
+        key_file, link_file = files.get("api_key"), files.get("login")
+        key = secret or (f"in {key_file}" if key_file else await self._about_keys())
         taken = {name: fact.value or fact.without for name, fact in facts.items()}
         hooked = {"webhooks": ", ".join(hooks) or None}
-        shown = f"{login}  (this link works once, within 10 minutes)" if login else None
+        shown = login or (f"with the link in {link_file}" if link_file else None)
+        shown = f"{shown}  (this link works once, within 10 minutes)" if shown else None
         facts = {"serving": address, "dashboard": shown, **own, **hooked, **taken, "api key": key}
         out.facts(facts)
         sys.stdout.flush()
-        out.note(_TRY.format(address=address, key=secret or "$TOWPATH_API_KEY"))
+        known = f"$(cat {shlex.quote(str(key_file))})" if key_file else "$TOWPATH_API_KEY"
+        shown_there = secret if secret and sys.stderr.isatty() else known
+        out.note(_TRY.format(address=address, key=shown_there))
+
+    def _secret_files(self, secret: str | None, login: str | None) -> dict[str, Path]:
+        """Write the first key and the login link to files that only their owner can read, unless
+        the output is a terminal. Returns the files that there are, by name.
+        """
+        if self._data is None:
+            return {}
+        key, link = (self._data / API_KEY).absolute(), (self._data / LOGIN).absolute()
+        found = {"api_key": key} if key.exists() else {}
+        if not sys.stdout.isatty() and secret is not None:
+            durable_file(key, f"{secret}\n".encode())
+            found["api_key"] = key
+        if not sys.stdout.isatty() and login is not None:
+            replace_file(link, f"{login}\n")
+            found["login"] = link
+        return found
 
     async def _login(self, address: str) -> str | None:
         """A link to the dashboard that logs in once, for whoever started `up`.

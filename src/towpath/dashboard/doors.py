@@ -21,7 +21,7 @@ from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.logins import SESSION
 from towpath.ledger.ledger import Ledger
-from towpath.telemetry.logs import Log
+from towpath.web.audit import not_audited
 from towpath.web.auth import CanRead, enter
 from towpath.web.fields import PAGES, decoded
 from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
@@ -39,10 +39,10 @@ _USED = "This link has been used, or is older than ten minutes. Log in with a ke
 _BLIND = "This key has no scope `read`, so there is nothing to show."
 
 
-def install(app: FastAPI, pages: Mapping[str, Pages], *, log: Log) -> None:
+def install(app: FastAPI, pages: Mapping[str, Pages]) -> None:
     """What the dashboard's paths work with. *pages* are those of applications, by name."""
     app.state.frame = Frame(FOLDER, pages, version=app.version)
-    app.state.visits = Visits(app.state.ledger, log)
+    app.state.visits = Visits(app.state.ledger)
     app.state.pulse = Pulse(lambda: app.state.engine)
 
 
@@ -107,6 +107,7 @@ async def docs(request: Request) -> Response:
 
 
 @router.post("/")
+@not_audited("a login or logout changes nothing but the login session itself")
 async def log_in_or_out(request: Request) -> Response:
     """Exchange a key, or a link that logs in once, for a session; or end one."""
     require_same_origin(request.headers)

@@ -78,10 +78,13 @@ async def keys_page(page: ThePage, request: Request, key: CanAdmin) -> Response:
 async def audit_page(
     page: ThePage,
     request: Request,
-    key: CanAdmin,
+    admin: CanAdmin,
+    *,
+    key: Annotated[str, Query(max_length=64)] = "",
     after: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
-    """What was done here: who, what, when."""
-    require_all_queues(key)
+    """What was changed: who, what, when."""
+    require_all_queues(admin)
     ledger: Ledger = request.app.state.ledger
-    return page.show("audit.html", found=await ledger.audit.list(after=after, size=100))
+    found = await ledger.audit.list(after=after, size=100, key=key or None)
+    return page.show("audit.html", found=found, chosen=key)

@@ -85,19 +85,27 @@ async def running(folder: Path) -> AsyncGenerator[Site]:
         async with _program(["up", "--data", str(folder / "data"), "--port", "0", "--json"],
                             folder, environment) as server:  # fmt: skip
             told = await _told(server, folder)
+            secret, link = _read(told["api_key_file"]), told["login_file"]
+            # Only a terminal is shown the link itself: a log may be read by others.
+            login = _read(link) if sys.stderr.isatty() else f"the link in {link}"
             hook = f"{told['address']}/api/v1/webhooks/github"
             github.listen(hook, secret=SECRET)
             words = ["worker", "towpath.demo.desk:app", "--url", told["store"], "--name", NAME]
             words += ["--processes", str(WORKERS), "--lease", _LEASE, "--grace", "5s"]
             async with (
-                Remote(told["address"], told["api_key"]) as remote,
-                Remote(told["address"], told["api_key"]) as agents,
+                Remote(told["address"], secret) as remote,
+                Remote(told["address"], secret) as agents,
                 _program(words, folder, environment),
             ):
                 yield Site(
-                    folder, notes, told["address"], told["login"], told["api_key"], told["store"],
+                    folder, notes, told["address"], login, secret, told["store"],
                     remote, agents, github, environment,
                 )  # fmt: skip
+
+
+def _read(file: str) -> str:
+    """What a file says that `towpath up` wrote for its owner alone."""
+    return Path(file).read_text().strip()
 
 
 def _environment(github: str) -> dict[str, str]:

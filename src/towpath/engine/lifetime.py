@@ -55,7 +55,8 @@ class Lifetime(Spaces):
     ) -> None:
         self.url = parse_url(url)
         self._clock, self._limits = clock or ServerClock(), limits or Limits()
-        self._declared, self._scripts = declared, scripts or shipped_scripts()
+        in_url = Durability.parse(self.url.durability) if self.url.durability else None
+        self._declared, self._scripts = declared or in_url, scripts or shipped_scripts()
         self._log = log or Log()
         self._is_entered = self._is_tolerant = False
         self._spaces = {}

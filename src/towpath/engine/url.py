@@ -33,6 +33,8 @@ class ServerUrl(msgspec.Struct, frozen=True):
     password: str | None = None
     sentinel_username: str | None = None
     sentinel_password: str | None = None
+    durability: str | None = None
+    """The durability class of the server, for a user who may not read its configuration."""
 
     def __str__(self) -> str:
         if not self.hosts:
@@ -97,12 +99,13 @@ def parse_url(url: str) -> ServerUrl:
         password=unquote(password) or None,
         sentinel_username=query.get("sentinel_username"),
         sentinel_password=query.get("sentinel_password"),
+        durability=_durability(query),
     )
 
 
 def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
     """The parameters behind the `?`. One that is not known is a mistake that must not pass."""
-    known = {"db", *(PARAMETERS if tls else ())}
+    known = {"db", "durability", *(PARAMETERS if tls else ())}
     if topology is Topology.SENTINEL:
         known |= {"sentinel_username", "sentinel_password", *({SENTINEL_PARAMETER} if tls else ())}
     query = dict(parse_qsl(text, keep_blank_values=True))
@@ -113,6 +116,13 @@ def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
         told = ", ".join(names) or "(not shown)"
         raise _wrong(f"has an unknown parameter: {told}{without}")
     return query
+
+
+def _durability(query: dict[str, str]) -> str | None:
+    declared = query.get("durability")
+    if declared not in (None, "memory", "second", "disk"):
+        raise _wrong("has a durability that is not memory, second or disk")
+    return declared
 
 
 def _tls(query: dict[str, str]) -> Tls:

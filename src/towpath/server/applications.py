@@ -29,6 +29,7 @@ from towpath.ledger.errors import LedgerError
 from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.web import problems
+from towpath.web.audit import must_declare
 from towpath.web.auth import has_scope
 from towpath.web.bodies import BodyRoute, Deliveries
 from towpath.web.fields import PAGES
@@ -210,6 +211,12 @@ def _claim(
         if route.body_field and not isinstance(route, BodyRoute):
             reason = (
                 f"its path {route.path} takes a body, so its router needs route_class=BodyRoute"
+            )
+            raise ApplicationInvalid(owner, reason)
+        if must_declare(route):
+            reason = (
+                f"its path {route.path} may change something, so its function needs @audited or "
+                "@not_audited of towpath.web.audit"
             )
             raise ApplicationInvalid(owner, reason)
     claimed |= dict.fromkeys((route.path for route in routes), owner)

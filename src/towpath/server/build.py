@@ -40,6 +40,7 @@ from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
+from towpath.web.audit import Auditor
 from towpath.web.auth import Door, Sessions
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Rates, ServerLimits
@@ -86,7 +87,7 @@ def build(parts: Parts) -> FastAPI:
         redirect_slashes=False,
     )
     _share(app, parts, mounted)
-    doors.install(app, mounted.pages, log=parts.log)
+    doors.install(app, mounted.pages)
     problems.install(app)
     app.add_middleware(
         Door,
@@ -95,6 +96,7 @@ def build(parts: Parts) -> FastAPI:
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
         visits=app.state.visits,
+        audit=Auditor(parts.ledger, parts.log),
         unknown=doors.Unknown(app.state.frame),
     )
     if mounted.origins:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeVar, cast
 import msgspec
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, create_model
 
-from towpath.clock import seconds
+from towpath.clock import Duration, seconds
 from towpath.engine import fields
 from towpath.engine.fields import Kind, Moment, Number, Pairs, Policy, Span
 from towpath.engine.model import FIELDS, JobOptions, Said, with_own_attempts
@@ -87,6 +87,11 @@ def _form(kind: Kind) -> Any:
             return Headers
 
 
+def in_seconds(span: Duration | None) -> float | None:
+    """A duration for an answer. No time at all is falsy, and not None."""
+    return None if span is None else span.total_seconds()
+
+
 def _answered(name: str) -> tuple[Any, Any]:
     """The same in an answer."""
     kind, usual = FIELDS[name].kind, _UNSAID[name]
@@ -97,7 +102,6 @@ def _answered(name: str) -> tuple[Any, Any]:
     if isinstance(kind, Pairs):
         return Annotated[dict[str, str], BeforeValidator(dict), about], {}
     if isinstance(kind, Span):
-        in_seconds = BeforeValidator(lambda duration: duration and duration.total_seconds())
-        return Annotated[float | None, in_seconds, about], usual
+        return Annotated[float | None, BeforeValidator(in_seconds), about], usual
     plain = _PLAIN[type(kind)]
     return Annotated[plain if isinstance(usual, int) else plain | None, about], usual

@@ -11,7 +11,7 @@ import logging
 import signal
 import socket
 import traceback
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, ClassVar, cast
 
@@ -35,7 +35,7 @@ LINGER_S = 15.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses a head that is too large (431) or too slow (408).
+    """Refuses a head that is too large (431), too slow (408) or ambiguous (400).
 
     A body that nobody wants is thrown away for a while: who is still sending reads the refusal
     then, instead of a connection that was reset.
@@ -86,6 +86,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._stop()
+        _check_head(self.headers, self.parser.get_http_version())  # pyright: ignore[reportOptionalMemberAccess] -- set since the connection was made
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -126,6 +127,20 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+
+def _check_head(headers: Sequence[tuple[bytes, bytes]], version: str) -> None:
+    """Raises ValueError for a head that a proxy may read differently: llhttp accepts unknown
+    transfer codings before `chunked`, and any number of hosts.
+    """
+    codings = [
+        value.strip(b" \t").lower() for name, value in headers if name == b"transfer-encoding"
+    ]
+    if codings and (codings != [b"chunked"] or version != "1.1"):
+        raise ValueError("only `chunked`, once, in HTTP/1.1")
+    hosts = sum(name == b"host" for name, _ in headers)
+    if hosts > 1 or (hosts == 0 and version == "1.1"):
+        raise ValueError("one host")
 
 
 _REFUSALS = {

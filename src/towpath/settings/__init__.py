@@ -200,7 +200,8 @@ class Settings(Core, frozen=True, kw_only=True):
     def declared(self) -> Durability | None:
         from towpath.engine.durability import Durability  # noqa: PLC0415 -- slow to import
 
-        return Durability.parse(self.durability) if self.durability else None
+        declared = self.durability or self.address.durability
+        return Durability.parse(declared) if declared else None
 
     @property
     def limits(self) -> Limits:

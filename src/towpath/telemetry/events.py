@@ -370,6 +370,12 @@ DASHBOARD_ACTION = LogEvent(
     "Somebody changed something in the dashboard; `status` is the response.",
     ("key", "request", "status"),
 )
+API_ACTION = LogEvent(
+    "api.action",
+    "Somebody changed something through the API; `status` is the response. The data path (submit, "
+    "claim, settle, chunks of files) is left out.",
+    ("key", "request", "status"),
+)
 HTTP_DEFECT = LogEvent(
     "http.defect",
     "A request failed with 500 because of a defect. Report it.",

@@ -17,10 +17,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.errors import TowpathError
-from towpath.ledger.errors import LedgerError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.supervise import Background
+from towpath.web.audit import Auditor
 from towpath.web.fields import decoded, keep_as_sent
 from towpath.web.limits import Rates, ServerLimits
 from towpath.web.problems import Refused, of_error
@@ -56,16 +56,17 @@ class Door:
         open: Collection[str] = (),
         signed: Collection[str] = (),
         visits: Visits | None = None,
+        audit: Auditor | None = None,
         unknown: Callable[[Scope], Response] | None = None,
     ) -> None:
         self._app, self._keys, self._rates = app, keys, rates
-        self._visits, self._unknown = visits, unknown
+        self._visits, self._audit, self._unknown = visits, audit, unknown
         self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
             keep_as_sent(scope)
-            await self._app(scope, receive, send)
+            await self._answer(scope, receive, send)
             return
         needs_none = (
             scope["type"] != "http"
@@ -81,15 +82,20 @@ class Door:
                 return
             scope[_KEY] = key
             keep_as_sent(scope)
-            if self._visits and (login := login_of(scope)):
+            if self._visits and login_of(scope):
                 scope[_RECHECK] = partial(self._visits.again, cookie_of(scope))
-                try:
-                    await self._visits.done(self._app, login, scope, receive, send)
-                except LedgerError as error:
-                    await of_error(error)(scope, receive, send)
-                return
-            scope[_RECHECK] = partial(self._keys.check, _secret(scope))
+            else:
+                scope[_RECHECK] = partial(self._keys.check, _secret(scope))
+            await self._answer(scope, receive, send)
+            return
         await self._app(scope, receive, send)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request whose key is known. Changes are written to the audit log."""
+        if self._audit is None:
+            await self._app(scope, receive, send)
+        else:
+            await self._audit.answer(self._app, scope[_KEY], scope, receive, send)
 
     def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
         """Why not; people who open a page of the dashboard are shown where to log in."""

@@ -1,44 +1,37 @@
 """Requests of the dashboard: a session's cookie instead of a key, and what a change needs.
 
 A browser sends the cookie with whatever page made it ask. So a change also has to bring what only
-the session's own pages know, and to come from the server's own address. What is changed is written
-down first (`ledger.audit`).
+the session's own pages know, and to come from the server's own address.
 """
 
 from __future__ import annotations
 
-from contextlib import suppress
 from hmac import compare_digest
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Scope
 
-from towpath.ledger.errors import LedgerError
-from towpath.telemetry import events
 from towpath.web.problems import Refused
 
 if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
     from towpath.ledger.keys.logins import Login
     from towpath.ledger.ledger import Ledger
-    from towpath.telemetry.logs import Log
 
 COOKIE = "towpath_session"
 CSRF = "x-towpath-csrf"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _LOGIN = "towpath.login"
-_DATA = "application/octet-stream"
-"""A body of this type is the content of a file, not an order: it is not written down."""
 
 
 class Visits:
     """Who comes with a cookie."""
 
-    def __init__(self, ledger: Ledger, log: Log) -> None:
-        self._ledger, self._log = ledger, log
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
 
     async def find(self, scope: Scope) -> Login | None:
         """The session that the request belongs to, if it counts. Raises LedgerError."""
@@ -60,33 +53,6 @@ class Visits:
         if not compare_digest(headers.get(CSRF, "").encode(), login.csrf.encode()):
             raise _foreign("the request does not come from a page of this session")
         require_same_origin(headers)
-
-    async def done(
-        self, app: ASGIApp, login: Login, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        """Answer the request; a change is written down before, and how it was answered after."""
-        if scope["method"] in _SAFE or Headers(scope=scope).get("content-type") == _DATA:
-            await app(scope, receive, send)
-            return
-        method, path, status = scope["method"], asked_for(scope), 500
-        seq = await self._ledger.audit.begin(login.key, method, path)
-
-        async def noted(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        try:
-            await app(scope, receive, noted)
-        finally:
-            request = f"{method} {path}"[:1000]
-            self._log.emit(
-                events.DASHBOARD_ACTION, key=login.key.id, request=request, status=status
-            )
-            # That it was asked for is written down; that the database is away, it says itself.
-            with suppress(LedgerError):
-                await self._ledger.audit.end(seq, status)
 
 
 def login_of(scope: Scope) -> Login | None:

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Depends
 from tests.applications.greetings.service import QUEUE, Greetings
 from towpath.calls.errors import SignatureRefused
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.fields import Answer
 from towpath.web.mount import Mount, WebhookListener
@@ -28,6 +29,7 @@ class GreetedOut(Answer):
 
 
 @router.post("/{name}", response_model=GreetedOut, responses=documented(404))
+@audited()
 async def greet(name: str, greetings: TheGreetings, _: CanGreet) -> GreetedOut:
     """Greet somebody."""
     return GreetedOut(job=await greetings.greet(name))

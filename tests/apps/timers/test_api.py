@@ -347,6 +347,16 @@ class TestLooking:
         bad = await client.get(f"{ROOT}/log", params={"task_type": "t", "after": "x"})
         assert bad.status_code == 422
 
+    @pytest.mark.parametrize(
+        "query", [{"until": "1970-01-01T00:00:00Z"}, {"until": "0"}, {"after": "0-0"}]
+    )
+    async def test_the_log_has_nothing_before_1970(
+        self, client: httpx.AsyncClient, query: dict[str, str]
+    ) -> None:
+        """Redis refuses a range that ends before its first possible id."""
+        answer = await client.get(f"{ROOT}/log", params={"task_type": "t", **query})
+        assert (answer.status_code, answer.json()) == (200, {"firings": [], "after": None})
+
 
 class TestKeys:
     async def test_need_the_scope(self, app: FastAPI) -> None:

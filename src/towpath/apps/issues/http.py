@@ -31,6 +31,7 @@ from towpath.apps.issues.service import EndedTask, IssueExplanation, Issues
 from towpath.clock import seconds
 from towpath.forges.facts import Ignored
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited, not_audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, decoded
@@ -58,6 +59,7 @@ InPath = Annotated[int, Path(ge=1, le=NUMBER_MOST, examples=[12])]
 
 
 @router.post("/issues", response_model=IssueOut, responses=documented())
+@audited("repository", "number", only_people=True)
 async def put(body: IssueIn, issues: TheIssues, _: CanSubmit) -> IssueOut:
     """Add an issue, or update it. Repeating the request changes nothing."""
     return IssueOut.of(await issues.put(body.facts()))
@@ -95,6 +97,7 @@ async def explain(
     response_model=IssueOut,
     responses=documented(404, 409),
 )
+@audited("reason")
 async def take_away(
     repository: Repository, number: InPath, body: TakeAwayIn, issues: TheIssues, _: CanAdmin
 ) -> IssueOut:
@@ -112,6 +115,7 @@ async def take_away(
     response_model=TaskOut,
     responses={204: {"description": "There is no task for this agent now."}, **documented(409)},
 )
+@audited("agent_id", answer=("task_id",), only_people=True)
 async def request_task(
     body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, _: CanWork
 ) -> TaskOut | Response:
@@ -129,6 +133,7 @@ async def request_task(
 
 
 @router.post("/tasks/{id}/heartbeat", response_model=HeldTaskOut, responses=documented(404, 409))
+@not_audited("it changes nothing but the time until which the task is held")
 async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldTaskOut:
     """Hold the task longer. 409 for an agent that no longer holds it; `holder` and `expires_at`
     say who does.
@@ -140,6 +145,7 @@ async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) ->
 
 
 @router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))
+@audited("agent_id", only_people=True)
 async def complete(id: Id, body: CompleteTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Complete the task. Safe to repeat."""
     return await issues.complete(
@@ -148,6 +154,7 @@ async def complete(id: Id, body: CompleteTaskIn, issues: TheIssues, _: CanWork) 
 
 
 @router.post("/tasks/{id}/fail", response_model=EndedOut, responses=documented(404, 409))
+@audited("agent_id", only_people=True)
 async def fail(id: Id, body: FailTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Report a failed attempt: the issue is offered again after a pause, or given up after the
     last attempt."""
@@ -155,6 +162,7 @@ async def fail(id: Id, body: FailTaskIn, issues: TheIssues, _: CanWork) -> Ended
 
 
 @router.post("/tasks/{id}/release", response_model=EndedOut, responses=documented(404, 409))
+@audited("agent_id", only_people=True)
 async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
     """Give the task back: it is offered again, now or from a given time on."""
     return await issues.release(

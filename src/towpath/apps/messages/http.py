@@ -20,6 +20,7 @@ from towpath.apps.messages.model import MESSAGES, Message, MessagesLoad, Message
 from towpath.apps.messages.service import Messages
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
@@ -168,6 +169,7 @@ class CancelledOut(Answer):
 
 
 @router.post("/message", response_model=QueuedOut, responses=documented(409))
+@audited("user_id", "org_id", only_people=True)
 async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     """Add a message to its user's queue: first in, first out, one at a time.
 
@@ -188,6 +190,7 @@ async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     responses=documented(404, 409),
     deprecated=True,
 )
+@audited(answer=("state",))
 async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> CancelledOut:
     """Cancel a message that has not ended."""
     return CancelledOut(message_id=message_id, state=await messages.cancel(message_id))

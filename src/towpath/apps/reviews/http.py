@@ -28,6 +28,7 @@ from towpath.apps.reviews.view import ReviewPage, ReviewView, TakenReview
 from towpath.forges.facts import Ignored
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, example
@@ -221,6 +222,7 @@ _LOCATION = {"Location": {"description": "URL of the review.", "schema": {"type"
     response_model=TakenOut,
     responses={202: {"headers": _LOCATION}, **documented(409)},
 )
+@audited("id", "repository", "priority", answer=("id",), only_people=True)
 async def submit(
     body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit
 ) -> TakenReview:
@@ -250,12 +252,14 @@ async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewView:
 
 
 @router.post("/{id}/cancel", response_model=ReviewOut, responses=documented(404, 409))
+@audited()
 async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewView:
     """Cancel a review that has not ended: it is CANCELLED, or `cancel_requested` while it runs."""
     return await reviews.cancel(id)
 
 
 @router.post("/{id}/retry", response_model=ReviewOut, responses=documented(404, 409))
+@audited()
 async def retry(id: Id, reviews: TheReviews, _: CanAdmin) -> ReviewView:
     """Give a DEAD or CANCELLED review new attempts. A FAILED one runs now. A COMPLETED one whose
     posting is DEAD is posted again.

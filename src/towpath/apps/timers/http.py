@@ -33,6 +33,7 @@ from towpath.apps.timers.types import queue_of
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, InvalidOption, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited
 from towpath.web.auth import require, scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Instant, alike, decoded
@@ -98,6 +99,7 @@ _EXISTED = {
 @router.post(
     "", status_code=201, response_model=TimerOut | TimersOut, responses=_EXISTED | documented(409)
 )
+@audited("task_id", "task_type", "app", answer=("task_id",), only_people=True)
 async def submit(
     body: TimerOrTimers, response: Response, timers: TheTimers, named: Named, key: CanSubmit
 ) -> TimerOut | TimersOut:
@@ -128,6 +130,7 @@ async def submit(
     responses={200: {"model": TimerOut, "description": "It replaced a waiting timer."}}
     | documented(409),
 )
+@audited("app", only_people=True)
 async def set_(
     which: TheTimer,
     body: SetIn,
@@ -162,6 +165,7 @@ async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
 
 
 @router.patch("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
+@audited("app", "delay", "delay_time", only_people=True)
 async def move(
     which: TheTimer, body: MoveTimerIn, timers: TheTimers, named: Named, key: CanSubmit
 ) -> TimerOut:
@@ -181,6 +185,7 @@ async def move(
     responses=documented(404, 409),
     deprecated=True,
 )
+@audited("app", only_people=True)
 async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut:
     """Cancel a timer: it is `cancelled`, or stays `leased` until its worker stops."""
     return TimerOut.of(await timers.cancel(*which.checked(key, Scope.SUBMIT)))

@@ -22,6 +22,7 @@ from towpath.clock import seconds
 from towpath.engine.states import State
 from towpath.errors import InvalidOption
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.web.audit import audited, not_audited
 from towpath.web.auth import CanRead, CanWork, require
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, LeaseSeconds, Token, decoded, example
@@ -119,6 +120,7 @@ class InstancesOut(Answer):
     response_model=RegisteredOut,
     responses=documented(409),
 )
+@audited("address", "task_types", "weight", answer=("instance_id",))
 async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) -> RegisteredOut:
     """Register an instance: it is called when timers of these types are due. The same address
     again replaces it. Needs the scope `work` for the types, with and without the app. 409 for a
@@ -135,6 +137,7 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
 
 @instances_router.put("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
 @instances_router.post("/{instance_id}/heartbeat", status_code=204, responses=documented(404, 409))
+@not_audited("it changes nothing but the time of the last heartbeat")
 async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Send a heartbeat: the instance is alive for another 30 seconds. 404 if it has to register
     again."""
@@ -143,6 +146,7 @@ async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: C
 
 
 @instances_router.delete("/{instance_id}", status_code=204, responses=documented(404))
+@audited()
 async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Deregister an instance: it gets no more calls. Running calls still count."""
     await timers.instances.leave(await _own(timers, app, instance_id, key))
@@ -254,6 +258,7 @@ TheHandedOver = Annotated[HandedOver, Depends(_handed_over)]
 
 
 @settle_router.post("/complete", response_model=SettledOut, responses=documented(404, 409))
+@audited("app", only_people=True)
 async def complete(
     timer: TheHandedOver, body: HandedOverIn, timers: TheTimers, key: CanWork
 ) -> SettledOut:
@@ -264,6 +269,7 @@ async def complete(
 
 
 @settle_router.post("/fail", response_model=SettledOut, responses=documented(404, 409))
+@audited("app", only_people=True)
 async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: CanWork) -> SettledOut:
     """Report a failed attempt: the timer is `delayed` until the next one, or `dead` after the
     last."""
@@ -273,6 +279,7 @@ async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: Can
 
 
 @settle_router.post("/renew", response_model=HeldTimerOut, responses=documented(404, 409))
+@audited("app", only_people=True)
 async def renew(
     timer: TheHandedOver, body: LongerIn, timers: TheTimers, key: CanWork
 ) -> HeldTimerOut:

@@ -125,14 +125,17 @@ class FiringLog:
     ) -> FiringPage:
         """A page of a type's firings, the latest first; the times are those of their ends."""
         size = whole("size", size, 1, LARGEST_PAGE)
-        upto = _LATEST if until is None else f"({instant_ms('until', until)}-0"
+        before = None if until is None else f"{instant_ms('until', until)}-0"
         if after is not None:
             if re.fullmatch(r"\d{1,15}-\d{1,15}", after) is None:
                 raise InvalidOption(
                     "after", after, rule="must be the `after` value returned with the previous page"
                 )
-            upto = f"({after}"
+            before = after
         from_ms = 0 if since is None else instant_ms("since", since)
+        if before is not None and not before.strip("0-"):
+            return FiringPage([], None)  # Redis refuses a range that ends before its first id
+        upto = _LATEST if before is None else f"({before}"
         rows = await self._record(key).read(
             "firings", since=from_ms, upto=upto, log_age=self._age, size=size
         )

@@ -30,7 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.database.tables import Tables
 
-SCHEMA = "0011"
+SCHEMA = "0012"
 """The newest step: its number, growing, with leading zeros."""
 
 LEDGER = Tables(
@@ -74,12 +74,21 @@ audit = Table(
     metadata,
     Column("seq", _Counting, primary_key=True, doc="Number of the action, in the order they came."),
     Column("at", BigInteger, nullable=False, doc="When the request came."),
-    Column("key_id", String(16), nullable=False, doc="The API key of the session."),
+    Column("key_id", String(16), nullable=False, doc="The API key that was used."),
     Column("key_name", String(100), nullable=False, doc="The name of that key."),
     Column("method", String(8), nullable=False, doc="HTTP method: POST, PUT, PATCH or DELETE."),
-    Column("path", Text, nullable=False, doc="Path of the request."),
+    Column("path", Text, nullable=False, doc="Path of the request, without its query."),
     Column("status", Integer, doc="HTTP status of the response; null = none, or none yet."),
-    info={"about": "Actions in the dashboard; the newest 10,000 are kept."},
+    Column("owner", String(100), doc="The owner of that key; null for an older entry."),
+    Column("via", String(9), doc="`dashboard` or `api`; null for an older entry: dashboard."),
+    Column("action", String(64), doc="What was asked for, such as `pause`."),
+    Column("target", Text, doc="The names in the path, as JSON."),
+    Column("changed", Text, doc="Fields of request and answer, as JSON, without secrets."),
+    Index("ix_towpath_audit_key", "key_id", "seq"),
+    info={
+        "about": "Changes through the dashboard and the API. For each key, the newest 10,000 "
+        "changes and the newest 100 refused requests are kept."
+    },
     sqlite_autoincrement=True,
 )
 

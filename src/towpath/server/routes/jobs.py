@@ -31,6 +31,7 @@ from towpath.server.models import (
     StateOut,
     SubmittedOut,
 )
+from towpath.web.audit import audited
 from towpath.web.auth import CanRead, CanSubmit
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue
@@ -63,6 +64,7 @@ _LOCATION = {"Location": {"description": "URL of a single job.", "schema": {"typ
     response_model=SubmittedOut | ManyOut,
     responses={202: {"headers": _LOCATION}, **documented(409)},
 )
+@audited("id", "priority", "lane", "due", "delay", answer=("id",), only_people=True)
 async def submit(
     queue: Queue,
     body: JobOrJobs,
@@ -119,6 +121,7 @@ async def look(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> JobOut:
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
+@audited("due", "delay")
 async def move(queue: Queue, id: Id, body: MoveIn, jobs: TheJobs, _: CanSubmit) -> StateOut:
     """Move a waiting job to another due time. A job that is leased or has ended is refused with
     409, which has its `state`.
@@ -136,6 +139,7 @@ async def move(queue: Queue, id: Id, body: MoveIn, jobs: TheJobs, _: CanSubmit) 
         **documented(404, 409),
     },
 )
+@audited("priority", "lane", "due", "delay", answer=("replaced",))
 async def set_job(
     queue: Queue,
     id: Id,
@@ -163,6 +167,7 @@ async def set_job(
 
 @router.post("/{id}/cancel", response_model=CancelOut, responses=documented(404, 409))
 @router.delete("/{id}", response_model=CancelOut, responses=documented(404, 409), deprecated=True)
+@audited(answer=("state",))
 async def cancel(queue: Queue, id: Id, jobs: TheJobs, _: CanSubmit) -> CancelOut:
     """Cancel a job that has not ended: it is `cancelled`, or stays `leased` until its worker
     stops."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 from pydantic import Field
@@ -19,6 +19,7 @@ from towpath.ledger.errors import KeyEnded, KeyNotFound
 from towpath.ledger.keys.key import KeyInfo, NewKey, Scope
 from towpath.ledger.keys.keys import OVERLAP
 from towpath.ledger.ledger import Ledger
+from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Instant, example
@@ -291,6 +292,7 @@ async def keys(request: Request, key: CanAdmin) -> KeysOut:
 
 
 @router.post("/keys", status_code=201, response_model=NewKeyOut, responses=documented())
+@audited("name", "scopes", "queues", "owner", "expires_at", answer=("id",))
 async def make_key(body: KeyIn, request: Request, key: CanAdmin) -> NewKeyOut:
     """Create a key. Only this response has its secret.
 
@@ -320,6 +322,7 @@ class RotateIn(Body):
 @router.post(
     "/keys/{id}/rotate", status_code=201, response_model=NewKeyOut, responses=documented(404, 409)
 )
+@audited("overlap", answer=("id",))
 async def rotate_key(id: str, body: RotateIn, request: Request, key: CanAdmin) -> NewKeyOut:
     """Replace a key by a new one with the same name, scopes, queues and owner. Only this response
     has its secret.
@@ -338,6 +341,7 @@ async def rotate_key(id: str, body: RotateIn, request: Request, key: CanAdmin) -
 
 
 @router.delete("/keys/{id}", response_model=KeyOut, responses=documented(404))
+@audited(answer=("name",))
 async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
     """Revoke a key for good; it takes effect everywhere within five seconds.
 
@@ -355,17 +359,46 @@ async def revoke_key(id: str, request: Request, key: CanAdmin) -> KeyOut:
 
 
 class ActionOut(Answer):
-    """An action in the dashboard."""
+    """A change that somebody asked for."""
+
+    model_config = example(
+        seq=812,
+        at="2026-01-01T12:00:00Z",
+        key_id="h7m2kxq9ab",
+        key_name="ann",
+        owner="h7m2kxq9ab",
+        via="api",
+        method="POST",
+        path="/api/v1/queues/mails/purge",
+        action="purge",
+        target={"queue": "mails"},
+        changed={"states": ["dead"], "jobs": 12},
+        status=200,
+        refused=False,
+    )
 
     seq: int
     at: datetime
     key_id: str
     """The id of the key that was used."""
     key_name: str
+    owner: str
+    """The owner of that key; empty for an entry of an older release."""
+    via: str
+    """`dashboard` for a login session, `api` for an API key."""
     method: str
     path: str
+    """The path, without its query."""
+    action: str
+    """What was asked for; empty for an entry of an older release."""
+    target: dict[str, Any]
+    """What it was about: the names in the path."""
+    changed: dict[str, Any]
+    """What was changed: fields of the request and of the answer, without payloads and secrets."""
     status: int | None
     """HTTP status of the response; null if there is none yet."""
+    refused: bool
+    """Whether it was refused (4xx), so that nothing was changed."""
 
 
 class ActionsOut(Answer):
@@ -379,16 +412,31 @@ class ActionsOut(Answer):
 @router.get("/audit", response_model=ActionsOut, responses=documented())
 async def actions(
     request: Request,
-    key: CanAdmin,
+    admin: CanAdmin,
+    *,
+    key: Annotated[
+        str | None, Query(max_length=64, description="Only actions with the key of this id.")
+    ] = None,
+    since: Annotated[
+        Instant | None, Query(description="At this time or later; with a time zone.")
+    ] = None,
+    until: Annotated[
+        Instant | None, Query(description="Before this time; with a time zone.")
+    ] = None,
     after: Annotated[
         int | None,
         Query(ge=0, le=2**62, description="The `after` value returned with the previous page."),
     ] = None,
     size: Annotated[int, Query(ge=1, le=1000, description="Entries per page.")] = 100,
 ) -> ActionsOut:
-    """List actions in the dashboard: who did what, and when. Needs an admin key for all queues."""
-    require_all_queues(key)
+    """List changes through the dashboard and the API: who did what, and when.
+
+    The data path (submit, claim, settle, chunks of files) is left out unless it was used in the
+    dashboard. For each key, the newest 10,000 changes and the newest 100 refusals are kept. Needs
+    an admin key for all queues.
+    """
+    require_all_queues(admin)
     ledger: Ledger = request.app.state.ledger
-    page = await ledger.audit.list(after=after, size=size)
+    page = await ledger.audit.list(after=after, size=size, key=key, since=since, until=until)
     found = [ActionOut.model_validate(action) for action in page.actions]
     return ActionsOut(actions=found, after=page.after)

@@ -20,6 +20,7 @@ from towpath.errors import JobError, JobHasRecord
 from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
+from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead, OpenKind
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
@@ -99,12 +100,14 @@ async def history(
 
 
 @router.post("/{queue}/pause", status_code=204, response_class=Response, responses=documented())
+@audited()
 async def pause(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out no jobs of the queue until it is resumed. Everything else goes on."""
     await engine.queues.pause(queue)
 
 
 @router.post("/{queue}/resume", status_code=204, response_class=Response, responses=documented())
+@audited()
 async def resume(queue: Queue, engine: TheEngine, _: CanAdmin) -> None:
     """Hand out the jobs of a paused queue again."""
     await engine.queues.resume(queue)
@@ -184,6 +187,7 @@ class MatchedOut(Answer):
 
 
 @router.post("/{queue}/cancel", response_model=MatchedOut, responses=documented(404, 409))
+@audited("states", "handler", "lane", "submitted_before", "count_only", answer=("jobs",))
 async def cancel_many(queue: Queue, body: CancelIn, jobs: TheJobs, _: CanAdmin) -> MatchedOut:
     """Cancel the open jobs that match, or count them. Leased jobs are asked to stop."""
     wanted = body.filter([State(state) for state in body.states])
@@ -192,6 +196,7 @@ async def cancel_many(queue: Queue, body: CancelIn, jobs: TheJobs, _: CanAdmin) 
 
 
 @router.post("/{queue}/purge", response_model=MatchedOut, responses=documented(404, 409))
+@audited("states", "handler", "lane", "submitted_before", "count_only", answer=("jobs",))
 async def purge(queue: Queue, body: PurgeIn, jobs: TheJobs, _: CanAdmin) -> MatchedOut:
     """Delete the jobs that match, with their payloads, results and records; or count them. Jobs
     that are running stay.
@@ -204,6 +209,7 @@ async def purge(queue: Queue, body: PurgeIn, jobs: TheJobs, _: CanAdmin) -> Matc
 
 
 @router.delete("/{queue}", status_code=204, response_class=Response, responses=documented(404, 409))
+@audited()
 async def delete_queue(queue: Queue, jobs: TheJobs, _: CanAdmin) -> None:
     """Delete a queue without jobs and schedules: its options, its counts, and the ids that it
     remembers. A queue that holds any is refused with 409, which has what it `held`. The next use
@@ -297,6 +303,7 @@ async def search(
 
 
 @router.post("/{queue}/dead/{id}/retry", response_model=StateOut, responses=documented(404, 409))
+@audited(answer=("state",))
 async def retry(queue: Queue, id: Id, jobs: TheJobs, _: CanAdmin) -> StateOut:
     """Give a dead job new attempts."""
     return StateOut(id=id, state=await jobs.retry(job_ref(queue, id)))
@@ -331,6 +338,7 @@ class RetriedOut(Answer):
 
 
 @router.post("/{queue}/dead/retry", response_model=RetriedOut, responses=documented())
+@audited("ids", "group", "text", "most", answer=("retried", "left"))
 async def retry_many(
     queue: Queue, body: RetryIn, engine: TheEngine, jobs: TheJobs, _: CanAdmin
 ) -> RetriedOut:
@@ -365,6 +373,7 @@ async def _chosen(jobs: AllJobs, queue: str, body: RetryIn) -> AsyncGenerator[li
     response_class=Response,
     responses=documented(404, 409),
 )
+@audited()
 async def delete(queue: Queue, id: Id, jobs: TheJobs, _: CanAdmin) -> None:
     """Delete a job that has ended: dead, done or cancelled."""
     await jobs.delete(job_ref(queue, id))
@@ -415,6 +424,7 @@ async def lanes(
 
 
 @router.post("/{queue}/lanes/{lane}/drop", response_model=StateOut, responses=documented(404, 409))
+@audited(answer=("id",))
 async def drop(queue: Queue, lane: Lane, engine: TheEngine, _: CanAdmin) -> StateOut:
     """Let a parked lane continue without the dead job at its head. That job stays dead."""
     dropped = await engine.drop(queue, lane)
@@ -432,6 +442,7 @@ class DeletedOut(Answer):
 
 
 @router.delete("/{queue}/dead", response_model=DeletedOut, responses=documented())
+@audited("group", "text", "most", answer=("deleted", "left"))
 async def delete_many(
     queue: Queue,
     engine: TheEngine,

@@ -15,9 +15,10 @@ from towpath.engine.preview import MOST_FIRINGS, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
 from towpath.errors import InvalidOption
 from towpath.ledger.keys.key import Scope
-from towpath.server.job_fields import asking, options_in, telling, told
+from towpath.server.job_fields import asking, in_seconds, options_in, telling, told
 from towpath.server.models import PayloadIn, SubmittedOut
 from towpath.server.routes.jobs import After, Size
+from towpath.web.audit import audited, not_audited
 from towpath.web.auth import CanRead, CanSubmit, require
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import (
@@ -38,7 +39,7 @@ router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=B
 
 _DECIDED = ("id", "delay", "due")
 Interval = Seconds | Annotated[str, Field(max_length=100)]
-_InSeconds = Annotated[float | None, BeforeValidator(lambda span: span and span.total_seconds())]
+_InSeconds = Annotated[float | None, BeforeValidator(in_seconds)]
 
 
 class _When(Body):
@@ -260,6 +261,7 @@ async def list_schedules(
 
 
 @router.post("/preview", response_model=PreviewOut, responses=documented())
+@not_audited("it only computes")
 async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> PreviewOut:
     """Preview the next firings of a schedule, and the effects of clock changes."""
     when = body.when()
@@ -274,6 +276,7 @@ async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> Pr
     response_model=ScheduleOut,
     responses={201: {"model": ScheduleOut, "description": "Created."}, **documented(409)},
 )
+@audited("cron", "every", "tz", "anchor", "missed", "paused", "lane")
 async def put(
     queue: Queue,
     name: ScheduleName,
@@ -306,6 +309,7 @@ async def look(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanRead) 
 
 
 @router.patch("/{queue}/{name}", response_model=ScheduleOut, responses=documented(404, 409))
+@audited("cron", "every", "tz", "anchor", "missed", "paused", "lane")
 async def change(
     queue: Queue, name: ScheduleName, body: ScheduleChange, engine: TheEngine, _: CanSubmit
 ) -> ScheduleOut:
@@ -321,6 +325,7 @@ async def change(
     response_class=Response,
     responses=documented(404, 409),
 )
+@audited()
 async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
     """Delete a schedule; its jobs stay."""
     await engine.schedules.delete(queue, name)
@@ -332,6 +337,7 @@ async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubm
     response_model=SubmittedOut,
     responses=documented(404, 409),
 )
+@audited(answer=("id",))
 async def fire(
     queue: Queue, name: ScheduleName, engine: TheEngine, named: Named, _: CanSubmit
 ) -> SubmittedOut:

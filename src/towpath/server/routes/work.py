@@ -21,6 +21,7 @@ from towpath.server.models import (
     StateOut,
 )
 from towpath.telemetry.logs import scrub
+from towpath.web.audit import audited
 from towpath.web.auth import CanWork
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue, note
@@ -37,6 +38,7 @@ _OVER_HTTP = "http"
     response_model=ClaimedOut,
     responses={204: {"description": "There is nothing to do."}, **documented(409)},
 )
+@audited("worker", "count", "lane", only_people=True)
 async def claim(
     queue: Queue, body: ClaimIn, poll: ThePoll, named: Named, _: CanWork
 ) -> ClaimedOut | Response:
@@ -64,6 +66,7 @@ async def claim(
 
 
 @router.post("/jobs/{id}/renew", response_model=RenewedOut, responses=documented(404, 409))
+@audited(only_people=True)
 async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWork) -> RenewedOut:
     """Extend the lease by `lease` seconds from now; 409 once another worker has the job."""
     lease = _lease(queue, id, body.token)
@@ -74,6 +77,7 @@ async def renew(queue: Queue, id: Id, body: RenewIn, engine: TheEngine, _: CanWo
 
 
 @router.post("/jobs/{id}/complete", response_model=StateOut, responses=documented(404, 409))
+@audited(only_people=True)
 async def complete(
     queue: Queue, id: Id, body: CompleteIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
@@ -85,6 +89,7 @@ async def complete(
 
 
 @router.post("/jobs/{id}/fail", response_model=StateOut, responses=documented(404, 409))
+@audited("dead", "delay", only_people=True)
 async def fail(
     queue: Queue, id: Id, body: FailIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:
@@ -104,6 +109,7 @@ async def fail(
 
 
 @router.post("/jobs/{id}/release", response_model=StateOut, responses=documented(404, 409))
+@audited(only_people=True)
 async def release(
     queue: Queue, id: Id, body: ReleaseIn, engine: TheEngine, named: Named, _: CanWork
 ) -> StateOut:

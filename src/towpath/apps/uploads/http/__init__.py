@@ -35,6 +35,7 @@ from towpath.apps.uploads.service import Content, UploadService
 from towpath.clock import seconds
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.audit import audited, not_audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, announced_length, pieces
 from towpath.web.fields import Id
@@ -57,7 +58,16 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 # ── starting and sending ─────────────────────────────────────────────────────────────────
 
 
-@router.post("", status_code=201, response_model=UploadOut, responses=documented(409))
+@router.post(
+    "",
+    status_code=201,
+    response_model=UploadOut,
+    responses={
+        200: {"model": UploadOut, "description": "The upload of the same `Idempotency-Key`."},
+        **documented(409),
+    },
+)
+@audited("name", "size", answer=("upload_id",), only_people=True)
 async def start(
     body: StartIn,
     request: Request,
@@ -101,6 +111,7 @@ _CHUNK = {
     responses=documented(404, 409, 410),
     openapi_extra=_RAW,
 )
+@not_audited("the content of a file")
 async def put_chunk(
     id: Id,
     number: Number,
@@ -142,18 +153,21 @@ async def put_chunk(
 
 
 @router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
+@audited(only_people=True)
 async def complete(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
     """Declare that all chunks were sent. Needed only without a size and without `is_last`."""
     return UploadOut.of(await uploads.complete(id))
 
 
 @router.post("/{id}/resume", response_model=UploadOut, responses=documented(404, 409, 410))
+@audited()
 async def resume(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
     """Resume a FAILED upload. `missing` lists the chunks to send again."""
     return UploadOut.of(await uploads.resume(id))
 
 
 @router.delete("/{id}", response_model=UploadOut, responses=documented(404, 409))
+@audited()
 async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
     """Abort an upload that is not completed; all its bytes are deleted."""
     return UploadOut.of(await uploads.abort(id))

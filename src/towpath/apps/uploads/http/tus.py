@@ -33,6 +33,7 @@ from towpath.clock import instant, wall_ms
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.audit import audited, not_audited
 from towpath.web.auth import scoped
 from towpath.web.bodies import announced_length, pieces
 from towpath.web.fields import Id
@@ -113,6 +114,7 @@ def _largest(uploads: UploadService) -> int:
 
 
 @router.post("")
+@audited(only_people=True)
 async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
     """Create an upload; a body is its first bytes."""
     asked = Creation.of(request.headers)
@@ -166,6 +168,7 @@ def _id_of(url: str) -> str:
 
 
 @sending.patch("/{id}")
+@not_audited("the content of a file")
 async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
     """Bytes behind those that are here. What came before a body was cut counts."""
     offset = length_of(request.headers, "Upload-Offset")
@@ -244,6 +247,7 @@ async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
 
 
 @router.delete("/{id}")
+@audited()
 async def terminate(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
     """End it; nothing of it stays. A completed file is a document, and is refused with 409."""
     await Appending(uploads).terminate(id)
@@ -251,6 +255,7 @@ async def terminate(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
 
 
 @router.post("/{id}")
+@not_audited("the function of the verb that it stands for declares it")
 async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
     """For clients that can't send PATCH or DELETE: `X-HTTP-Method-Override` says it."""
     match request.headers.get("X-HTTP-Method-Override", "").upper():
