@@ -397,6 +397,16 @@ class JobHasRecord(JobError):
         self.record = record
 
 
+class JobNotOwned(JobError):
+    """The job was submitted by another owner, or without an API key; nothing was changed."""
+
+    code = "not_owner"
+    remedy = "Use a key of the job's owner, or one with the scope `manage`."
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "belongs to another owner")
+
+
 class StillOpen(JobError):
     """The job did not end within the given time; it goes on."""
 
