@@ -397,16 +397,6 @@ class JobHasRecord(JobError):
         self.record = record
 
 
-class JobNotOwned(JobError):
-    """The job was submitted by another owner, or without an API key; nothing was changed."""
-
-    code = "not_owner"
-    remedy = "Use a key of the job's owner, or one with the scope `manage`."
-
-    def __init__(self, job: object) -> None:
-        super().__init__(job, "belongs to another owner")
-
-
 class StillOpen(JobError):
     """The job did not end within the given time; it goes on."""
 
@@ -427,6 +417,16 @@ class JobUnfinished(JobError):
     def __init__(self, job: object, state: str, reason: str | None) -> None:
         super().__init__(job, f"is {state}, so it has no result: {reason or 'no reason'}")
         self.state, self.reason = state, reason
+
+
+class NotOwned(TowpathError):
+    """The job or schedule was made by another owner, or without an API key; nothing was changed."""
+
+    code = "not_owner"
+    remedy = "Use a key of its owner, or one with the scope `manage`."
+
+    def __init__(self, what: object) -> None:
+        super().__init__(f"{what} does not belong to the owner of this key")
 
 
 class LeaseError(TowpathError):

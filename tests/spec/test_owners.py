@@ -10,13 +10,13 @@ from towpath.engine.engine import Engine
 from towpath.engine.model import JobRef, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.errors import InvalidName, JobNotFound, JobNotOwned
+from towpath.errors import InvalidName, JobNotFound, NotOwned
 
 CHANGES: dict[str, Callable[[Engine, JobRef, str], Awaitable[object]]] = {
-    "cancel": lambda engine, job, owner: engine.cancel(job, owner=owner),
-    "move": lambda engine, job, owner: engine.move(job, delay=hours(1), owner=owner),
+    "cancel": lambda engine, job, owner: engine.cancel(job, for_owner=owner),
+    "move": lambda engine, job, owner: engine.move(job, delay=hours(1), for_owner=owner),
     "set": lambda engine, job, owner: engine.set(
-        job.queue, b"new", id=job.id, owner=owner, only_own=True
+        job.queue, b"new", id=job.id, owner=owner, for_owner=owner
     ),
 }
 each_change = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
@@ -56,7 +56,7 @@ class TestAChangeForOneOwner:
         self, engine: Engine, change: Change, owner: str | None
     ) -> None:
         job = await submitted(engine, owner)
-        with pytest.raises(JobNotOwned):
+        with pytest.raises(NotOwned):
             await change(engine, job, "ann")
         found = await engine.inspect.job(job)
         assert (found.owner, found.state, found.payload) == (owner, State.READY, b"old")
@@ -66,7 +66,7 @@ class TestAChangeForOneOwner:
     ) -> None:
         job = await submitted(engine, "bob")
         lease = await claim_one(engine)
-        with pytest.raises(JobNotOwned):
+        with pytest.raises(NotOwned):
             await change(engine, job, "ann")
         assert not (await engine.renew(lease, LEASE)).cancel_requested
 
@@ -75,13 +75,13 @@ class TestAChangeForOneOwner:
     ) -> None:
         job = await submitted(engine, "bob")
         await engine.complete(await claim_one(engine), b"done")
-        with pytest.raises(JobNotOwned):
+        with pytest.raises(NotOwned):
             await change(engine, job, "ann")
         assert (await engine.inspect.job(job)).result == b"done"
 
 
 async def test_a_job_that_is_not_there_can_be_set_by_every_owner(engine: Engine) -> None:
-    placed = await engine.set(REVIEWS, b"", id="a", owner="ann", only_own=True)
+    placed = await engine.set(REVIEWS, b"", id="a", owner="ann", for_owner="ann")
     assert (placed.replaced, (await engine.inspect.job(placed.job)).owner) == (False, "ann")
 
 

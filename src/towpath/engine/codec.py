@@ -36,10 +36,10 @@ from towpath.errors import (
     JobHasRecord,
     JobNotDead,
     JobNotFound,
-    JobNotOwned,
     JobNotWaiting,
     JobOpen,
     LeaseLost,
+    NotOwned,
     PayloadTooLarge,
     QueueFull,
     ScriptDefect,
@@ -233,7 +233,7 @@ _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
     b"JOB_NOT_WAITING": JobNotWaiting,
     b"JOB_OPEN": JobOpen,
     b"JOB_HAS_RECORD": JobHasRecord,
-    b"JOB_NOT_OWNED": JobNotOwned,
+    b"JOB_NOT_OWNED": NotOwned,
 }
 
 REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {

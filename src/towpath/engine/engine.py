@@ -327,7 +327,7 @@ class Engine(Changing):
         self,
         job: JobRef,
         *,
-        owner: str | None = None,
+        for_owner: str | None = None,
         call: Call | None = None,
         by_record: bool = False,
     ) -> State:
@@ -335,10 +335,10 @@ class Engine(Changing):
         to stop.
 
         Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead,
-        JobNotOwned if *owner* is given and the job has another, and JobHasRecord unless it is the
+        NotOwned if the job has another owner than *for_owner*, and JobHasRecord unless it is the
         record that asks (*by_record*).
         """
-        item = [job.id, int(by_record), *([] if owner is None else [owner])]
+        item = [job.id, int(by_record), *([] if for_owner is None else [for_owner])]
         [answer] = await self._ask_existing("cancel", job.queue, [item], call)
         state = codec.cancelled(job, answer)
         if isinstance(state, TowpathError):

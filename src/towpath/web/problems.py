@@ -36,6 +36,7 @@ STATUSES: dict[type[TowpathError], int] = {
     errors.InvalidInput: 422,
     errors.JobNotFound: 404,
     errors.ScheduleNotFound: 404,
+    errors.NotOwned: 403,
     errors.QueueNotFound: 404,
     errors.JobError: 409,
     errors.LeaseError: 409,
