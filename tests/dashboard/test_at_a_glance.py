@@ -207,12 +207,14 @@ class TestWhatIsTyped:
         page.fill("#new-key [name=name]", "typed here")
         page.uncheck("#new-key [value=read]")
         page.fill("#new-key [name=queues]", "mails, chat,")
+        page.fill("#new-key [name=owner]", "the shop")
         page.click("#new-key button")
         expect(page.locator("#told")).to_contain_text("Select at least one scope.")
         page.check("#new-key [value=read]")
         page.click("#new-key button")
         expect(page.locator("#secret pre")).to_contain_text("tp_")
         expect(page.locator("tr", has_text="typed here")).to_contain_text("mails chat")
+        expect(page.locator("tr", has_text="typed here")).to_contain_text("the shop")
         assert tab.complaints == []
 
 
