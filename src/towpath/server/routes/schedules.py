@@ -296,8 +296,7 @@ async def put(
         missed=body.missed,
         paused=body.paused,
         for_owner=changes_only(key),
-        owner=key.owner,
-        **options_in(body),
+        **{**options_in(body), "owner": key.owner},
     )
     response.status_code = 201 if done.new else 200
     return ScheduleOut.of(done.schedule)
