@@ -419,6 +419,16 @@ class JobUnfinished(JobError):
         self.state, self.reason = state, reason
 
 
+class NotOwned(TowpathError):
+    """The job or schedule was made by another owner, or without an API key; nothing was changed."""
+
+    code = "not_owner"
+    remedy = "Use a key of its owner, or one with the scope `manage`."
+
+    def __init__(self, what: object) -> None:
+        super().__init__(f"{what} does not belong to the owner of this key")
+
+
 class LeaseError(TowpathError):
     """The lease does not allow this."""
 
@@ -426,14 +436,17 @@ class LeaseError(TowpathError):
 
 
 class LeaseLost(LeaseError):
-    """Another worker holds the job now, or it waits again; nothing was changed."""
+    """Another worker holds the job now, or it waits again; nothing was changed.
+
+    The message has no token but the one that the caller sent: *current* proves who holds the job.
+    """
 
     code = "lease_lost"
     remedy = "Stop this attempt and discard its result; the job runs under a newer lease."
 
     def __init__(self, job: object, *, held: int, current: int, worker: str, state: str) -> None:
         where = f"worker {worker}" if state == "leased" else f"the job is {state} again"
-        super().__init__(f"job {job}: token {held} is no longer valid (now {current}, {where})")
+        super().__init__(f"job {job}: token {held} is no longer valid ({where})")
         self.job, self.held, self.current = job, held, current
         self.worker, self.state = worker, state
 

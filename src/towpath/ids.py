@@ -77,6 +77,11 @@ def selector_name(value: str) -> Selector:
     return Selector(_text("selector", value, _SELECTOR_LONGEST))
 
 
+def owner_name(value: str) -> str:
+    """*value* as the name of a job's owner, or InvalidName."""
+    return _text("owner", value)
+
+
 def worker_name(value: str) -> WorkerName:
     """*value* as a worker's name, or InvalidName."""
     return WorkerName(_text("worker", value))

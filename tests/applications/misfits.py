@@ -53,6 +53,9 @@ NO_QUEUE = application(queues="NAMELESS")
 NAMELESS = {"Not a queue": QueueOptions()}
 ALL_QUEUES = application(queues="ALL")
 ALL = {"*": QueueOptions()}
+RAW_ELSEWHERE = application(queues="OWN", raw={"mails": ("claim",)})
+RAW_UNKNOWN = application(queues="OWN", raw={"misfits": ("claim", "steal")})
+OWN = {"misfits": QueueOptions()}
 CALLS_OF_ANOTHER = application(purposes=("callback",))
 COMMAND_TAKEN = application("explain")
 NO_SERVICE = application(service="nothing_here")

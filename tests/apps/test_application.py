@@ -54,6 +54,8 @@ def test_the_built_in_applications_are_there_without_a_setting() -> None:
         (f"{HERE}.misfits:PREFIX_TAKEN", "misfit", r"messages\*.*\bmessages\b"),
         (f"{HERE}.misfits:NO_QUEUE", "", "'Not a queue'"),
         (f"{HERE}.misfits:ALL_QUEUES", "", "''"),
+        (f"{HERE}.misfits:RAW_ELSEWHERE", "", r"\bmails\b"),
+        (f"{HERE}.misfits:RAW_UNKNOWN", "", r"\bsteal\b.*\bclaim\b"),
         (f"{HERE}.misfits:CALLS_OF_ANOTHER", "misfit", r"\bcallback\b"),
         (f"{HERE}.misfits:METRIC_OF_ANOTHER", "", "towpath_jobs_total.*towpath_misfit_"),
     ],

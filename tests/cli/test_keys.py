@@ -107,6 +107,47 @@ class TestKeys:
         assert "live" in table
         assert secret.split("_", 2)[2] not in table
 
+    def test_create_takes_an_owner_and_every_scope(self, keys: Command) -> None:
+        scopes = ("read", "submit", "work", "manage", "raw")
+        words = [word for scope in scopes for word in ("--scope", scope)]
+        told = keys("keys", "create", "shop", *words, "--owner", "the shop", "--json").object
+        assert (told["owner"], told["scopes"]) == ("the shop", sorted(scopes))
+        own = keys("keys", "create", "shop", "--scope", "read", "--json").object
+        assert own["owner"] == own["key"]
+        assert "the shop" in keys("keys", "list").out
+
+    @pytest.mark.parametrize("owner", ["", "  ", "a\nb", "x" * 101])
+    def test_create_is_refused_for_what_is_no_owner(self, keys: Command, owner: str) -> None:
+        assert keys("keys", "create", "shop", "--scope", "read", "--owner", owner).code == 2
+
+    def test_rotate_replaces_a_key_by_one_of_the_same_owner(self, keys: Command) -> None:
+        words = ("shop", "--scope", "submit", "-q", "mails*", "--expires", "90d")
+        old = made(keys("keys", "create", *words))
+        new = made(keys("keys", "rotate", old, "--overlap", "2h"))
+        before, after = keys("keys", "list", "--json").objects
+        same = ("name", "scopes", "queues", "owner")
+        assert [before[name] for name in same] == [after[name] for name in same]
+        assert (before["key"], after["key"], after["owner"]) == (old, new, old)
+        assert before["expires_at"] < after["expires_at"]
+
+    def test_rotate_without_an_overlap_ends_the_old_key(self, keys: Command) -> None:
+        old = made(keys("keys", "create", "shop", "--scope", "submit"))
+        told = keys("keys", "rotate", old, "--overlap", "0s", "--json").object
+        assert SECRET.fullmatch(told["secret"])
+        states = {key["key"]: key["state"] for key in keys("keys", "list", "--json").objects}
+        assert states == {old: "revoked", told["key"]: "live"}
+
+    def test_rotate_is_refused_for_a_key_that_is_not_there_or_has_ended(
+        self, keys: Command
+    ) -> None:
+        ran = keys("keys", "rotate", "nowhere", "--json")
+        assert (ran.code, ran.refusal["refused"]) == (5, "key_not_found")
+        id = made(keys("keys", "create", "shop", "--scope", "submit"))
+        keys("keys", "revoke", id)
+        ran = keys("keys", "rotate", id, "--json")
+        assert (ran.code, ran.refusal["refused"]) == (4, "key_ended")
+        assert keys("keys", "rotate", id, "--overlap", "soon").code == 2
+
     def test_revoke_ends_a_key(self, keys: Command) -> None:
         id = made(keys("keys", "create", "shop", "--scope", "submit"))
         assert keys("keys", "revoke", id).out == f"{id}  shop  revoked\n"

@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from tests.dashboard.sessions import SessionClient, log_in
 from tests.dashboard.test_browser import made_key
 from tests.dashboard.test_odd_input import park
 from tests.server.serving import Api, RunningServer, up
+from tests.waiting import eventually
 from towpath.embedded.process import ask
 from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
@@ -207,12 +209,14 @@ class TestWhatIsTyped:
         page.fill("#new-key [name=name]", "typed here")
         page.uncheck("#new-key [value=read]")
         page.fill("#new-key [name=queues]", "mails, chat,")
+        page.fill("#new-key [name=owner]", "the shop")
         page.click("#new-key button")
         expect(page.locator("#told")).to_contain_text("Select at least one scope.")
         page.check("#new-key [value=read]")
         page.click("#new-key button")
         expect(page.locator("#secret pre")).to_contain_text("tp_")
         expect(page.locator("tr", has_text="typed here")).to_contain_text("mails chat")
+        expect(page.locator("tr", has_text="typed here")).to_contain_text("the shop")
         assert tab.complaints == []
 
 
@@ -235,6 +239,54 @@ class TestACommand:
         assert done.stdout == b'{"retried":1,"left":1}'
         assert api.look("it's")["state"] == "ready"
         assert tab.complaints == []
+
+
+class TestButtonsOfJobs:
+    """Only those are shown that the key of the session may use."""
+
+    @staticmethod
+    def buttons(
+        running: RunningServer, path: str, *scopes: str, owner: str = "", queue: str = "*"
+    ) -> set[str]:
+        _, secret = running.make_key(*scopes, owner=owner or None, queues=(queue,))
+        session = log_in(running, secret)
+        if queue != "*":  # pages know of a new queue after a moment
+            eventually(lambda: queue in session.look(path))
+        page = session.look(path)
+        return set(re.findall(r">(Move|Cancel|Fire now|Pause|Delete)</button>", page))
+
+    def test_of_another_owner_need_manage(self, running: RunningServer, api: Api) -> None:
+        _, secret = running.make_key("submit", owner="shop")
+        running.api(api.queue, secret).submit(1, id="a")
+        path = f"/ui/queues/{api.queue}/jobs/a"
+        assert self.buttons(running, path, "read", "submit") == set()
+        for scopes, owner in (
+            (("read", "submit"), "shop"),
+            (("read", "submit", "manage"), ""),
+            (("admin",), ""),
+        ):
+            assert self.buttons(running, path, *scopes, owner=owner) == {"Move", "Cancel"}
+
+    def test_of_an_application_s_queue_need_raw(self, running: RunningServer) -> None:
+        running.api("reviews.post").submit(1, id="a", delay=3600)
+        path = "/ui/queues/reviews.post/jobs/a"
+        assert self.buttons(running, path, "read", "submit", "manage") == set()
+        with_raw = ("read", "submit", "manage", "raw")
+        assert self.buttons(running, path, *with_raw) == {"Move", "Cancel"}
+        running.api("reviews.post").post("/jobs/a/cancel")
+
+    def test_of_schedules_need_their_owner_or_manage(
+        self, running: RunningServer, api: Api
+    ) -> None:
+        _, secret = running.make_key("submit", owner="shop")
+        path, hourly = f"/api/v1/schedules/{api.queue}/hourly", {"every": 3600}
+        assert running.client(secret).put(path, json=hourly).status_code == 201
+        shown = partial(self.buttons, running, "/ui/schedules", "read", queue=api.queue)
+        assert shown() == set()
+        assert shown("submit") == {"Fire now"}
+        every = {"Fire now", "Pause", "Delete"}
+        assert shown("submit", owner="shop") == every
+        assert shown("submit", "manage") == every
 
 
 class TestTheMenu:

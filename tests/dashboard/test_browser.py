@@ -280,9 +280,16 @@ class TestActions:
         expect(page.locator("#secret pre")).to_contain_text("tp_")
         secret = page.locator("#secret pre").inner_text()
         assert tab.running.client(secret).get("/api/v1/queues").status_code == 200
-        tab.page.locator("tr", has_text="made here").locator("button:text-is('Revoke')").click()
+        tab.page.locator("tr", has_text="made here").locator("button:text-is('Rotate')").click()
         page.click("#confirm .yes")
-        expect(page.locator("tr", has_text="made here")).to_contain_text("revoked")
+        expect(page.locator("tr", has_text="made here")).to_have_count(2)
+        expect(page.locator("#secret pre")).not_to_have_text(secret)
+        rotated = page.locator("#secret pre").inner_text()
+        assert tab.running.client(rotated).get("/api/v1/queues").status_code == 200
+        new = tab.page.locator("tr", has_text=rotated.split("_")[1])
+        new.locator("button:text-is('Revoke')").click()
+        page.click("#confirm .yes")
+        expect(new).to_contain_text("revoked")
         assert tab.complaints == []
 
     def test_can_be_copied_as_a_command_that_runs(self, tab: Tab, filled: Api) -> None:

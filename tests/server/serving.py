@@ -76,14 +76,18 @@ class RunningServer:
         return Api(self.client(key), queue)
 
     def make_key(
-        self, *scopes: str, queues: tuple[str, ...] = ("*",), expires_at: datetime | None = None
+        self,
+        *scopes: str,
+        queues: tuple[str, ...] = ("*",),
+        owner: str | None = None,
+        expires_at: datetime | None = None,
     ) -> tuple[str, str]:
         """The id and the secret of a new key."""
 
         async def make() -> tuple[str, str]:
             async with Ledger(self.database) as ledger:
                 made = await ledger.keys.create(
-                    "test", scopes=scopes, queues=queues, expires_at=expires_at
+                    "test", scopes=scopes, queues=queues, owner=owner, expires_at=expires_at
                 )
                 return made.info.id, made.secret.get_secret_value()
 

@@ -53,6 +53,13 @@ class TestAMountedApplication:
         problem(nobody.post("/api/v1/greetings/ann"), 401)
         assert nobody.get("/api/v1/greetings").json() == {"job": "hi"}
 
+    def test_takes_only_the_raw_calls_that_it_publishes(self, greeting: RunningServer) -> None:
+        _, secret = greeting.make_key("submit", "work", queues=("greetings",))
+        api = greeting.api("greetings", secret)
+        api.submit("eve", id="eve")
+        problem(api.post("/jobs/eve/cancel"), 403)
+        problem(api.post("/claim", {"worker": "w"}), 403)
+
     def test_says_how_its_errors_are_answered(self, greeting: RunningServer) -> None:
         refused = problem(greeting.client().post("/api/v1/greetings/nobody"), 404)
         assert refused["type"].endswith("/nobody-there")

@@ -1,12 +1,18 @@
 """Who may do what: nothing but health answers without a key."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import update
 
+from tests.cli.command import Command
 from tests.server.serving import Api, RunningServer, code, problem
 from tests.waiting import eventually
+from towpath.ledger.database.schema import api_keys
+from towpath.ledger.ledger import Ledger
 
 JOBS = "/api/v1/queues/mails/jobs"
 CLAIM = {"worker": "w"}
@@ -224,3 +230,105 @@ class TestQueuePatterns:
         _, secret = running.make_key("admin", queues=("mine",))
         answer = running.client(secret).get("/api/v1/queue/ann")
         assert code(answer, 403) == "queue-forbidden"
+
+
+class TestRotating:
+    def test_gives_a_new_secret_once_and_keeps_all_else(self, running: RunningServer) -> None:
+        admin = running.client()
+        id, old = running.make_key("read", queues=("mails*",), owner="the shop")
+        made = admin.post(f"/api/v1/keys/{id}/rotate", json={"overlap": 600})
+        assert made.status_code == 201
+        told = made.json()
+        assert (told["scopes"], told["queues"], told["owner"]) == (["read"], ["mails*"], "the shop")
+        assert told["id"] != id
+        for secret in (old, told["secret"]):
+            assert running.client(secret).get("/api/v1/queues").status_code == 200
+        listed = admin.get("/api/v1/keys").text
+        assert told["id"] in listed
+        assert told["secret"] not in listed
+
+    def test_without_an_overlap_ends_the_old_key(self, running: RunningServer) -> None:
+        id, old = running.make_key("read")
+        made = running.client().post(f"/api/v1/keys/{id}/rotate", json={"overlap": 0})
+        assert made.json()["owner"] == id
+        assert running.client(old).get("/api/v1/queues").status_code == 401
+
+    def test_is_refused_for_a_key_that_is_not_there_or_has_ended(
+        self, running: RunningServer
+    ) -> None:
+        admin = running.client()
+        missing = admin.post("/api/v1/keys/nobody/rotate", json={})
+        assert code(missing, 404) == "key-not-found"
+        id, _ = running.make_key("read")
+        running.revoke(id)
+        assert code(admin.post(f"/api/v1/keys/{id}/rotate", json={}), 409) == "key-ended"
+        for overlap in (-1, 1e12, "1h"):
+            wrong = admin.post(f"/api/v1/keys/{id}/rotate", json={"overlap": overlap})
+            assert wrong.status_code == 422
+
+    def test_needs_an_admin_key_for_all_queues(self, running: RunningServer) -> None:
+        id, _ = running.make_key("read")
+        for scopes, queues in ((("manage", "raw", "submit"), ("*",)), (("admin",), ("mails",))):
+            _, secret = running.make_key(*scopes, queues=queues)
+            answer = running.client(secret).post(f"/api/v1/keys/{id}/rotate", json={})
+            assert answer.status_code == 403
+
+
+def test_a_key_with_an_owner_is_made_over_http(running: RunningServer) -> None:
+    wanted = {"name": "shop", "scopes": ["submit", "manage", "raw"], "owner": "the shop"}
+    made = running.client().post("/api/v1/keys", json=wanted).json()
+    assert (made["owner"], made["scopes"]) == ("the shop", ["manage", "raw", "submit"])
+    assert running.client().post("/api/v1/keys", json=wanted | {"owner": ""}).status_code == 422
+
+
+class TestDoctorAboutKeysOfEarlierReleases:
+    @staticmethod
+    def age(running: RunningServer, *ids: str) -> None:
+        """Make keys look as if a release without owners had made them."""
+
+        async def age() -> None:
+            async with Ledger(running.database) as ledger:
+                change = update(api_keys).where(api_keys.c.id.in_(ids)).values(owner=None)
+                await ledger.write(lambda connection: connection.execute(change))
+
+        asyncio.run(age())
+
+    @staticmethod
+    def found(running: RunningServer) -> list[str]:
+        told = running.client().get("/api/v1/doctor").json()["findings"]
+        return [one["found"] + one["do"] for one in told if one["check"] == "keys"]
+
+    def test_names_those_that_lose_something_until_they_are_rotated(
+        self, running: RunningServer, tmp_path: Path
+    ) -> None:
+        made = {
+            "agents": running.make_key("work", queues=("issues",))[0],
+            "shop": running.make_key("submit", queues=("mails",))[0],
+            "timers": running.make_key("work", queues=("timers.shop--*",))[0],
+            "chat worker": running.make_key("work", queues=("messages",))[0],
+            "reader": running.make_key("read")[0],
+            "worker": running.make_key("work", queues=("mails",))[0],
+            "operator": running.make_key("submit", "work", "manage", "raw")[0],
+            "admin": running.make_key("admin")[0],
+        }
+        assert self.found(running) == []
+        self.age(running, *made.values())
+        losing = ("agents", "shop", "timers")
+        for named in (self.found(running), self._on_the_command_line(running, tmp_path)):
+            lines = {name: [one for one in named if id in one] for name, id in made.items()}
+            assert {name for name, some in lines.items() if some} == set(losing)
+            assert len(named) == len(losing)
+            [agents], [shop] = lines["agents"], lines["shop"]
+            assert ("raw" in agents, "manage" in agents) == (True, False)
+            assert ("raw" in shop, "manage" in shop) == (False, True)
+        for name in losing:
+            running.client().post(f"/api/v1/keys/{made[name]}/rotate", json={"overlap": 0})
+        assert self.found(running) == []
+
+    @staticmethod
+    def _on_the_command_line(running: RunningServer, home: Path) -> list[str]:
+        towpath = Command(running.said["store"], home)
+        ran = towpath("doctor", "--json", TOWPATH_DATABASE=running.database)
+        found = [one for one in ran.objects if one["check"] == "keys"]
+        assert {one["verdict"] for one in found} == {"warn"}
+        return [one["found"] + one["do"] for one in found]

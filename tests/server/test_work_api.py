@@ -226,7 +226,7 @@ class TestSettling:
         told = problem(api.say(verb, stale, **needed(verb)), 409)
         assert told["type"].endswith("/lease-lost")
         assert (told["holder"], told["state"]) == ("current", "leased")
-        assert told["current_token"] == current["token"]
+        assert str(current["token"]) not in str(told)
         assert api.look(stale["id"]) == before
 
     @pytest.mark.parametrize("verb", ["renew", "complete", "fail", "release"])

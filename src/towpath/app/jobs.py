@@ -35,6 +35,7 @@ from towpath.errors import (
     JobNotFound,
     JobNotWaiting,
     JobOpen,
+    NotOwned,
     QueueNotEmpty,
     QueueNotFound,
     ServerError,
@@ -243,16 +244,18 @@ class AllJobs:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────
 
-    async def cancel(self, job: JobRef) -> State:
+    async def cancel(self, job: JobRef, *, for_owner: str | None = None) -> State:
         """Cancel the job. Returns CANCELLED, or LEASED while its worker is asked to stop.
 
-        Raises JobNotFound, and JobDone or JobDead if the job has ended.
+        Raises JobNotFound, NotOwned if the job has another owner than *for_owner*, and JobDone or
+        JobDead if the job has ended.
         """
         try:
             return await self._change(
                 job,
-                lambda: self._engine.cancel(job),
+                lambda: self._engine.cancel(job, for_owner=for_owner),
                 lambda records, id: records.cancel(job.queue, id),
+                for_owner,
             )
         except RecordEnded as error:
             if STATES[error.state] is State.CANCELLED:
@@ -265,15 +268,18 @@ class AllJobs:
         *,
         due: datetime | None = None,
         delay: DurationLike | None = None,
+        for_owner: str | None = None,
     ) -> State:
         """Give the waiting job another due time: *due*, or *delay* from now. Returns its state.
 
-        Raises JobNotFound, and JobNotWaiting if the job is leased or has ended.
+        Raises JobNotFound, NotOwned if the job has another owner than *for_owner*, and
+        JobNotWaiting if the job is leased or has ended.
         """
         return await self._change(
             job,
-            lambda: self._engine.move(job, due=due, delay=delay),
+            lambda: self._engine.move(job, due=due, delay=delay, for_owner=for_owner),
             lambda records, id: records.move(job.queue, id, due=due, delay=delay),
+            for_owner,
         )
 
     async def retry(self, job: JobRef) -> State:
@@ -300,11 +306,13 @@ class AllJobs:
         queue: str,
         payload: bytes,
         *,
+        for_owner: str | None = None,
         call: Call | None = None,
         **options: Unpack[JobOptions],
     ) -> Placed:
         """Create a job under an *id*, or replace the one that waits there, as `engine.set`. One
-        with a record is replaced in the database.
+        with a record is replaced in the database. Raises NotOwned if a job with another owner than
+        *for_owner* is there.
         """
         id = options.get("id")
         if id is not None:
@@ -312,12 +320,13 @@ class AllJobs:
             # The row comes first: if Redis has the record under another id, it would make a second
             # job.
             if (ledger := await self._ledger_now()) is not None and await _has_record(ledger, ref):
+                await _check_owner(ledger, ref, ref.id, for_owner)
                 placed = await self._translate_errors(
                     ref, ledger.jobs.set(queue, payload, **options)
                 )
                 state = (await self.describe(placed.record)).state
                 return Placed(ref, state, replaced=placed.replaced)
-        return await self._engine.set(queue, payload, call=call, **options)
+        return await self._engine.set(queue, payload, for_owner=for_owner, call=call, **options)
 
     # ── many jobs, in steps of a bounded size ────────────────────────────────────────────
 
@@ -625,6 +634,7 @@ class AllJobs:
         job: JobRef,
         in_redis: Callable[[], Coroutine[Any, Any, State]],
         in_row: Callable[[Records, JobId], Coroutine[Any, Any, Record]],
+        for_owner: str | None = None,
     ) -> State:
         """Change the job in Redis, unless it has a record: then only the row is changed, which
         brings the change to Redis.
@@ -641,6 +651,7 @@ class AllJobs:
         try:
             if ledger is None:
                 raise trouble
+            await _check_owner(ledger, job, id, for_owner)
             record = await self._translate_errors(job, in_row(ledger.jobs, id))
         except (RecordNotFound, JobNotFound):
             if isinstance(trouble, JobNotFound):
@@ -731,6 +742,14 @@ async def _has_record(ledger: Ledger, job: JobRef) -> bool:
     with suppress(LedgerError):
         return bool(await ledger.jobs.find(job.queue, {job.id}))
     return False
+
+
+async def _check_owner(ledger: Ledger, job: JobRef, id: str, for_owner: str | None) -> None:
+    """Raises NotOwned, RecordNotFound."""
+    if for_owner is not None:
+        record = await ledger.jobs.get(job.queue, id)
+        if record.attributes.get("owner") != for_owner:
+            raise NotOwned(job)
 
 
 async def _delete(deletion: Awaitable[None]) -> State:

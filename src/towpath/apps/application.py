@@ -22,6 +22,7 @@ from towpath.calls.signature import TAKEN
 from towpath.engine.options import QueueOptions
 from towpath.errors import InvalidInput, InvalidName
 from towpath.ids import queue_name
+from towpath.ledger.keys.raw import RAW_VERBS, RawQueues
 from towpath.options import Options
 from towpath.telemetry.measures import MetricSpec
 
@@ -59,6 +60,9 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     """Its settings, as one frozen class."""
     queues: str | None = None
     """A mapping to the options of its queues: by name, or by how names begin (`timers.*`)."""
+    raw: Mapping[str, tuple[str, ...]] = {}
+    """Which verbs of the generic paths (`/api/v1/queues/{queue}/…`) are part of its API, by queue
+    as `queues` names it. All others need the scope `raw`."""
     tables: str | None = None
     """A `Tables`: its tables, and the steps that bring them up to date."""
     errors: str | None = None
@@ -179,6 +183,17 @@ def applications(named: Iterable[str] = ()) -> tuple[Application, ...]:
     return tuple(found)
 
 
+def raw_queues(found: Iterable[Application]) -> RawQueues:
+    """Their queues, with the raw verbs that they publish."""
+    return RawQueues(
+        {
+            queue: application.raw.get(queue, ())
+            for application in found
+            for queue in application.behaviours()
+        }
+    )
+
+
 def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
     """Their tables, for the ledger. Raises ApplicationInvalid."""
     from towpath.ledger.database.tables import Tables  # noqa: PLC0415 -- needs the libraries of an extra
@@ -240,6 +255,12 @@ def _declared(place: str) -> Application:
             queue_name(name.removesuffix("*").removesuffix("."))
         except InvalidName as error:
             raise ApplicationInvalid(place, f"its {error}") from error
+    for name, verbs in found.raw.items():
+        if name not in found.behaviours():
+            raise ApplicationInvalid(place, f"it publishes verbs of {name}, which it does not have")
+        if unknown := set(verbs) - RAW_VERBS:
+            rule = f"must be one of {', '.join(sorted(RAW_VERBS))}"
+            raise ApplicationInvalid(place, f"its raw verb {unknown.pop()} {rule}")
     for spec in found.metrics:
         if not spec.name.startswith((f"towpath_{found.name}_", *found.published)):
             raise ApplicationInvalid(place, f"{spec.name} must begin with towpath_{found.name}_")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -32,7 +32,8 @@ async def doctor(
     """Check the server and say what to fix.
 
     Checks version, durability, eviction, replicas, clock, scripts, memory, round trips and
-    writing; then the queues, the database and the applications. Each finding says what to do.
+    writing; then the queues, the database, the applications and the keys of earlier releases. Each
+    finding says what to do.
 
     Exit code 1 if something is bad: Towpath would not start there, or jobs could not be stored.
     Warnings, for example a Redis without persistence or a wrong clock, exit with 0; --strict makes
@@ -49,6 +50,7 @@ async def doctor(
             found += await of_queues(engine)
             found += await of_ledger(session, engine)
             found += await of_applications(session, engine)
+            found += await of_old_keys(session)
     for finding in found:
         _tell(session, finding)
     worst = max(finding.verdict for finding in found)
@@ -91,6 +93,18 @@ async def of_ledger(session: Session, engine: Engine) -> list[Finding]:
         return [Finding("ledger", Grade.WARN, str(error), error.remedy)]
     found = of_records(find_records_elsewhere(workers, own)) if own else []
     return found or [Finding("ledger", Grade.OK, "the database that workers use, too")]
+
+
+async def of_old_keys(session: Session) -> list[Finding]:
+    """What keys of releases without owners no longer allow; nothing where there are no keys."""
+    from towpath.apps.application import applications, raw_queues  # noqa: PLC0415 -- slow to import
+    from towpath.ledger.keys.findings import of_keys  # noqa: PLC0415 -- the same
+
+    with suppress(TowpathError):  # other findings name a database or an application that is wrong
+        async with open_ledger(session, None) as ledger:
+            old = await ledger.keys.list_without_owner()
+        return of_keys(old, raw_queues(applications(session.settings.applications)))
+    return []
 
 
 # ── applications ─────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ from towpath.clock import instant, wall_ms
 from towpath.dashboard.charts import WINDOWS, coming
 from towpath.dashboard.engine_pages import After, Text, pulse_of, refuse_others
 from towpath.dashboard.pulse import mark_of
+from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.web.auth import CanAdmin, CanRead, require_all_queues
 from towpath.web.fields import PAGES
@@ -66,12 +67,22 @@ async def workers_page(
     return page.show("workers.html", workers=seen, covers=key.covers, live="*")
 
 
+_SCOPES = {
+    Scope.READ: "Read jobs, queues and events.",
+    Scope.SUBMIT: "Submit jobs, change those of its owner, and use the applications.",
+    Scope.WORK: "Claim jobs and settle them.",
+    Scope.MANAGE: "With submit: also change jobs and schedules of other owners.",
+    Scope.RAW: "With submit or work: use the queues of applications directly.",
+    Scope.ADMIN: "Everything.",
+}
+
+
 @router.get("/keys")
 async def keys_page(page: ThePage, request: Request, key: CanAdmin) -> Response:
     """All keys."""
     require_all_queues(key)
     ledger: Ledger = request.app.state.ledger
-    return page.show("keys.html", keys=await ledger.keys.list())
+    return page.show("keys.html", keys=await ledger.keys.list(), scopes=_SCOPES)
 
 
 @router.get("/audit")

@@ -42,6 +42,7 @@ class Changing(Lifetime):
         *,
         due: datetime | None = None,
         delay: DurationLike | None = None,
+        for_owner: str | None = None,
         call: Call | None = None,
     ) -> State:
         """Give a waiting job another due time: *due*, or *delay* from now. Returns its state.
@@ -49,11 +50,12 @@ class Changing(Lifetime):
         It is DELAYED until then, even if it was ready. If the time is past it is READY: a ready job
         keeps its place, any other goes behind those that are ready. A job behind the head of its
         lane stays WAITING; its new time counts once it is the head. A head holds its lane until it
-        is due. Payload, attempts and priority do not change. Raises JobNotFound, JobHasRecord, and
-        JobNotWaiting, with the state, if the job is leased or has ended. One round trip; waiting
-        workers learn of an earlier time at once.
+        is due. Payload, attempts and priority do not change. Raises JobNotFound, JobHasRecord,
+        NotOwned if the job has another owner than *for_owner*, and JobNotWaiting, with the state,
+        if the job is leased or has ended. One round trip; waiting workers learn of an earlier time
+        at once.
         """
-        moves = [[job.id, *when(due, delay)]]
+        moves = [[job.id, *when(due, delay), *([] if for_owner is None else [for_owner])]]
         [answer] = await self._ask_existing("move", job.queue, moves, call)
         state = codec.moved(job, answer)
         if isinstance(state, TowpathError):
@@ -84,6 +86,7 @@ class Changing(Lifetime):
         queue: str,
         payload: bytes,
         *,
+        for_owner: str | None = None,
         durability: Durability | None = None,
         call: Call | None = None,
         **options: Unpack[JobOptions],
@@ -94,14 +97,14 @@ class Changing(Lifetime):
         it has all its attempts, and goes behind the other jobs of its priority and lane, as if the
         old job were cancelled and this one submitted in a single step. A job that is done, dead or
         cancelled, or whose id is only remembered, is created anew (`submit` would answer
-        `existed`). Replacing a waiting job works in a full queue, too. Raises JobNotWaiting if the
-        job is leased, JobHasRecord, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One
-        round trip.
+        `existed`). Replacing a waiting job works in a full queue, too. Raises
+        JobNotWaiting if the job is leased, NotOwned if a job with another owner than *for_owner* is
+        there, JobHasRecord, QueueFull, MemoryFull, PayloadTooLarge, InvalidOption. One round trip.
         """
         if options.get("id") is None:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
         name, job = queue_name(queue), new_job(payload, **options)
-        [answer] = await self._set(name, [job], durability, call)
+        [answer] = await self._set(name, [job], durability, call, for_owner)
         placed = codec.placed(name, job.id, answer)
         if isinstance(placed, TowpathError):
             raise placed
@@ -201,6 +204,7 @@ class Changing(Lifetime):
         jobs: list[NewJob],
         durability: Durability | None,
         call: Call | None,
+        for_owner: str | None = None,
     ) -> list[Any]:
         """The raw answers. A payload that is too large is not sent, but under a caller's name: it
         may be a repeat, whose answer only the server knows.
@@ -210,7 +214,11 @@ class Changing(Lifetime):
         for step in steps:
             largest = max(len(job.payload) for job in step)
             limit = await store.largest_payload(queue, largest)
-            sent = [job for job in step if call is not None or len(job.payload) <= limit]
+            sent: list[Any] = [
+                job if for_owner is None else (*job, for_owner)
+                for job in step
+                if call is not None or len(job.payload) <= limit
+            ]
             told: list[Any] = []
             if sent and durability is None:
                 told = await store.write("set", queue, lambda _, sent=sent: sent, call)

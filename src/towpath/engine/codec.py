@@ -39,6 +39,7 @@ from towpath.errors import (
     JobNotWaiting,
     JobOpen,
     LeaseLost,
+    NotOwned,
     PayloadTooLarge,
     QueueFull,
     ScriptDefect,
@@ -141,7 +142,7 @@ def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
     match answer:
         case [(b"new" | b"replaced") as word, state]:
             return Placed(JobRef(queue, id), STATES[state], replaced=word == b"replaced")
-        case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD", *_]:
+        case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD" | b"JOB_NOT_OWNED", *_]:
             return refusal(JobRef(queue, id), answer)
         case _:
             return _not_taken(queue, answer)
@@ -232,6 +233,7 @@ _REFUSALS: dict[bytes, Callable[..., TowpathError]] = {
     b"JOB_NOT_WAITING": JobNotWaiting,
     b"JOB_OPEN": JobOpen,
     b"JOB_HAS_RECORD": JobHasRecord,
+    b"JOB_NOT_OWNED": NotOwned,
 }
 
 REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {

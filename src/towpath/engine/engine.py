@@ -324,15 +324,21 @@ class Engine(Changing):
         return [outcomes[i] for i in range(len(settlements))]
 
     async def cancel(
-        self, job: JobRef, *, call: Call | None = None, by_record: bool = False
+        self,
+        job: JobRef,
+        *,
+        for_owner: str | None = None,
+        call: Call | None = None,
+        by_record: bool = False,
     ) -> State:
         """Cancel a job that has not ended. Returns CANCELLED, or LEASED while its worker is asked
         to stop.
 
         Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead,
-        and JobHasRecord unless it is the record that asks (*by_record*).
+        NotOwned if the job has another owner than *for_owner*, and JobHasRecord unless it is the
+        record that asks (*by_record*).
         """
-        item = [job.id, int(by_record)]
+        item = [job.id, int(by_record), *([] if for_owner is None else [for_owner])]
         [answer] = await self._ask_existing("cancel", job.queue, [item], call)
         state = codec.cancelled(job, answer)
         if isinstance(state, TowpathError):

@@ -25,6 +25,7 @@ from towpath.ids import (
     job_id,
     lane_key,
     new_job_id,
+    owner_name,
     queue_name,
     selector_name,
 )
@@ -96,6 +97,11 @@ class JobOptions(TypedDict, total=False):
         Pairs(),
         "Data beside the payload, such as a trace: names and texts, up to 4 KiB in total.",
     ]
+    owner: Annotated[
+        str | None,
+        Text(owner_name),
+        "Whose API keys may replace, move and cancel the job over HTTP without the scope `manage`.",
+    ]
 
 
 class Said(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +119,8 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
     """Its own policy; None = that of its queue."""
     headers: Mapping[str, str] = MappingProxyType({})
     """Data beside the payload."""
+    owner: str | None = None
+    """The owner of the API key that submitted it; None = it was submitted without a key."""
 
 
 FIELDS = declared(JobOptions)

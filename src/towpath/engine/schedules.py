@@ -37,6 +37,7 @@ from towpath.engine.schedule import Missed, NamedSchedule, Schedule
 from towpath.engine.space import SpaceRecord
 from towpath.engine.store import Store
 from towpath.errors import (
+    NotOwned,
     ScheduleChanged,
     ScheduleDeclared,
     ScheduleNotFound,
@@ -118,20 +119,24 @@ class Schedules(ScheduleFirings):
         *,
         missed: Missed = Missed.ONCE,
         paused: bool = False,
+        for_owner: str | None = None,
         **options: Unpack[JobOptions],
     ) -> SetSchedule:
         """Create a schedule, or replace one that was created this way.
 
         A new schedule starts now; a replaced one continues from its last firing. It applies
-        everywhere within a second. Raises ScheduleDeclared for a name that code declares,
-        ScheduleUnreadable, SchedulesFull, MemoryFull, PayloadTooLarge, InvalidOption, InvalidName;
-        then nothing has changed.
+        everywhere within a second. The owner of a schedule is that of its jobs. Raises NotOwned if
+        there is one with another owner than *for_owner*, ScheduleDeclared for a name that code
+        declares, ScheduleUnreadable, SchedulesFull, MemoryFull, PayloadTooLarge, InvalidOption,
+        InvalidName; then nothing has changed.
         """
         work = NamedSchedule(
             name=name, queue=queue, when=when, payload=payload, options=options, missed=missed
         )
 
         def decide(found: _Found) -> tuple[NamedSchedule, bool]:
+            if found.info is not None:
+                _check_owner(found.info, for_owner)
             return work, paused
 
         return await self._put(queue_name(queue), schedule_name(name), decide, make=True)
@@ -145,6 +150,7 @@ class Schedules(ScheduleFirings):
         payload: bytes | None = None,
         missed: Missed | None = None,
         paused: bool | None = None,
+        for_owner: str | None = None,
         **options: Unpack[JobOptions],
     ) -> ScheduleInfo:
         """Change parts of a schedule. An option that is None is removed.
@@ -155,6 +161,7 @@ class Schedules(ScheduleFirings):
 
         def decide(found: _Found) -> tuple[NamedSchedule, bool]:
             info, before = cast("ScheduleInfo", found.info), cast("NamedSchedule", found.work)
+            _check_owner(info, for_owner)
             both = {**before.options, **options}
             kept = {name: value for name, value in both.items() if value is not None}
             changed = NamedSchedule(
@@ -177,11 +184,11 @@ class Schedules(ScheduleFirings):
         """Fire the schedule again, from now on; firings missed meanwhile are not made up for."""
         return await self.change(queue, name, paused=False)
 
-    async def delete(self, queue: str, name: str) -> None:
+    async def delete(self, queue: str, name: str, *, for_owner: str | None = None) -> None:
         """Delete a stored schedule. Its jobs stay.
 
-        Raises ScheduleNotFound, and ScheduleDeclared if code declares it; for that use
-        `delete_declared`.
+        Raises ScheduleNotFound, NotOwned as `set` does, and ScheduleDeclared if code declares it;
+        for that use `delete_declared`.
         """
         target, name = queue_name(queue), schedule_name(name)
         for _ in range(_CHANGES_MOST):
@@ -190,6 +197,7 @@ class Schedules(ScheduleFirings):
                 raise ScheduleNotFound(target, name)
             if info.source is ScheduleSource.CODE:
                 raise ScheduleDeclared(target, name)
+            _check_owner(info, for_owner)
             item = [name, info.version, secrets.token_hex(8)]
             if await self._change(target, "delete_schedule", lambda _, i=item: i) is not None:
                 return
@@ -376,6 +384,11 @@ def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, Name
     if found.work is None:
         raise ScheduleUnreadable(queue, name)
     return found.info, found.work
+
+
+def _check_owner(info: ScheduleInfo, for_owner: str | None) -> None:
+    if for_owner is not None and info.options.get("owner") != for_owner:
+        raise NotOwned(f"schedule {info.queue}/{info.name}")
 
 
 def _entry(text: str) -> IndexEntry:

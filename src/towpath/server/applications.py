@@ -21,6 +21,7 @@ from towpath.apps.application import (
     Host,
     Probe,
     Tasks,
+    raw_queues,
     tools_of,
 )
 from towpath.clock import Duration, seconds
@@ -112,6 +113,7 @@ class Applications:
         }
         self.consumers = [mounted.consumers for mounted in self.mounted if mounted.consumers]
         self.tools = tools_of(mounted.application for mounted in self.mounted)
+        self.raw = raw_queues(mounted.application for mounted in self.mounted)
         self.tags = [
             {"name": name, "description": about}
             for mounted in self.mounted

@@ -120,6 +120,7 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.ledger = parts.ledger
     app.state.metrics = parts.metrics
     app.state.probes = mounted.probes
+    app.state.raw = mounted.raw
     app.state.webhooks = mounted.configured_webhooks
     app.state.bodies = Bodies(parts.limits)
     app.state.sessions = Sessions(parts.limits)

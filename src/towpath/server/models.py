@@ -48,7 +48,7 @@ class PayloadIn(Body):
         return from_base64("payload_base64", self.payload_base64)
 
 
-class JobIn(asking(PayloadIn)):
+class JobIn(asking(PayloadIn, but=("owner",))):
     """A job to submit."""
 
     model_config = example(payload={"path": "cat.png"}, priority=100, lane="ann")

@@ -19,6 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.ledger.keys.raw import RawQueues
 from towpath.supervise import Background
 from towpath.web.audit import Auditor
 from towpath.web.fields import decoded, keep_as_sent
@@ -172,11 +173,18 @@ Key = Annotated[KeyInfo, Depends(_key)]
 
 
 def scoped(scope: KeyScope, *, queue: str | None = None) -> Callable[[Request], Awaitable[KeyInfo]]:
-    """A dependency: the request's key has *scope*, for *queue* or else the path's, if any."""
+    """A dependency: the request's key has *scope*, for *queue* or else the path's, if any.
+
+    A path that names a queue and changes it is a raw call: on the queue of an application, the
+    application publishes it or the key needs the scope `raw`.
+    """
 
     async def check(request: Request) -> KeyInfo:
         key = key_of(request)
-        require(key, scope, queue or request.path_params.get("queue"))
+        named = request.path_params.get("queue")
+        require(key, scope, queue or named)
+        if queue is None and named is not None and scope is not KeyScope.READ:
+            require_raw(request, key, named)
         return key
 
     _SCOPED.add(check)
@@ -203,6 +211,20 @@ def require(key: KeyInfo, scope: KeyScope, queue: str | None) -> None:
             "queue_forbidden",
             "the key does not cover this queue",
             remedy="Use a key whose queue patterns match.",
+        )
+
+
+def require_raw(request: Request, key: KeyInfo, queue: str) -> None:
+    """403 if the request is a raw call to a queue of an application that *key* may not make."""
+    raw: RawQueues = request.app.state.raw
+    verb = request.scope["endpoint"].__name__
+    if raw.needs_raw(_plain(queue), verb) and not key.may(KeyScope.RAW):
+        raise Refused(
+            403,
+            "scope_missing",
+            "the queue belongs to an application; to use it directly, a key needs the scope `raw`",
+            remedy="Use the application's own paths, or a key that has it: "
+            "`towpath keys create --scope raw`.",
         )
 
 

@@ -24,6 +24,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, St
 from towpath.clock import instant, spelled, timely, wall_ms
 from towpath.errors import QueueNotFound, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.ledger.keys.raw import RawQueues
 from towpath.web.auth import is_known, key_of
 from towpath.web.fields import PAGES
 from towpath.web.problems import Refused, misfits, of_error
@@ -129,11 +130,22 @@ class DashboardPage:
     def __init__(self, request: Request, frame: Frame) -> None:
         self._request, self._frame = request, frame
 
-    def can(self, scope: str, queue: str | None = None) -> bool:
-        """Whether whoever looks may do what needs *scope*: no button is shown otherwise."""
+    def can(self, scope: str, queue: str | None = None, raw: str = "") -> bool:
+        """Whether whoever looks may do what needs *scope*: no button is shown otherwise.
+
+        *raw* names the operation of a button that calls a generic path of *queue*.
+        """
         key = key_of(self._request)
         fits = queue is None or key.covers(queue)
+        if queue and raw and not key.may(Scope.RAW):
+            queues: RawQueues = self._request.app.state.raw
+            fits = fits and not queues.needs_raw(queue, raw)
         return fits and key.may(Scope(scope)) and login_of(self._request.scope) is not None
+
+    def changes(self, owner: str | None) -> bool:
+        """Whether whoever looks may change jobs and schedules of *owner*."""
+        key = key_of(self._request)
+        return key.may(Scope.MANAGE) or owner == key.owner
 
     def show(self, template: str, *, status: int = 200, **context: Any) -> Response:
         """The page *template* in the frame."""
@@ -144,6 +156,7 @@ class DashboardPage:
             key=key,
             csrf=login.csrf if login else "",
             can=self.can,
+            changes=self.changes,
             links=self._frame.links(key),
             here=request.scope["path"],
             url=request.scope["path"] + (f"?{asked}" if (asked := request.url.query) else ""),

@@ -36,6 +36,7 @@ STATUSES: dict[type[TowpathError], int] = {
     errors.InvalidInput: 422,
     errors.JobNotFound: 404,
     errors.ScheduleNotFound: 404,
+    errors.NotOwned: 403,
     errors.QueueNotFound: 404,
     errors.JobError: 409,
     errors.LeaseError: 409,
@@ -71,11 +72,10 @@ class Problem(BaseModel):
                     "type": TYPES + "lease-lost",
                     "title": "Lease lost",
                     "status": 409,
-                    "detail": "job mails/m-17: token 7 is no longer valid (now 9, worker w2)",
+                    "detail": "job mails/m-17: token 7 is no longer valid (worker w2)",
                     "remedy": "Stop this attempt and discard its result; "
                     "the job runs under a newer lease.",
                     "holder": "w2",
-                    "current_token": 9,
                     "state": "leased",
                 }
             ]
@@ -147,11 +147,7 @@ _STATED = (
 def _more(error: TowpathError) -> dict[str, Any]:
     """What a caller may want to act on."""
     if isinstance(error, LeaseLost):
-        return {
-            "holder": error.worker or None,
-            "current_token": error.current,
-            "state": error.state,
-        }
+        return {"holder": error.worker or None, "state": error.state}
     if isinstance(error, _STATED):
         return {"state": error.state}
     return dict(error.told)

@@ -27,6 +27,7 @@ APPLICATION = Application(
     noun="Greetings: greet.",
     options=GreetingsOptions,
     queues=f"{HERE}.service:QUEUES",
+    raw={"greetings": ("submit",)},
     errors=f"{HERE}.service:ERRORS",
     service=f"{HERE}.service:serving",
     tasks=f"{HERE}.service:tasks",

@@ -1,5 +1,7 @@
 """The sweep: what each step leaves behind when it is the last one of its process."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -11,11 +13,71 @@ from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
 from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.apps.uploads.sweeping import Sweep
-from towpath.clock import ZERO, seconds
+from towpath.clock import ZERO, days, seconds
 from towpath.embedded import EmbeddedServer
+from towpath.engine.model import JobRef, job_ref
 from towpath.errors import ServerUnreachable
 
 C = 4 * MIB
+Occupation = Callable[[UploadServices, JobRef, Callable[[], Awaitable[object]]], Awaitable[object]]
+
+
+async def occupy_before(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]], **more: Any
+) -> None:
+    await uploads.engine.submit(UPLOADS, b"not yours", id=job.id, **more)
+    await send()
+
+
+async def end_before(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]]
+) -> None:
+    await uploads.engine.submit(UPLOADS, b"not yours", id=job.id)
+    [lease] = await uploads.engine.claim(UPLOADS, worker="mallory", lease=seconds(60))
+    await uploads.engine.complete(lease)
+    await send()
+
+
+async def bury_before(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]]
+) -> None:
+    await uploads.engine.submit(UPLOADS, b"not yours", id=job.id)
+    [lease] = await uploads.engine.claim(UPLOADS, worker="mallory", lease=seconds(60))
+    await uploads.engine.bury(lease, "mallory")
+    await send()
+
+
+async def cancel_after(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]]
+) -> None:
+    await send()
+    await uploads.engine.cancel(job)
+
+
+async def move_after(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]]
+) -> None:
+    await send()
+    await uploads.engine.move(job, delay=days(1000))
+
+
+async def complete_after(
+    uploads: UploadServices, job: JobRef, send: Callable[[], Awaitable[object]]
+) -> None:
+    await send()
+    [lease] = await uploads.engine.claim(UPLOADS, worker="mallory", lease=seconds(60))
+    await uploads.engine.complete(lease)
+
+
+OCCUPIED: dict[str, Occupation] = {
+    "by a job that waits": occupy_before,
+    "by a job for later": partial(occupy_before, delay=days(1000)),
+    "by a job that has ended": end_before,
+    "by a dead job": bury_before,
+    "and its job was cancelled": cancel_after,
+    "and its job was moved": move_after,
+    "and its job was completed by another": complete_after,
+}
 
 
 async def orphan_goes_with_its_upload(uploads: UploadServices, data: bytes, *, known: bool) -> None:
@@ -92,6 +154,35 @@ class TestAStalledUpload:
         assert "its worker died" in now.fields["error_message"]
         assert (await uploads.engine.inspect.counts(UPLOADS)).dead == 0
         await uploads.service.resume(view.upload.upload_id)
+        await uploads.work()
+        assert await uploads.content(view) == data[: 2 * C]
+
+    @pytest.mark.parametrize("occupied", OCCUPIED.values(), ids=OCCUPIED)
+    async def test_whose_job_s_id_is_occupied_is_completed(
+        self, uploads: UploadServices, data: bytes, occupied: Occupation
+    ) -> None:
+        """Somebody who can guess the ids of internal jobs has made, ended or moved one."""
+        view = await uploads.start(size=2 * C)
+        upload = view.upload
+        job = job_ref(UPLOADS, Work(upload.upload_id, upload.generation, 0, 0).id)
+        await occupied(uploads, job, partial(uploads.send, view, data[: 2 * C]))
+        assert await uploads.status(view) is Status.UPLOADING
+        await uploads.service.sweeping.once(older=ZERO)
+        await uploads.work()
+        assert await uploads.content(view) == data[: 2 * C]
+
+    async def test_whose_job_s_id_somebody_holds_is_completed_after_that(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        view = await uploads.start(size=2 * C)
+        id = Work(view.upload.upload_id, view.upload.generation, 0, 0).id
+        await uploads.engine.submit(UPLOADS, b"not yours", id=id)
+        [lease] = await uploads.engine.claim(UPLOADS, worker="mallory", lease=seconds(60))
+        await uploads.send(view, data[: 2 * C])
+        await uploads.service.sweeping.once(older=ZERO)
+        assert (await uploads.engine.renew(lease, seconds(60))).cancel_requested
+        await uploads.engine.release(lease)
+        await uploads.service.sweeping.once(older=ZERO)
         await uploads.work()
         assert await uploads.content(view) == data[: 2 * C]
 

@@ -9,6 +9,7 @@ after a crash knows what to take away.
 from __future__ import annotations
 
 from contextlib import suppress
+from hashlib import sha256
 
 import msgspec
 from msgspec.structs import replace
@@ -100,7 +101,9 @@ class Projector:
 
     async def _comment(self, issue: Issue) -> None:
         text = f"`{issue.agent}` works on this ({issue.task_type})."
-        mark = f"<!-- towpath {issue.task_id} {issue.token} -->"
+        # Everybody can read the comment, so it has a digest instead of the token.
+        delivery = sha256(f"{issue.task_id} {issue.token}".encode()).hexdigest()[:32]
+        mark = f"<!-- towpath {delivery} -->"
         await self._github.comment(issue.repository, issue.number, text, mark=mark)
 
     async def _found(self, issue: Issue) -> FoundIssue:

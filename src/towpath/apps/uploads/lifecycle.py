@@ -24,16 +24,19 @@ from towpath.apps.uploads.states import UploadUnknown, not_open
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import MultipartNotFound, ObjectNotFound, StoreError
 from towpath.apps.uploads.stores.port import UPLOAD, Multipart, ObjectStore, Part
-from towpath.clock import ZERO, Duration, steady, wall_ms
+from towpath.clock import ZERO, Duration, instant, minutes, steady, wall_ms
 from towpath.engine.engine import Engine
+from towpath.engine.model import JobOptions, Submitted
 from towpath.engine.states import State
-from towpath.errors import JobError, ServerError
+from towpath.errors import JobError, JobNotWaiting, ServerError
 from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
 _JOINED_AGAIN = 60_000
 """ms after which an upload that was joined from other uploads is looked at once more, whoever
 waits."""
+_DELAYED_MOST = minutes(1)
+"""Longer than any job of ours is submitted for; a later due time is somebody else's."""
 _ERROR_LONGEST = 500
 _OTHERS_HAVE, _LOOK_EVERY = 1.0, 0.05
 """Seconds that another has to rebuild a state after it has said so in the row."""
@@ -105,26 +108,43 @@ class Lifecycle:
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────
 
-    async def submit(self, work: Work, *, delay: Duration = ZERO) -> None:
+    async def submit(self, work: Work, *, delay: Duration = ZERO, stalled: bool = False) -> None:
         """Have a part stored, or an upload completed; the same again is the same job.
 
         Where that has died, because workers did or because Redis or the database were away for too
-        long, the upload fails: resumed, it has new jobs.
+        long, the upload fails: resumed, it has new jobs. Another job under its id is replaced; so
+        is, for a *stalled* upload, its job if that has ended or was moved.
         """
-        submitted = await self._engine().submit(
-            UPLOADS,
-            msgspec.json.encode(work),
-            id=work.id,
-            delay=delay,
-            max_attempts=ATTEMPTS,
-            retry=RETRY,
-        )
-        if submitted.existed and submitted.state is State.DEAD:
+        engine, payload = self._engine(), msgspec.json.encode(work)
+        options: JobOptions = {
+            "id": work.id, "delay": delay, "max_attempts": ATTEMPTS, "retry": RETRY,
+        }  # fmt: skip
+        submitted = await engine.submit(UPLOADS, payload, **options)
+        if not submitted.existed:
+            return
+        if submitted.same_payload is False or (stalled and await self._is_lost(submitted)):
+            try:
+                await engine.set(UPLOADS, payload, **options)
+            except JobNotWaiting:  # leased: the next sweep replaces it
+                with suppress(JobError):
+                    await engine.cancel(submitted.job)
+        elif submitted.state is State.DEAD:
             with suppress(JobError):
-                job = await self._engine().inspect.job(submitted.job)
+                job = await engine.inspect.job(submitted.job)
                 reason = f"its job failed for good: {job.reason}"
                 await self.fail(work.upload, work.generation, reason)
-                await self._engine().delete(submitted.job)
+                await engine.delete(submitted.job)
+
+    async def _is_lost(self, submitted: Submitted) -> bool:
+        """Whether a job that ended or was moved by somebody else will not do its work."""
+        if submitted.state in (State.DONE, State.CANCELLED, State.GONE):
+            return True
+        if submitted.state is not State.DELAYED:
+            return False
+        with suppress(JobError):
+            job = await self._engine().inspect.job(submitted.job)
+            return job.due_at is not None and job.due_at > instant(wall_ms()) + _DELAYED_MOST
+        return True
 
     # ── rebuilding ───────────────────────────────────────────────────────────────────────
 
@@ -200,8 +220,8 @@ class Lifecycle:
             return await self.reopen(upload)
         return upload
 
-    async def push(self, upload_id: str) -> None:
-        """Submit whatever can be done for an upload now. Raises UploadUnknown."""
+    async def push(self, upload_id: str, *, stalled: bool = False) -> None:
+        """Submit whatever can be done for an upload now, as `submit` does. Raises UploadUnknown."""
         upload = await self.row(upload_id)
         if upload.sources:
             # Under a name of its own: who was to look again may have died.
@@ -210,11 +230,11 @@ class Lifecycle:
             return
         chart = await self.records.sync(upload_id)
         for part, turn in chart.whole_parts():
-            await self.submit(Work(upload_id, chart.generation, part, turn))
+            await self.submit(Work(upload_id, chart.generation, part, turn), stalled=stalled)
         plan = chart.plan
         if plan.size is not None and len(chart.parts) == plan.total_parts:
             await self.records.state(upload_id).close(plan.total_chunks or 0)
-            await self.submit(Work(upload_id, chart.generation))
+            await self.submit(Work(upload_id, chart.generation), stalled=stalled)
 
     async def _stored(self, upload: Upload) -> dict[int, PartEntry] | None:
         """The parts that the store has; None = what was begun there is gone."""

@@ -135,7 +135,7 @@ class Sweep:
                     fields["uploaded_chunks"]
                 )
                 if wall_ms() - int(fields["updated_at"]) >= quiet:
-                    await self._own.push(upload.upload_id)
+                    await self._own.push(upload.upload_id, stalled=True)
             except UploadUnknown:
                 await self._restore(upload, swept)
             except (UploadError, StoreError):  # it has ended meanwhile, or the store is away

@@ -184,6 +184,7 @@ document.addEventListener("submit", async (event) => {
   event.preventDefault();
   const data = new FormData(form);
   const body = { name: data.get("name"), scopes: data.getAll("scopes"), queues: data.get("queues").split(/[\s,]+/).filter(Boolean) };
+  if (data.get("owner")) body.owner = data.get("owner");
   if (!body.scopes.length) return tell("Select at least one scope.", "warn");
   try {
     showSecret(await request("POST", "/api/v1/keys", JSON.stringify(body)));

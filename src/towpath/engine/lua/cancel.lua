@@ -11,9 +11,11 @@
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
 --        by_record int     1 = asked by the record of the job; nobody else may change such a job
+--        owner    text     only if this is the owner of the job; nil = whoever owns it
 -- reply  cancelled
 --        CANCEL_REQUESTED <worker>
 --        JOB_NOT_FOUND
+--        JOB_NOT_OWNED
 --        JOB_DONE
 --        JOB_DEAD
 --        JOB_HAS_RECORD <record>
@@ -23,9 +25,10 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(cancel, first)
 
-local function cancel(id, by_record)
+local function cancel(id, by_record, owner)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if owner and owner ~= job.owner then return { 'JOB_NOT_OWNED' } end
   if job.record and by_record ~= 1 then return { 'JOB_HAS_RECORD', job.record } end
   if job.state == 'done' then return { 'JOB_DONE' } end
   if job.state == 'dead' then return { 'JOB_DEAD' } end

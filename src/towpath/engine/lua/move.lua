@@ -9,10 +9,12 @@
 -- args   id       text
 --        due      ms       the instant; -1 = the delay says it
 --        delay    ms       from now
+--        owner    text     only if this is the owner of the job; nil = whoever owns it
 -- reply  ready
 --        delayed
 --        waiting
 --        JOB_NOT_FOUND
+--        JOB_NOT_OWNED
 --        JOB_NOT_WAITING <state>
 --        JOB_HAS_RECORD <record>
 -- moves  ready -> delayed, delayed -> ready, delayed -> waiting
@@ -21,9 +23,10 @@
 -- uses   keys clock calls meta record tell jobs moves lanes send sets plan close each waits
 -- runs   each(move, first)
 
-local function move(id, due, delay)
+local function move(id, due, delay, owner)
   local job = read_job(id)
   if not job.state or job.state == 'gone' then return { 'JOB_NOT_FOUND' } end
+  if owner and owner ~= job.owner then return { 'JOB_NOT_OWNED' } end
   if job.record then return { 'JOB_HAS_RECORD', job.record } end
   if not WAITS[job.state] then return { 'JOB_NOT_WAITING', job.state } end
   due = math.max(now, due < 0 and now + delay or due)

@@ -13,8 +13,10 @@
 -- args   id       text
 --        payload  bytes
 --        more     map      what is not plain, as in submit
+--        owner    text     only if this is the owner of the job that is there; nil = whoever owns it
 -- reply  new <state>
 --        replaced <state>
+--        JOB_NOT_OWNED
 --        JOB_NOT_WAITING <state>
 --        JOB_HAS_RECORD <record>
 --        QUEUE_FULL <length>
@@ -51,11 +53,13 @@ local function place(job, payload)
   note('set', job.id)
 end
 
-local function set_job(id, payload, more)
+local function set_job(id, payload, more, owner)
   local old = read_job(id)
   local replaces = WAITS[old.state]
   room = room or room_left()
   if #payload > options.max_payload then return { 'PAYLOAD_TOO_LARGE', #payload, options.max_payload } end
+  local taken = old.state and old.state ~= 'gone'
+  if taken and owner and owner ~= old.owner then return { 'JOB_NOT_OWNED' } end
   if old.record then return { 'JOB_HAS_RECORD', old.record } end
   if old.state == 'leased' then return { 'JOB_NOT_WAITING', old.state } end
   if not replaces and room <= 0 then return { 'QUEUE_FULL', options.max_length } end

@@ -50,7 +50,11 @@ api_keys = Table(
     Column("expires_at", BigInteger, doc="When the key expires; null = never."),
     Column("revoked_at", BigInteger, doc="When the key was revoked; null = it was not."),
     Column("last_used_at", BigInteger, doc="When the key was last used, to about a minute."),
-    Column("owner", String(100), doc="Who owns what the key makes; null = the key's own id."),
+    Column(
+        "owner",
+        String(100),
+        doc="Who owns what the key makes; null = the key, made before there were owners.",
+    ),
     info={"about": "API keys. A secret is stored only as its SHA-256 digest."},
 )
 

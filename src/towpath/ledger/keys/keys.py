@@ -197,6 +197,17 @@ class ApiKeys:
 
         return await self._ledger.read(read)
 
+    async def list_without_owner(self) -> list[KeyInfo]:
+        """The live keys that a release without owners made, oldest first."""
+        query = select(api_keys).where(api_keys.c.owner.is_(None)).order_by(api_keys.c.created_at)
+        now = instant(self._wall())
+
+        def read(connection: Connection) -> list[KeyInfo]:
+            found = [_info(row) for row in connection.execute(query).mappings()]
+            return [key for key in found if not key.ended(now)]
+
+        return await self._ledger.read(read)
+
     # ── checking ─────────────────────────────────────────────────────────────────────────
 
     async def check(self, secret: str) -> KeyInfo | None:
@@ -333,7 +344,7 @@ class ApiKeys:
             "expires_at": checked_expiry(expires_at, now_ms=now),
             "revoked_at": None,
             "last_used_at": None,
-            "owner": checked_owner(owner),
+            "owner": checked_owner(owner) or id,
         }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Annotated
+from collections.abc import Awaitable, Sequence
+from typing import Annotated, TypeVar
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
@@ -14,7 +14,8 @@ from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
-from towpath.errors import InvalidInput, InvalidOption, TowpathError
+from towpath.errors import InvalidInput, InvalidOption, JobNotFound, NotOwned, TowpathError
+from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.server.job_fields import options_in
 from towpath.server.models import (
     CancelOut,
@@ -37,6 +38,8 @@ from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue
 from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs
 from towpath.web.problems import documented
+
+T = TypeVar("T")
 
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
@@ -68,23 +71,25 @@ _LOCATION = {"Location": {"description": "URL of a single job.", "schema": {"typ
 async def submit(
     queue: Queue,
     body: JobOrJobs,
+    *,
     response: Response,
     engine: TheEngine,
     named: Named,
-    _: CanSubmit,
+    key: CanSubmit,
 ) -> SubmittedOut | ManyOut:
     """Submit a job, or a list of jobs. The same id twice is one job: the second answer says
     `existed`. Other content under the same id, or under the same Idempotency-Key, is refused with
     409. A list is answered with one entry per job, in order: refused jobs have an error, the
-    others are submitted.
+    others are submitted. Jobs belong to the owner of the key.
     """
     if isinstance(body, list):
-        return ManyOut(jobs=[_listed(job) for job in await _submit_all(engine, queue, body, named)])
+        answers = await _submit_all(engine, queue, body, key, named)
+        return ManyOut(jobs=[_listed(answer) for answer in answers])
     if named is not None:
-        [answer] = await _submit_all(engine, queue, [body], named)
+        [answer] = await _submit_all(engine, queue, [body], key, named)
     else:
         # Alone and without a name it may share its round trip with others.
-        options = await _options(engine, queue, body)
+        options = await _options(engine, queue, body, key)
         answer = await engine.submit(queue, body.data(), **options)
     submitted = _taken(answer)
     response.headers["Location"] = _place(queue, submitted.id)
@@ -122,12 +127,13 @@ async def look(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> JobOut:
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
 @audited("due", "delay")
-async def move(queue: Queue, id: Id, body: MoveIn, jobs: TheJobs, _: CanSubmit) -> StateOut:
+async def move(queue: Queue, id: Id, body: MoveIn, jobs: TheJobs, key: CanSubmit) -> StateOut:
     """Move a waiting job to another due time. A job that is leased or has ended is refused with
-    409, which has its `state`.
+    409, which has its `state`. A job of another owner needs the scope `manage`.
     """
-    delay = None if body.delay is None else seconds(body.delay)
-    return StateOut(id=id, state=await jobs.move(job_ref(queue, id), due=body.due, delay=delay))
+    ref, delay = job_ref(queue, id), None if body.delay is None else seconds(body.delay)
+    moving = jobs.move(ref, due=body.due, delay=delay, for_owner=changes_only(key))
+    return StateOut(id=id, state=await hide_foreign(moving, key, JobNotFound(ref)))
 
 
 @router.put(
@@ -149,16 +155,17 @@ async def set_job(
     engine: TheEngine,
     jobs: TheJobs,
     named: Named,
-    _: CanSubmit,
+    key: CanSubmit,
 ) -> PlacedOut:
     """Create a job under this id, or replace the one that waits there. An ended job is created
-    again. A job that is running is refused with 409.
+    again. A job that is running is refused with 409. A job of another owner needs the scope
+    `manage`; the new one belongs to the owner of the key.
     """
-    options, data = await _options(engine, queue, body), body.data()
+    options, data = await _options(engine, queue, body, key), body.data()
     if (other := options.setdefault("id", id)) != id:
         raise InvalidOption("id", other, rule="must equal the one in the path, or be left out")
     call = named.call(repr(new_job(data, **options)).encode()) if named else None
-    placed = await jobs.set(queue, data, call=call, **options)
+    placed = await jobs.set(queue, data, for_owner=changes_only(key), call=call, **options)
     if not placed.replaced:
         response.status_code = 201
         response.headers["Location"] = _place(queue, id)
@@ -168,10 +175,12 @@ async def set_job(
 @router.post("/{id}/cancel", response_model=CancelOut, responses=documented(404, 409))
 @router.delete("/{id}", response_model=CancelOut, responses=documented(404, 409), deprecated=True)
 @audited(answer=("state",))
-async def cancel(queue: Queue, id: Id, jobs: TheJobs, _: CanSubmit) -> CancelOut:
+async def cancel(queue: Queue, id: Id, jobs: TheJobs, key: CanSubmit) -> CancelOut:
     """Cancel a job that has not ended: it is `cancelled`, or stays `leased` until its worker
-    stops."""
-    state = await jobs.cancel(job_ref(queue, id))
+    stops. A job of another owner needs the scope `manage`."""
+    ref = job_ref(queue, id)
+    cancelling = jobs.cancel(ref, for_owner=changes_only(key))
+    state = await hide_foreign(cancelling, key, JobNotFound(ref))
     return CancelOut(id=id, state=state, cancel_requested=state is State.LEASED)
 
 
@@ -179,11 +188,33 @@ def _place(queue: str, id: str) -> str:
     return f"/api/v1/queues/{queue}/jobs/{quote(id, safe='')}"
 
 
+def changes_only(key: KeyInfo) -> str | None:
+    """The owner whose jobs the key may replace, move and cancel; None = those of all owners."""
+    return None if key.may(Scope.MANAGE) else key.owner
+
+
+async def hide_foreign(change: Awaitable[T], key: KeyInfo, missing: TowpathError) -> T:
+    """Awaits *change*. A key that can't read gets *missing* for what belongs to another owner."""
+    try:
+        return await change
+    except NotOwned:
+        if key.may(Scope.READ):
+            raise
+        raise missing from None
+
+
 async def _submit_all(
-    engine: Engine, queue: str, jobs: Sequence[JobIn | JobUnfit], named: Repeatable | None
+    engine: Engine,
+    queue: str,
+    jobs: Sequence[JobIn | JobUnfit],
+    key: KeyInfo,
+    named: Repeatable | None,
 ) -> list[Submitted | TowpathError]:
     """The jobs' answers, in order; those that can't be right are not sent."""
-    made = [await _new(engine, queue, job, named, place) for place, job in enumerate(jobs)]
+    made = [
+        await _new(engine, queue, job, key, id=named.job_id(place) if named else None)
+        for place, job in enumerate(jobs)
+    ]
     fit = [job for job in made if isinstance(job, NewJob)]
     call = named.call(b"\n".join(repr(job).encode() for job in fit)) if named else None
     answers = iter(await engine.submit_many(queue, fit, call=call) if fit else [])
@@ -191,21 +222,27 @@ async def _submit_all(
 
 
 async def _new(
-    engine: Engine, queue: str, job: JobIn | JobUnfit, named: Repeatable | None, place: int
+    engine: Engine,
+    queue: str,
+    job: JobIn | JobUnfit,
+    key: KeyInfo,
+    *,
+    id: str | None,
 ) -> NewJob | TowpathError:
     if isinstance(job, JobUnfit):
         return job
     try:
-        options = await _options(engine, queue, job)
-        if named is not None:
-            options.setdefault("id", named.job_id(place))
+        options = await _options(engine, queue, job, key)
+        if id is not None:
+            options.setdefault("id", id)
         return new_job(job.data(), **options)
     except InvalidInput as error:
         return error
 
 
-async def _options(engine: Engine, queue: str, job: JobIn) -> JobOptions:
+async def _options(engine: Engine, queue: str, job: JobIn, key: KeyInfo) -> JobOptions:
     options = options_in(job)
+    options["owner"] = key.owner
     if "keep" not in options and (await engine.queues.known_options(queue)).keep == ZERO:
         options["keep"] = KEEP
     return options

@@ -16,6 +16,7 @@ from towpath.engine.findings import findings, of_queues, of_records
 from towpath.engine.living import BlockedLoop, HandlerReport
 from towpath.errors import ServerError
 from towpath.ledger.errors import KeyEnded, KeyNotFound
+from towpath.ledger.keys.findings import of_keys
 from towpath.ledger.keys.key import KeyInfo, NewKey, Scope
 from towpath.ledger.keys.keys import OVERLAP
 from towpath.ledger.ledger import Ledger
@@ -72,6 +73,8 @@ async def doctor(request: Request, engine: TheEngine, key: CanRead) -> FindingsO
     found = findings(checkup, engine.url, engine.facts.durability)
     found += await of_queues(engine)
     found += of_records(await request.app.state.elsewhere.find())
+    ledger: Ledger = request.app.state.ledger
+    found += of_keys(await ledger.keys.list_without_owner(), request.app.state.raw)
     return FindingsOut(
         durability=await _durability(engine),
         findings=[

@@ -13,11 +13,11 @@ from towpath.engine.model import JobOptions, Said
 from towpath.engine.plans import ScheduleInfo
 from towpath.engine.preview import MOST_FIRINGS, Preview, preview
 from towpath.engine.schedule import Cron, Every, Missed, Schedule
-from towpath.errors import InvalidOption
+from towpath.errors import InvalidOption, ScheduleNotFound
 from towpath.ledger.keys.key import Scope
 from towpath.server.job_fields import asking, in_seconds, options_in, telling, told
 from towpath.server.models import PayloadIn, SubmittedOut
-from towpath.server.routes.jobs import After, Size
+from towpath.server.routes.jobs import After, Size, changes_only, hide_foreign
 from towpath.web.audit import audited, not_audited
 from towpath.web.auth import CanRead, CanSubmit, require
 from towpath.web.bodies import BodyRoute
@@ -37,7 +37,7 @@ from towpath.web.problems import documented
 
 router = APIRouter(prefix="/api/v1/schedules", tags=["schedules"], route_class=BodyRoute)
 
-_DECIDED = ("id", "delay", "due")
+_DECIDED = ("id", "delay", "due", "owner")
 Interval = Seconds | Annotated[str, Field(max_length=100)]
 _InSeconds = Annotated[float | None, BeforeValidator(in_seconds)]
 
@@ -280,14 +280,16 @@ async def preview_schedule(body: PreviewIn, engine: TheEngine, _: CanRead) -> Pr
 async def put(
     queue: Queue,
     name: ScheduleName,
+    *,
     body: ScheduleIn,
     response: Response,
     engine: TheEngine,
-    _: CanSubmit,
+    key: CanSubmit,
 ) -> ScheduleOut:
     """Create a schedule (201) or replace one (200). A new schedule starts now; a replaced one
     continues from its last firing. It applies everywhere within a second. A name that code
-    declares is refused with 409.
+    declares is refused with 409. The schedule and its jobs belong to the owner of the key; one of
+    another owner needs the scope `manage`.
     """
     done = await engine.schedules.set(
         queue,
@@ -296,7 +298,8 @@ async def put(
         body.data(),
         missed=body.missed,
         paused=body.paused,
-        **options_in(body),
+        for_owner=changes_only(key),
+        **{**options_in(body), "owner": key.owner},
     )
     response.status_code = 201 if done.new else 200
     return ScheduleOut.of(done.schedule)
@@ -311,12 +314,14 @@ async def look(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanRead) 
 @router.patch("/{queue}/{name}", response_model=ScheduleOut, responses=documented(404, 409))
 @audited("cron", "every", "tz", "anchor", "missed", "paused", "lane")
 async def change(
-    queue: Queue, name: ScheduleName, body: ScheduleChange, engine: TheEngine, _: CanSubmit
+    queue: Queue, name: ScheduleName, body: ScheduleChange, engine: TheEngine, key: CanSubmit
 ) -> ScheduleOut:
     """Change parts of a schedule; `{"paused": true}` and `{"paused": false}` pause and resume it.
-    It continues from its last firing; a resumed schedule continues from now.
+    It continues from its last firing; a resumed schedule continues from now. A schedule of another
+    owner needs the scope `manage`.
     """
-    return ScheduleOut.of(await engine.schedules.change(queue, name, **body.changes()))
+    changing = engine.schedules.change(queue, name, for_owner=changes_only(key), **body.changes())
+    return ScheduleOut.of(await hide_foreign(changing, key, ScheduleNotFound(queue, name)))
 
 
 @router.delete(
@@ -326,9 +331,10 @@ async def change(
     responses=documented(404, 409),
 )
 @audited()
-async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, _: CanSubmit) -> None:
-    """Delete a schedule; its jobs stay."""
-    await engine.schedules.delete(queue, name)
+async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, key: CanSubmit) -> None:
+    """Delete a schedule; its jobs stay. A schedule of another owner needs the scope `manage`."""
+    deleting = engine.schedules.delete(queue, name, for_owner=changes_only(key))
+    await hide_foreign(deleting, key, ScheduleNotFound(queue, name))
 
 
 @router.post(
