@@ -29,9 +29,9 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
     """Bytes of a chunk, unless the client chooses."""
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
-    """Maximum number of unfinished uploads per key."""
+    """Maximum number of unfinished uploads per owner: a key, or the keys that share an owner."""
     bytes_per_key: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """Maximum bytes of all unfinished uploads per key; 0 = no limit. An upload that was started
+    """Maximum bytes of all unfinished uploads per owner; 0 = no limit. An upload that was started
     without a size counts as soon as its size is known."""
     chunk_expiry: Duration = hours(1)
     """How long a chunk stays in Redis after the last activity of its upload."""
@@ -49,6 +49,9 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """URL of another Redis for chunks; none = the one that has the jobs."""
     origins: tuple[str, ...] = ()
     """Origins whose web pages may upload (CORS); * = any."""
+    shared: bool = False
+    """Whether every key with the scope may use every upload; no = only keys of the upload's owner,
+    and admins."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
@@ -17,6 +17,14 @@ from starlette.types import Receive, Scope, Send
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import ChunkCut, RangeInvalid
 from towpath.apps.uploads.http import tus
+from towpath.apps.uploads.http.owning import (
+    CanRead,
+    CanSubmit,
+    MayRead,
+    MaySend,
+    TheUploads,
+    listed_owner,
+)
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
     ChunkWish,
@@ -29,26 +37,20 @@ from towpath.apps.uploads.http.shapes import (
     UploadsOut,
 )
 from towpath.apps.uploads.lifecycle import progress_of
-from towpath.apps.uploads.model import UPLOADS, Range
+from towpath.apps.uploads.model import Range
 from towpath.apps.uploads.service import Content, UploadService
 from towpath.clock import seconds
-from towpath.ledger.keys.key import KeyInfo
-from towpath.ledger.keys.key import Scope as KeyScope
-from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, announced_length, pieces
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
 from towpath.web.mount import Mount
-from towpath.web.parts import TheSessions, service
+from towpath.web.parts import TheSessions
 from towpath.web.problems import Refused, documented
 from towpath.web.streams import Chunk, stream
 
 PREFIX = "/api/v1/uploads"
 router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
 chunks = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
-TheUploads = Annotated[UploadService, Depends(service("uploads"))]
-CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
-CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ, queue=UPLOADS))]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, examples=[0], description="From 0.")]
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
@@ -68,7 +70,9 @@ async def start(
 
     With an `Idempotency-Key`, repeating the request returns the same upload.
     """
-    view, existed = await uploads.start(body.new(), owner=key.id, idempotency_key=idempotency_key)
+    view, existed = await uploads.start(
+        body.new(), owner=key.owner, idempotency_key=idempotency_key
+    )
     if existed:
         response.status_code = 200
     response.headers["Location"] = f"{PREFIX}/{view.upload.upload_id}"
@@ -103,7 +107,7 @@ async def put_chunk(
     request: Request,
     uploads: TheUploads,
     *,
-    key: CanSubmit,
+    key: MaySend,
     wish: Annotated[ChunkWish, Query()],
     content_digest: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> ChunkOut:
@@ -138,19 +142,19 @@ async def put_chunk(
 
 
 @router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
-async def complete(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def complete(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Declare that all chunks were sent. Needed only without a size and without `is_last`."""
     return UploadOut.of(await uploads.complete(id))
 
 
 @router.post("/{id}/resume", response_model=UploadOut, responses=documented(404, 409, 410))
-async def resume(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def resume(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Resume a FAILED upload. `missing` lists the chunks to send again."""
     return UploadOut.of(await uploads.resume(id))
 
 
 @router.delete("/{id}", response_model=UploadOut, responses=documented(404, 409))
-async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def abort(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Abort an upload that is not completed; all its bytes are deleted."""
     return UploadOut.of(await uploads.abort(id))
 
@@ -160,24 +164,25 @@ async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
 
 @router.get("", response_model=UploadsOut, responses=documented())
 async def list_uploads(
-    uploads: TheUploads, _: CanRead, wish: Annotated[UploadQuery, Query()]
+    uploads: TheUploads, key: CanRead, wish: Annotated[UploadQuery, Query()]
 ) -> UploadsOut:
-    """List uploads, newest first."""
-    page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)
+    """List uploads, newest first: your own, or all for an admin."""
+    owner = listed_owner(uploads, key)
+    page = await uploads.list(status=wish.status, owner=owner, after=wish.after, size=wish.size)
     after = page[-1].upload_id if len(page) == wish.size else None
     return UploadsOut(uploads=[SummaryOut.of(summary) for summary in page], after=after)
 
 
 @router.get("/{id}", response_model=UploadOut, responses=documented(404))
 async def look(
-    id: Id, uploads: TheUploads, _: CanRead, wish: Annotated[LookWish, Query()]
+    id: Id, uploads: TheUploads, _: MayRead, wish: Annotated[LookWish, Query()]
 ) -> UploadOut:
     """Read an upload. With `wait`, the request waits until the upload has ended."""
     return UploadOut.of(await uploads.ended(id, within=seconds(wish.wait)))
 
 
 @router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))
-async def missing(id: Id, uploads: TheUploads, _: CanRead) -> MissingOut:
+async def missing(id: Id, uploads: TheUploads, _: MayRead) -> MissingOut:
     """List the missing chunks, expired ones included."""
     return MissingOut(missing=_pairs(await uploads.missing(id)))
 
@@ -199,7 +204,7 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
     },
 )
 async def events(
-    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: CanRead
+    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: MayRead
 ) -> EventSourceResponse:
     """Follow the upload until it ends. If it has ended, the end is sent at once."""
     await uploads.status(id)
@@ -231,7 +236,7 @@ async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
 async def content(
     id: Id,
     uploads: TheUploads,
-    _: CanRead,
+    _: MayRead,
     range: Annotated[
         str | None, Header(max_length=200, description="A byte range, such as `bytes=0-1023`.")
     ] = None,
