@@ -12,6 +12,7 @@ from uuid import uuid4
 import msgspec
 
 from towpath.apps.uploads import tables
+from towpath.apps.uploads.credentials import Credentials
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
     RangeInvalid,
@@ -70,11 +71,13 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class KnownUpload(NamedTuple):
-    """What never changes about an upload, as a server remembers it."""
+    """What a server remembers of an upload."""
 
     owner: str
     node_id: str
+    mime_type: str
     plan: UploadPlan
+    """With the size that was known then."""
     joined: bool
     """Whether it is joined of other uploads, and takes no bytes."""
 
@@ -88,6 +91,7 @@ class UploadService:
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
         self.sweeping = Sweep(lifecycle)
+        self.credentials = Credentials(self.options.secrets, longest=self.options.credential_ttl)
         self._known: dict[str, KnownUpload] = {}
 
     # ── starting ─────────────────────────────────────────────────────────────────────────
@@ -222,16 +226,20 @@ class UploadService:
             raise UploadJoined(upload_id)
         return known.node_id, known.plan
 
-    async def known(self, upload_id: str) -> KnownUpload:
-        """What never changes about an upload: read once, then remembered. Raises UploadNotFound."""
-        found = self._known.get(upload_id)
+    async def known(self, upload_id: str, *, again: bool = False) -> KnownUpload:
+        """What hardly changes about an upload: read once, then remembered; *again* = read it now.
+
+        Only a size that was not known at the start comes later. Raises UploadNotFound.
+        """
+        found = None if again else self._known.get(upload_id)
         return self._remember(await self._own.row(upload_id)) if found is None else found
 
     def _remember(self, upload: Upload) -> KnownUpload:
         if len(self._known) >= _KNOWN_MOST:
             self._known.clear()
-        known = KnownUpload(upload.owner, upload.node_id, upload.plan, bool(upload.sources))
-        self._known[upload.upload_id] = known
+        known = self._known[upload.upload_id] = KnownUpload(
+            upload.owner, upload.node_id, upload.mime_type, upload.plan, bool(upload.sources)
+        )
         return known
 
     async def complete(self, upload_id: str) -> View:

@@ -14,9 +14,11 @@ from fastapi.responses import StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
+from towpath.apps.uploads.credentials import PREFIX as CREDENTIAL
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import ChunkCut, RangeInvalid
 from towpath.apps.uploads.http import tus
+from towpath.apps.uploads.http.granting import CredentialIn, CredentialOut, check_credential
 from towpath.apps.uploads.http.owning import (
     CanRead,
     CanSubmit,
@@ -30,6 +32,7 @@ from towpath.apps.uploads.http.shapes import (
     ChunkWish,
     LookWish,
     MissingOut,
+    StartedOut,
     StartIn,
     SummaryOut,
     UploadOut,
@@ -40,6 +43,7 @@ from towpath.apps.uploads.lifecycle import progress_of
 from towpath.apps.uploads.model import Range
 from towpath.apps.uploads.service import Content, UploadService
 from towpath.clock import seconds
+from towpath.errors import InvalidOption
 from towpath.web.bodies import BodyRoute, announced_length, pieces
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
@@ -58,25 +62,55 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 # ── starting and sending ─────────────────────────────────────────────────────────────────
 
 
-@router.post("", status_code=201, response_model=UploadOut, responses=documented(409))
+@router.post("", status_code=201, response_model=StartedOut, responses=documented(409))
 async def start(
     body: StartIn,
     response: Response,
     uploads: TheUploads,
     key: CanSubmit,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-) -> UploadOut:
+) -> StartedOut:
     """Start an upload. Then PUT its chunks, in any order and in parallel.
 
-    With an `Idempotency-Key`, repeating the request returns the same upload.
+    With an `Idempotency-Key`, repeating the request returns the same upload. With `credential`, a
+    web page can send the file without an API key.
     """
+    terms = body.credential.terms(uploads) if body.credential else None
+    if terms and body.size is None:
+        raise InvalidOption("size", None, rule="must be given if a credential is asked for")
     view, existed = await uploads.start(
         body.new(), owner=key.owner, idempotency_key=idempotency_key
     )
     if existed:
         response.status_code = 200
     response.headers["Location"] = f"{PREFIX}/{view.upload.upload_id}"
-    return UploadOut.of(view)
+    started = StartedOut.of(view)
+    if terms:
+        response.headers["Cache-Control"] = "no-store"
+        issued = uploads.credentials.issue(view.upload, key, terms)
+        started.credential = CredentialOut.of(issued)
+    return started
+
+
+@router.post(
+    "/{id}/credential",
+    status_code=201,
+    response_model=CredentialOut,
+    responses=documented(404, 409),
+)
+async def issue_credential(
+    id: Id, body: CredentialIn, response: Response, uploads: TheUploads, key: MaySend
+) -> CredentialOut:
+    """Issue a credential for one upload, for a web page that sends the file.
+
+    Its holder can send the file, complete or abort the upload, and follow its progress; nothing
+    else. It ends with the key that issued it, and after an hour at the latest. Send it as
+    `Authorization: Bearer …`, never in a URL.
+    """
+    terms = body.terms(uploads)
+    view = await uploads.status(id)
+    response.headers["Cache-Control"] = "no-store"
+    return CredentialOut.of(uploads.credentials.issue(view.upload, key, terms))
 
 
 _RAW: dict[str, Any] = {
@@ -304,4 +338,5 @@ MOUNT = Mount(
     tags={"uploads": "Large files in chunks: start, send, resume, complete, read."},
     schemas={"ChunkIn": _CHUNK},
     origins={PREFIX: "origins", tus.PREFIX: "origins"},
+    credentials={CREDENTIAL: check_credential},
 )
