@@ -431,7 +431,7 @@ class TestIssuing:
     ) -> None:
         async with uploads_app(server, prepared_file_url, tmp_path) as app:
             backend = client_of(app, (await new_key(app)).secret.get_secret_value())
-            body = {"name": "a", "size": 5, "credential": {}}
+            body: dict[str, Any] = {"name": "a", "size": 5, "credential": {}}
             assert code(await backend.post(ROOT, json=body)) == (503, "credentials-off")
             page = page_with(app, signer().sign(a_grant()))
             assert (await page.get(f"{ROOT}/x")).status_code == 401
