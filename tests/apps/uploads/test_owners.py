@@ -17,8 +17,10 @@ from tests.server.in_process import client_of
 from towpath.apps.uploads.http import MOUNT
 from towpath.apps.uploads.http.owning import own_reading, own_sending
 from towpath.apps.uploads.model import NewUpload
+from towpath.apps.uploads.tables import TABLES
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
+from towpath.testing import drift
 
 DATA = b"0123456789" * 10_000
 
@@ -264,6 +266,19 @@ class TestTheCheck:
         assert (await uploads.service.known(view.upload.upload_id)).owner == "k"
         await uploads.service.plan_of(view.upload.upload_id)
         assert reads == []
+
+
+class TestOnPostgresql:
+    async def test_the_steps_make_the_tables_that_the_code_says(self, server_url: str) -> None:
+        assert await drift(TABLES, url=server_url) == []
+
+    async def test_an_owner_may_have_the_longest_name(
+        self, server: EmbeddedServer, prepared_server_url: str, tmp_path: Path
+    ) -> None:
+        async with uploads_app(server, prepared_server_url, tmp_path) as app:
+            long = await People(app).client("submit", "read", owner="o" * 100)
+            upload = await uploaded(long, DATA)
+            assert ids((await long.get(ROOT)).json()) == [upload["upload_id"]]
 
 
 class TestAWatcher:
