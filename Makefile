@@ -100,7 +100,7 @@ $(REDIS): | $(VENV)/pyvenv.cfg
 	@sh tests/bring_redis.sh $(REDIS) || true
 
 # From npm: GitHub's description of its API, to which requests are held; axe-core, which finds what
-# keeps people from using a page; the tus project's own client. Where npm is away, those tests are skipped.
+# keeps people from using a page; the tus project's own client, and Uppy. Where npm is away, those tests are skipped.
 $(NPM): tests/bring_npm.sh tests/npm/package-lock.json | $(VENV)/pyvenv.cfg
 	@sh tests/bring_npm.sh $(NPM) && touch $(NPM) || true
 

@@ -309,3 +309,16 @@ class TestPagesOfApplications:
         _, other = running.make_key("read", queues=("mine",))
         for name in ("messages", "reviews", "uploads", "issues"):
             assert running.client(other).get(f"/ui/{name}").status_code == 403
+
+    def test_list_only_the_uploads_of_the_key_s_owner(
+        self, running: RunningServer, admin: SessionClient
+    ) -> None:
+        keys = [running.make_key("read", "submit")[1] for _ in range(2)]
+        names = ["of-the-first.bin", "of-the-second.bin"]
+        for key, name in zip(keys, names, strict=True):
+            body = {"name": name, "size": 9}
+            assert running.client(key).post("/api/v1/uploads", json=body).status_code == 201
+        for key, own in zip(keys, names, strict=True):
+            page = log_in(running, key).look("/ui/uploads")
+            assert [name for name in names if name in page] == [own]
+        assert [name for name in names if name in admin.look("/ui/uploads")] == names

@@ -108,6 +108,11 @@ class Applications:
             for path, option in mounted.mount.origins.items()
             if (origins := getattr(mounted.options, option))
         }
+        self.credentials = {
+            prefix: (mounted.application.name, check)
+            for mounted in self.mounted
+            for prefix, check in mounted.mount.credentials.items()
+        }
         self.pages = {
             mounted.application.name: mounted.pages for mounted in self.mounted if mounted.pages
         }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import Any
 
@@ -25,6 +25,7 @@ from towpath.dashboard import doors, engine_pages, operator_pages, searching
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.errors import InvalidOption
+from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.courier import Courier
 from towpath.ledger.outbox.event import Sink
@@ -41,7 +42,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
 from towpath.web.audit import Auditor
-from towpath.web.auth import Door, Sessions
+from towpath.web.auth import CredentialCheck, Door, Sessions
 from towpath.web.bodies import Bodies
 from towpath.web.limits import Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
@@ -98,6 +99,7 @@ def build(parts: Parts) -> FastAPI:
         visits=app.state.visits,
         audit=Auditor(parts.ledger, parts.log),
         unknown=doors.Unknown(app.state.frame),
+        credentials=_credentials(app, mounted),
     )
     if mounted.origins:
         app.add_middleware(CrossOrigin, rules=mounted.origins)
@@ -113,6 +115,15 @@ def build(parts: Parts) -> FastAPI:
         app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
     return app
+
+
+def _credentials(app: FastAPI, mounted: Applications) -> dict[str, CredentialCheck]:
+    """The checks of credentials, each with the service of its application while the server runs."""
+
+    def with_service(name: str, check: Callable[..., Awaitable[KeyInfo | None]]) -> CredentialCheck:
+        return lambda scope, token: check(app.state.services[name], scope, token)
+
+    return {prefix: with_service(*found) for prefix, found in mounted.credentials.items()}
 
 
 def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:

@@ -6,9 +6,10 @@ Requests that stay open are sessions: so many at a time, and only while their ke
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from enum import StrEnum
 from functools import partial
+from types import MappingProxyType
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -38,6 +39,12 @@ class Checks(Protocol):
     async def check(self, secret: str) -> KeyInfo | None: ...
 
 
+CredentialCheck = Callable[[Scope, str], Awaitable[KeyInfo | None]]
+"""Checks a credential for one request: the key that issued it, with the scopes that the credential
+gives; None if it does not count. Raises Refused with 403 for a request that it is not for."""
+NO_CREDENTIALS: Mapping[str, CredentialCheck] = MappingProxyType({})
+
+
 class Door:
     """ASGI middleware: checks the key of a request before anything else.
 
@@ -45,7 +52,8 @@ class Door:
     have none: their signature is looked at before anything else of them is. *open* paths, and
     methods of paths, answer to everybody, *signed* ones are those of webhooks. Where there are
     *visits*, a session of the dashboard stands for its key; *unknown* is what people see who come
-    without either.
+    without either. *credentials* check tokens that keys have issued, by how
+    the tokens begin.
     """
 
     def __init__(
@@ -59,9 +67,11 @@ class Door:
         visits: Visits | None = None,
         audit: Auditor | None = None,
         unknown: Callable[[Scope], Response] | None = None,
+        credentials: Mapping[str, CredentialCheck] = NO_CREDENTIALS,
     ) -> None:
         self._app, self._keys, self._rates = app, keys, rates
         self._visits, self._audit, self._unknown = visits, audit, unknown
+        self._credentials = credentials
         self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +96,7 @@ class Door:
             if self._visits and login_of(scope):
                 scope[_RECHECK] = partial(self._visits.again, cookie_of(scope))
             else:
-                scope[_RECHECK] = partial(self._keys.check, _secret(scope))
+                scope[_RECHECK] = partial(self._check, scope, _secret(scope))
             await self._answer(scope, receive, send)
             return
         await self._app(scope, receive, send)
@@ -108,7 +118,7 @@ class Door:
     async def _checked(self, scope: Scope) -> KeyInfo:
         """The key of the request. 401 without a valid one, 429 above its rate."""
         secret = _secret(scope)
-        key = await self._keys.check(secret) if secret else await self._visiting(scope)
+        key = await self._check(scope, secret) if secret else await self._visiting(scope)
         if key is None:
             raise Refused(
                 401,
@@ -119,6 +129,13 @@ class Door:
             )
         self._rates.take(key.id)
         return key
+
+    async def _check(self, scope: Scope, secret: str) -> KeyInfo | None:
+        """The key that *secret* belongs to, or that has issued it as a credential."""
+        for prefix, check in self._credentials.items():
+            if secret.startswith(prefix):
+                return await check(scope, secret)
+        return await self._keys.check(secret)
 
     async def _visiting(self, scope: Scope) -> KeyInfo | None:
         """The key of the session that the request belongs to. 403 for another site's request."""

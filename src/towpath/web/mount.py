@@ -6,7 +6,7 @@ signature gets the delivery once. It is saved, and the work comes later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from towpath.calls.errors import SignatureRefused
 from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo
 from towpath.web.audit import not_audited
 from towpath.web.bodies import Deliveries
 from towpath.web.fields import WEBHOOKS, Answer
@@ -67,6 +68,9 @@ class Mount(msgspec.Struct, frozen=True, kw_only=True):
     """What its description has beside the types of its routes, by name: raw bodies."""
     origins: Mapping[str, str] = {}
     """By how paths begin: the option that lists the origins whose pages may use them (CORS)."""
+    credentials: Mapping[str, Callable[[Any, Scope, str], Awaitable[KeyInfo | None]]] = {}
+    """Checks of the tokens that it issues, by how these begin: `(service, scope, token)`, the rest
+    as `auth.CredentialCheck`."""
 
 
 _EXPOSED = (

@@ -177,6 +177,27 @@ class TestUpload:
         assert content(served, sent) == file.read_bytes()
         assert len(uploads(served)) == 1
 
+    def test_resumes_after_its_key_was_rotated(
+        self, command: Command, served: RunningServer, file: Path
+    ) -> None:
+        """The old key ends at once; the new one has the same owner."""
+        id, command.env["TOWPATH_API_KEY"] = served.make_key("submit", "read")
+        words = ["upload", "film.bin", "--chunk-size", "64k", "--json", "--parallel", "2"]
+        program = begun(command, words)
+        eventually(lambda: _received(served) > 3)
+        program.send_signal(signal.SIGINT)
+        program.communicate(timeout=HANGS)
+        rotated = served.client().post(f"/api/v1/keys/{id}/rotate", json={"overlap": 0})
+        assert rotated.status_code == 201, rotated.text
+        assert command(*words).code == 1  # the old key
+        command.env["TOWPATH_API_KEY"] = rotated.json()["secret"]
+        ran = command(*words)
+        assert ran.code == 0, ran.err
+        sent = json.loads(ran.out)
+        assert 0 < sent["resumed_from"] < file.stat().st_size
+        assert content(served, sent) == file.read_bytes()
+        assert len(uploads(served)) == 1
+
     @pytest.mark.parametrize("parallel", ["1", "4"])
     def test_resumes_after_connections_were_cut_in_the_middle_of_chunks(
         self, command: Command, served: RunningServer, file: Path, port: int, parallel: str

@@ -20,7 +20,7 @@ from tusclient.exceptions import TusCommunicationError
 
 from tests.accepting import LOOPBACK, accepting
 from tests.apps.uploads.tus_client import content
-from tests.server.in_process import key_of, listening
+from tests.server.in_process import listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 
@@ -42,8 +42,9 @@ async def endpoint(app: FastAPI) -> AsyncIterator[str]:
 
 
 @pytest.fixture
-async def key(app: FastAPI) -> str:
-    return await key_of(app, "submit")
+def key(tus: httpx.AsyncClient) -> str:
+    """The key of `tus`, which reads what the clients have sent."""
+    return tus.headers["X-API-Key"]
 
 
 def path_of(url: str) -> str:

@@ -232,6 +232,7 @@ def _facts(view: View, missing: list[Range] | None) -> dict[str, object]:
         "status": view.status,
         "name": upload.name,
         "document": upload.node_id,
+        "owner": upload.owner or None,
         "size": upload.size,
         "chunks": f"{fields['received_chunks']} of {fields['total_chunks']} received, "
         f"{fields['uploaded_chunks']} in the store",

@@ -20,12 +20,14 @@ TowpathError
     │   ├── LastChunkDiffers another chunk is the last one
     │   └── ChecksumMismatch the whole file is not what its checksum says
     ├── UploadJoined         it was joined from other uploads, and takes no bytes
+    ├── UploadUnsized        it has no size yet, so no credential can be bound to it
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           the budget has no room for another part now
     ├── QuotaReached         the key has as much under way as it may
     ├── ChunkLost            Redis was lost while the chunk came
     ├── StoreAway            the object store does not answer
+    ├── CredentialsOff       nothing is there to sign credentials with
     └── UploadsOff           nothing says where files should go
 """
 
@@ -332,6 +334,26 @@ class StoreAway(UploadError):
     retry = RetryAdvice.SAFE
 
 
+class UploadUnsized(UploadConflict):
+    """The upload was started without a size, so no credential can be issued for it."""
+
+    code = "upload_unsized"
+    remedy = "Start the upload with its `size`."
+
+    def __init__(self, upload: str) -> None:
+        super().__init__(upload, "has no size yet")
+
+
+class CredentialsOff(UploadError):
+    """The server has no secret to sign credentials with; no credential was issued."""
+
+    code = "credentials_off"
+    remedy = "Set calls.secrets."
+
+    def __init__(self) -> None:
+        super().__init__("new", "the server has no secret to sign credentials with")
+
+
 class UploadsOff(UploadError):
     """Uploads are off: no bucket and no directory is configured."""
 
@@ -356,6 +378,7 @@ ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
     ChunkLost: ErrorCodes(503, 75),
     StoreAway: ErrorCodes(503, 75),
     UploadsOff: ErrorCodes(503, 75),
+    CredentialsOff: ErrorCodes(503, 75),
     StoreError: ErrorCodes(503, 75),
 }
 """How they leave, where no base of theirs says so."""

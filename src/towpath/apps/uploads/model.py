@@ -235,7 +235,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     upload_id: str
     node_id: str
     owner: str
-    """The id of the key that began it."""
+    """The owner of the key that began it; empty = it was begun without a key."""
     status: Status
     generation: int
     """Grows with each resumption and each rebuild: what belongs to an older one counts no more."""

@@ -10,13 +10,16 @@ from urllib.parse import urlsplit
 from msgspec import Meta
 
 from towpath.apps.uploads.stores.options import StoreOptions
+from towpath.calls.signature import check_secret
 from towpath.clock import Duration, duration_ms, hours, seconds
 from towpath.errors import InvalidOption
-from towpath.options import Secret
+from towpath.options import Secret, Signing
 
 KIB, MIB = 1024, 1024 * 1024
 SMALLEST_CHUNK, LARGEST_CHUNK = 64 * KIB, 64 * MIB
 """Bytes of one chunk."""
+_LONGEST_TTL = 3_600_000
+"""Milliseconds that a credential is valid at most."""
 _SUFFIX = re.compile(r"[A-Za-z0-9._-]{0,32}")
 _DRIVE = re.compile(r"[A-Za-z0-9_-]{1,64}")
 AUTHORITY = re.compile(r"([A-Za-z0-9_.-]{1,253}|\[[0-9A-Fa-f:.]{2,45}\])(:[0-9]{1,5})?")
@@ -33,9 +36,9 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
     """Bytes of a chunk, unless the client chooses."""
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
-    """Maximum number of unfinished uploads per key."""
+    """Maximum number of unfinished uploads per owner: a key, or the keys that share an owner."""
     bytes_per_key: Annotated[int, Meta(ge=0, le=2**53)] = 0
-    """Maximum bytes of all unfinished uploads per key; 0 = no limit. An upload that was started
+    """Maximum bytes of all unfinished uploads per owner; 0 = no limit. An upload that was started
     without a size counts as soon as its size is known."""
     chunk_expiry: Duration = hours(1)
     """How long a chunk stays in Redis after the last activity of its upload."""
@@ -56,12 +59,23 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     public_url: str = ""
     """The server's URL as clients know it, for the `Location` of a new upload; empty = that of the
     request. Needed behind a proxy that changes scheme, Host or path."""
+    shared: bool = False
+    """Whether every key with the scope may use every upload; no = only keys of the upload's owner,
+    and admins."""
+    credential_ttl: Duration = hours(1)
+    """How long a credential for a web page is valid at most: up to 1 h."""
+    secrets: Signing = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         duration_ms("chunk_expiry", self.chunk_expiry, least=seconds(10))
         duration_ms("expiry", self.expiry, least=self.chunk_expiry)
         duration_ms("sweep_every", self.sweep_every, least=seconds(1))
+        if duration_ms("credential_ttl", self.credential_ttl, least=seconds(1)) > _LONGEST_TTL:
+            shown = f"{self.credential_ttl.total_seconds():g}s"
+            raise InvalidOption("credential_ttl", shown, rule="must be at most 1 h")
+        for secret in self.secrets:
+            check_secret(secret)
         if _SUFFIX.fullmatch(self.suffix) is None:
             rule = "up to 32 of A-Z, a-z, 0-9, '.', '_', '-'"
             raise InvalidOption("suffix", self.suffix, rule=rule)

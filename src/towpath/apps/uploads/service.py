@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
-from typing import Any
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import msgspec
 
 from towpath.apps.uploads import tables
+from towpath.apps.uploads.credentials import Credentials
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
     RangeInvalid,
@@ -42,7 +43,7 @@ from towpath.ids import new_job_id
 LARGEST_PAGE = 1000
 _FIRST_LOOK, _LOOK_EVERY = 0.02, 0.25
 """Seconds between two looks at an upload that somebody waits for."""
-_PLANS_MOST = 10_000
+_KNOWN_MOST = 10_000
 
 
 class View(msgspec.Struct, frozen=True):
@@ -69,6 +70,18 @@ class Content(msgspec.Struct, frozen=True):
     pieces: AsyncIterator[bytes]
 
 
+class KnownUpload(NamedTuple):
+    """What a server remembers of an upload."""
+
+    owner: str
+    node_id: str
+    mime_type: str
+    plan: UploadPlan
+    """With the size that was known then."""
+    joined: bool
+    """Whether it is joined of other uploads, and takes no bytes."""
+
+
 class UploadService:
     """Uploads on a server: chunks come in here, workers do the rest."""
 
@@ -78,15 +91,17 @@ class UploadService:
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
         self.sweeping = Sweep(lifecycle)
-        self._plans: dict[str, tuple[str, UploadPlan]] = {}
+        self.credentials = Credentials(self.options.secrets, longest=self.options.credential_ttl)
+        self._known: dict[str, KnownUpload] = {}
 
     # ── starting ─────────────────────────────────────────────────────────────────────────
 
     async def start(
-        self, new: NewUpload, *, owner: str, idempotency_key: str | None = None
+        self, new: NewUpload, *, owner: str = "", idempotency_key: str | None = None
     ) -> tuple[View, bool]:
         """Begin an upload; whether it was begun before, under the same *idempotency_key*.
 
+        Over HTTP, only keys of *owner* and admins may use it; without an owner, only admins.
         Its row is there when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
         UploadDiffers, QuotaReached, UploadsOff, LedgerError, ServerError.
         """
@@ -110,7 +125,7 @@ class UploadService:
             closed = await state.close(0)
             await self._own.submit(Work(upload.upload_id, closed.generation))
         else:
-            self._note_plan(upload)
+            self._remember(upload)
             return View(upload, fields_of(upload)), False
         return View(upload, (await state.look())[0]), False
 
@@ -180,7 +195,7 @@ class UploadService:
             try:
                 put = await self._received(incoming, count, body, plan)
             except UploadUnknown:
-                self._plans.pop(upload_id, None)
+                self._known.pop(upload_id, None)
                 await self._own.restore(upload_id)
                 put = await self._received(incoming, count, body, plan)
             safety = await self._receiving.safety(incoming, put)
@@ -206,19 +221,26 @@ class UploadService:
 
         Raises UploadNotFound, UploadJoined.
         """
-        found = self._plans.get(upload_id)
-        if found is None:
-            upload = await self._own.row(upload_id)
-            if upload.sources:
-                raise UploadJoined(upload_id)
-            found = self._note_plan(upload)
-        return found
+        known = await self.known(upload_id)
+        if known.joined:
+            raise UploadJoined(upload_id)
+        return known.node_id, known.plan
 
-    def _note_plan(self, upload: Upload) -> tuple[str, UploadPlan]:
-        if len(self._plans) >= _PLANS_MOST:
-            self._plans.clear()
-        found = self._plans[upload.upload_id] = upload.node_id, upload.plan
-        return found
+    async def known(self, upload_id: str, *, again: bool = False) -> KnownUpload:
+        """What hardly changes about an upload: read once, then remembered; *again* = read it now.
+
+        Only a size that was not known at the start comes later. Raises UploadNotFound.
+        """
+        found = None if again else self._known.get(upload_id)
+        return self._remember(await self._own.row(upload_id)) if found is None else found
+
+    def _remember(self, upload: Upload) -> KnownUpload:
+        if len(self._known) >= _KNOWN_MOST:
+            self._known.clear()
+        known = self._known[upload.upload_id] = KnownUpload(
+            upload.owner, upload.node_id, upload.mime_type, upload.plan, bool(upload.sources)
+        )
+        return known
 
     async def complete(self, upload_id: str) -> View:
         """All chunks were sent: of an upload whose size was not known, it is now.

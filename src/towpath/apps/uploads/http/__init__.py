@@ -9,20 +9,31 @@ from typing import Annotated, Any
 from urllib.parse import quote
 
 import msgspec
-from fastapi import APIRouter, Depends, Header, Path, Query, Request, Response
+from fastapi import APIRouter, Header, Path, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Receive, Scope, Send
 
+from towpath.apps.uploads.credentials import PREFIX as CREDENTIAL
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import ChunkCut, RangeInvalid
 from towpath.apps.uploads.http import tus
+from towpath.apps.uploads.http.granting import CredentialIn, CredentialOut, check_credential
 from towpath.apps.uploads.http.locations import location_of
+from towpath.apps.uploads.http.owning import (
+    CanRead,
+    CanSubmit,
+    MayRead,
+    MaySend,
+    TheUploads,
+    listed_owner,
+)
 from towpath.apps.uploads.http.shapes import (
     ChunkOut,
     ChunkWish,
     LookWish,
     MissingOut,
+    StartedOut,
     StartIn,
     SummaryOut,
     UploadOut,
@@ -30,27 +41,22 @@ from towpath.apps.uploads.http.shapes import (
     UploadsOut,
 )
 from towpath.apps.uploads.lifecycle import progress_of
-from towpath.apps.uploads.model import UPLOADS, Range
+from towpath.apps.uploads.model import Range
 from towpath.apps.uploads.service import Content, UploadService
 from towpath.clock import seconds
-from towpath.ledger.keys.key import KeyInfo
-from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.errors import InvalidOption
 from towpath.web.audit import audited, not_audited
-from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute, announced_length, pieces
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
 from towpath.web.mount import Mount
-from towpath.web.parts import TheSessions, service
+from towpath.web.parts import TheSessions
 from towpath.web.problems import Refused, documented
 from towpath.web.streams import Chunk, stream
 
 PREFIX = "/api/v1/uploads"
 router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
 chunks = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=BodyRoute)
-TheUploads = Annotated[UploadService, Depends(service("uploads"))]
-CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
-CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ, queue=UPLOADS))]
 Number = Annotated[int, Path(ge=0, le=2**31 - 1, examples=[0], description="From 0.")]
 _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
@@ -61,9 +67,9 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 @router.post(
     "",
     status_code=201,
-    response_model=UploadOut,
+    response_model=StartedOut,
     responses={
-        200: {"model": UploadOut, "description": "The upload of the same `Idempotency-Key`."},
+        200: {"model": StartedOut, "description": "The upload of the same `Idempotency-Key`."},
         **documented(409),
     },
 )
@@ -76,17 +82,50 @@ async def start(
     *,
     key: CanSubmit,
     idempotency_key: Annotated[str | None, Header(min_length=1, max_length=255)] = None,
-) -> UploadOut:
+) -> StartedOut:
     """Start an upload. Then PUT its chunks, in any order and in parallel.
 
-    With an `Idempotency-Key`, repeating the request returns the same upload.
+    With an `Idempotency-Key`, repeating the request returns the same upload. With `credential`, a
+    web page can send the file without an API key.
     """
-    view, existed = await uploads.start(body.new(), owner=key.id, idempotency_key=idempotency_key)
+    terms = body.credential.terms(uploads) if body.credential else None
+    if terms and body.size is None:
+        raise InvalidOption("size", None, rule="must be given if a credential is asked for")
+    view, existed = await uploads.start(
+        body.new(), owner=key.owner, idempotency_key=idempotency_key
+    )
     if existed:
         response.status_code = 200
     path = f"{PREFIX}/{view.upload.upload_id}"
     response.headers["Location"] = location_of(request, uploads.options, path)
-    return UploadOut.of(view)
+    started = StartedOut.of(view)
+    if terms:
+        response.headers["Cache-Control"] = "no-store"
+        issued = uploads.credentials.issue(view.upload, key, terms)
+        started.credential = CredentialOut.of(issued)
+    return started
+
+
+@router.post(
+    "/{id}/credential",
+    status_code=201,
+    response_model=CredentialOut,
+    responses=documented(404, 409),
+)
+@audited("origin", "ttl")
+async def issue_credential(
+    id: Id, body: CredentialIn, response: Response, uploads: TheUploads, key: MaySend
+) -> CredentialOut:
+    """Issue a credential for one upload, for a web page that sends the file.
+
+    Its holder can send the file, complete or abort the upload, and follow its progress; nothing
+    else. It ends with the key that issued it, and after an hour at the latest. Send it as
+    `Authorization: Bearer …`, never in a URL.
+    """
+    terms = body.terms(uploads)
+    view = await uploads.status(id)
+    response.headers["Cache-Control"] = "no-store"
+    return CredentialOut.of(uploads.credentials.issue(view.upload, key, terms))
 
 
 _RAW: dict[str, Any] = {
@@ -118,7 +157,7 @@ async def put_chunk(
     request: Request,
     uploads: TheUploads,
     *,
-    key: CanSubmit,
+    key: MaySend,
     wish: Annotated[ChunkWish, Query()],
     content_digest: Annotated[str | None, Header(max_length=1000)] = None,
 ) -> ChunkOut:
@@ -154,21 +193,21 @@ async def put_chunk(
 
 @router.post("/{id}/complete", response_model=UploadOut, responses=documented(404, 409, 410))
 @audited(only_people=True)
-async def complete(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def complete(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Declare that all chunks were sent. Needed only without a size and without `is_last`."""
     return UploadOut.of(await uploads.complete(id))
 
 
 @router.post("/{id}/resume", response_model=UploadOut, responses=documented(404, 409, 410))
 @audited()
-async def resume(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def resume(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Resume a FAILED upload. `missing` lists the chunks to send again."""
     return UploadOut.of(await uploads.resume(id))
 
 
 @router.delete("/{id}", response_model=UploadOut, responses=documented(404, 409))
 @audited()
-async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
+async def abort(id: Id, uploads: TheUploads, _: MaySend) -> UploadOut:
     """Abort an upload that is not completed; all its bytes are deleted."""
     return UploadOut.of(await uploads.abort(id))
 
@@ -178,24 +217,25 @@ async def abort(id: Id, uploads: TheUploads, _: CanSubmit) -> UploadOut:
 
 @router.get("", response_model=UploadsOut, responses=documented())
 async def list_uploads(
-    uploads: TheUploads, _: CanRead, wish: Annotated[UploadQuery, Query()]
+    uploads: TheUploads, key: CanRead, wish: Annotated[UploadQuery, Query()]
 ) -> UploadsOut:
-    """List uploads, newest first."""
-    page = await uploads.list(status=wish.status, after=wish.after, size=wish.size)
+    """List uploads, newest first: your own, or all for an admin."""
+    owner = listed_owner(uploads, key)
+    page = await uploads.list(status=wish.status, owner=owner, after=wish.after, size=wish.size)
     after = page[-1].upload_id if len(page) == wish.size else None
     return UploadsOut(uploads=[SummaryOut.of(summary) for summary in page], after=after)
 
 
 @router.get("/{id}", response_model=UploadOut, responses=documented(404))
 async def look(
-    id: Id, uploads: TheUploads, _: CanRead, wish: Annotated[LookWish, Query()]
+    id: Id, uploads: TheUploads, _: MayRead, wish: Annotated[LookWish, Query()]
 ) -> UploadOut:
     """Read an upload. With `wait`, the request waits until the upload has ended."""
     return UploadOut.of(await uploads.ended(id, within=seconds(wish.wait)))
 
 
 @router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))
-async def missing(id: Id, uploads: TheUploads, _: CanRead) -> MissingOut:
+async def missing(id: Id, uploads: TheUploads, _: MayRead) -> MissingOut:
     """List the missing chunks, expired ones included."""
     return MissingOut(missing=_pairs(await uploads.missing(id)))
 
@@ -217,7 +257,7 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
     },
 )
 async def events(
-    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: CanRead
+    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: MayRead
 ) -> EventSourceResponse:
     """Follow the upload until it ends. If it has ended, the end is sent at once."""
     await uploads.status(id)
@@ -249,7 +289,7 @@ async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
 async def content(
     id: Id,
     uploads: TheUploads,
-    _: CanRead,
+    _: MayRead,
     range: Annotated[
         str | None, Header(max_length=200, description="A byte range, such as `bytes=0-1023`.")
     ] = None,
@@ -315,4 +355,5 @@ MOUNT = Mount(
     schemas={"ChunkIn": _CHUNK},
     open=(f"OPTIONS {tus.PREFIX}",),
     origins={PREFIX: "origins", tus.PREFIX: "origins"},
+    credentials={CREDENTIAL: check_credential},
 )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Annotated
+from typing import Annotated, Self
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 
+from towpath.apps.uploads.http.granting import CredentialIn, CredentialOut
 from towpath.apps.uploads.model import MOST_AT_ONCE, NewUpload, Status, Upload
 from towpath.apps.uploads.receiving import ChunkReceipt, Safety
 from towpath.apps.uploads.service import LARGEST_PAGE, View
@@ -51,10 +52,12 @@ class StartIn(Body):
     """Your own id for the document."""
     checksum: ChecksumIn | None = None
     """The expected checksum; it is compared before the upload is completed."""
+    credential: CredentialIn | None = None
+    """Issue a credential with which a web page can send this file; it needs a `size`."""
 
     def new(self) -> NewUpload:
         """Raises InvalidInput."""
-        fields = self.model_dump(exclude={"checksum", "custom_metadata"})
+        fields = self.model_dump(exclude={"checksum", "custom_metadata", "credential"})
         told = self.checksum
         return NewUpload(
             **fields,
@@ -110,7 +113,7 @@ class UploadOut(Answer):
     client_node_id: str | None
 
     @classmethod
-    def of(cls, view: View) -> UploadOut:
+    def of(cls, view: View) -> Self:
         upload, fields = view.upload, view.fields
         same = (
             "node_id", "s3_key", "drive", "mime_type", "s3_upload_id", "final_etag",
@@ -132,6 +135,13 @@ class UploadOut(Answer):
             custom_metadata=msgspec.json.decode(upload.custom_metadata),
             client_node_id=upload.client_node_id,
         )
+
+
+class StartedOut(UploadOut):
+    """An upload that was started."""
+
+    credential: CredentialOut | None = None
+    """The credential, if one was asked for."""
 
 
 class ChunkOut(Answer):

@@ -10,14 +10,15 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from datetime import datetime
 from email.utils import format_datetime
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from towpath.apps.uploads.appending import Appending
 from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, UploadTooLarge
 from towpath.apps.uploads.http.locations import location_of
+from towpath.apps.uploads.http.owning import CanSubmit, MaySend, TheUploads, require_own
 from towpath.apps.uploads.http.tus_headers import (
     ALGORITHMS,
     BODY_TYPE,
@@ -26,19 +27,16 @@ from towpath.apps.uploads.http.tus_headers import (
     length_of,
     told_metadata,
 )
-from towpath.apps.uploads.model import FINAL, LARGEST_SIZE, UPLOADS
+from towpath.apps.uploads.model import FINAL, LARGEST_SIZE
 from towpath.apps.uploads.service import UploadService
 from towpath.apps.uploads.stores.port import MOST_PARTS
 from towpath.clock import instant, wall_ms
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
-from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.audit import audited, not_audited
-from towpath.web.auth import scoped
 from towpath.web.bodies import announced_length, pieces
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
-from towpath.web.parts import service
 from towpath.web.problems import Refused, of_error
 
 PREFIX = "/files"
@@ -84,8 +82,6 @@ def _require_version(request: Request) -> None:
 
 router = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, include_in_schema=False)
 sending = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, include_in_schema=False)
-CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
-TheUploads = Annotated[UploadService, Depends(service("uploads"))]
 
 
 @router.options("/{id}")
@@ -122,14 +118,14 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
         raise UploadTooLarge(f"{asked.length} bytes: at most {_largest(uploads)}")
     named = request.headers.get("Idempotency-Key")
     if asked.pieces:
+        sources = [_id_of(piece) for piece in asked.pieces]
+        for piece in sources:
+            await require_own(uploads, piece, key)
         view, _ = await Appending(uploads).join(
-            asked.new(),
-            [_id_of(piece) for piece in asked.pieces],
-            owner=key.id,
-            idempotency_key=named,
+            asked.new(), sources, owner=key.owner, idempotency_key=named
         )
         return _created(request, uploads, view.upload.upload_id)
-    view, _ = await uploads.start(asked.new(), owner=key.id, idempotency_key=named)
+    view, _ = await uploads.start(asked.new(), owner=key.owner, idempotency_key=named)
     upload_id = view.upload.upload_id
     headers = {"Upload-Expires": _expires(uploads, wall_ms())}
     if request.headers.get("Content-Type") == BODY_TYPE:
@@ -169,7 +165,7 @@ def _id_of(url: str) -> str:
 
 @sending.patch("/{id}")
 @not_audited("the content of a file")
-async def send(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
+async def send(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> Response:
     """Bytes behind those that are here. What came before a body was cut counts."""
     offset = length_of(request.headers, "Upload-Offset")
     if offset is None:
@@ -223,7 +219,7 @@ async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> Asy
 
 
 @router.head("/{id}")
-async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
+async def look(id: Id, uploads: TheUploads, _: MaySend) -> Response:
     """How far it has come."""
     position = await Appending(uploads).look(id)
     upload = position.upload
@@ -248,7 +244,7 @@ async def look(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
 
 @router.delete("/{id}")
 @audited()
-async def terminate(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
+async def terminate(id: Id, uploads: TheUploads, _: MaySend) -> Response:
     """End it; nothing of it stays. A completed file is a document, and is refused with 409."""
     await Appending(uploads).terminate(id)
     return Response(status_code=204)
@@ -256,7 +252,7 @@ async def terminate(id: Id, uploads: TheUploads, _: CanSubmit) -> Response:
 
 @router.post("/{id}")
 @not_audited("the function of the verb that it stands for declares it")
-async def overridden(id: Id, request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
+async def overridden(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> Response:
     """For clients that can't send PATCH or DELETE: `X-HTTP-Method-Override` says it."""
     match request.headers.get("X-HTTP-Method-Override", "").upper():
         case "PATCH":

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from towpath.apps.uploads.http import CanRead, TheUploads
+from towpath.apps.uploads.http.owning import CanRead, TheUploads, listed_owner
 from towpath.apps.uploads.model import UPLOADS
 from towpath.web.pages import Pages, ThePage, pages_router
 
@@ -19,11 +19,12 @@ _SIZE = 50
 async def uploads(
     page: ThePage,
     service: TheUploads,
-    _: CanRead,
+    key: CanRead,
     after: Annotated[str, Query(max_length=128)] = "",
 ) -> Response:
-    """Where files are picked and sent; and a page of uploads, newest first."""
-    found = await service.list(after=after or None, size=_SIZE)
+    """Where files are picked and sent; and a page of one's own uploads, newest first."""
+    owner = listed_owner(service, key)
+    found = await service.list(owner=owner, after=after or None, size=_SIZE)
     last = found[-1].upload_id if len(found) == _SIZE else None
     return page.show("uploads/list.html", found=found, after=last, live=UPLOADS)
 

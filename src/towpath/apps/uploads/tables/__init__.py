@@ -35,7 +35,7 @@ from towpath.clock import instant, wall_ms
 from towpath.ledger.database.tables import Tables
 from towpath.ledger.database.writing import Decide, Overtaken, Write
 
-TABLES = Tables("uploads", version="0001", steps=__name__)
+TABLES = Tables("uploads", version="0002", steps=__name__)
 NONE: Mapping[str, Any] = MappingProxyType({})
 _ACTIVE = "ACTIVE"
 """What the row of a completed upload says: the document can be used."""
@@ -45,7 +45,7 @@ documents = Table(
     TABLES.metadata,
     Column("upload_id", String(64), primary_key=True, doc="The id of the upload."),
     Column("node_id", String(64), nullable=False, unique=True, doc="The id of the document."),
-    Column("owner", String(64), nullable=False, doc="The API key that started the upload."),
+    Column("owner", String(100), nullable=False, doc="The owner of the API key that started it."),
     Column("idempotency_key", String(255), doc="Idempotency-Key of the request that started it."),
     Column("request", LargeBinary(32), nullable=False, doc="SHA-256 of that request."),
     Column("status", String(12), nullable=False, doc="Its status; a completed upload is ACTIVE."),
@@ -79,6 +79,7 @@ documents = Table(
 )
 Index(None, documents.c.status, documents.c.deadline)
 Index(None, documents.c.owner, documents.c.status)
+Index(None, documents.c.owner, documents.c.upload_id)
 
 _OPEN = [str(status) for status in Status if status.open]
 _GIVEN_UP = [str(Status.ABORTED), str(Status.EXPIRED)]
@@ -154,9 +155,11 @@ def _require_quota(
     sums = select(func.count(), func.coalesce(func.sum(_d.size), 0)).where(*own)
     count, size = connection.execute(sums).one()
     if count >= most_open:
-        raise QuotaReached(f"the key has {count} unfinished uploads")
+        raise QuotaReached(f"the owner of the key has {count} unfinished uploads")
     if most_bytes and int(size) + (row["size"] or 0) > most_bytes:
-        raise QuotaReached(f"the key's unfinished uploads would have more than {most_bytes} bytes")
+        raise QuotaReached(
+            f"the unfinished uploads of the key's owner would exceed {most_bytes} bytes"
+        )
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────
@@ -174,7 +177,7 @@ def found(upload_id: str) -> Callable[[Connection], Upload | None]:
 
 
 def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
-    """The upload that a key has started under that Idempotency-Key, if it has."""
+    """The upload that an owner's key has started under that Idempotency-Key, if it has."""
     same = _d.owner == owner, _d.idempotency_key == idempotency_key
     query = select(documents).where(*same)
 

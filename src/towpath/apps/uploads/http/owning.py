@@ -1,0 +1,67 @@
+"""Who may use an upload over HTTP: a key of its owner, an admin, or whoever has its credential."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import Depends, Request
+from starlette.types import Scope
+
+from towpath.apps.uploads.errors import UploadNotFound
+from towpath.apps.uploads.model import UPLOADS
+from towpath.apps.uploads.service import UploadService
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.auth import scoped
+from towpath.web.fields import decoded
+from towpath.web.parts import service
+
+TheUploads = Annotated[UploadService, Depends(service("uploads"))]
+CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT, queue=UPLOADS))]
+CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ, queue=UPLOADS))]
+
+
+async def require_own(uploads: UploadService, upload_id: str, key: KeyInfo) -> None:
+    """Raises UploadNotFound for an upload of another owner, as for an unknown id."""
+    known = await uploads.known(upload_id)
+    if not (uploads.options.shared or key.owns(known.owner)):
+        raise UploadNotFound(upload_id)
+
+
+def listed_owner(uploads: UploadService, key: KeyInfo) -> str | None:
+    """The owner whose uploads *key* may list; None = all uploads."""
+    lists_all = uploads.options.shared or key.may(KeyScope.ADMIN)
+    return None if lists_all else key.owner
+
+
+_GRANTED = "towpath.upload"
+
+
+def note_grant(scope: Scope, upload_id: str) -> None:
+    """The request came with a credential for that upload, which a key of its owner has issued."""
+    scope[_GRANTED] = upload_id
+
+
+async def own_sending(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
+    """The request's key, which may change the upload of the path. The scope is checked first."""
+    return await _own(request, uploads, key)
+
+
+async def own_reading(request: Request, uploads: TheUploads, key: CanRead) -> KeyInfo:
+    """The request's key, which may read the upload of the path. The scope is checked first."""
+    return await _own(request, uploads, key)
+
+
+async def _own(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInfo:
+    id = request.path_params["id"]
+    try:
+        id = decoded(id)
+    except ValueError:
+        raise UploadNotFound(id) from None
+    if request.scope.get(_GRANTED) != id:
+        await require_own(uploads, id, key)
+    return key
+
+
+MaySend = Annotated[KeyInfo, Depends(own_sending)]
+MayRead = Annotated[KeyInfo, Depends(own_reading)]
