@@ -343,3 +343,17 @@ class TestEnsuringAKey:
 
     def test_takes_random_text_that_happens_to_have_no_capital(self) -> None:
         assert checked_secret("k3v9-x2m7q0w_z8r5t1y6b")
+
+
+class TestAKeyByItsId:
+    """As credentials name it that the key has issued."""
+
+    async def test_is_found_until_it_is_revoked(self, ledger: Ledger) -> None:
+        made = await ledger.keys.create("a", scopes=["submit"])
+        assert await ledger.keys.check_id(made.info.id) == made.info
+        assert await ledger.keys.check_id(made.info.id) == made.info
+        await ledger.keys.revoke(made.info.id)
+        assert await ledger.keys.check_id(made.info.id) is None
+
+    async def test_that_there_is_not_is_none(self, ledger: Ledger) -> None:
+        assert await ledger.keys.check_id("aaaaaaaaaa") is None

@@ -44,7 +44,7 @@ class UploadGrant(msgspec.Struct, frozen=True, array_like=True):
     """ms"""
 
 
-class Terms(NamedTuple):
+class CredentialTerms(NamedTuple):
     """What a credential is asked for, checked."""
 
     origin: str | None
@@ -72,7 +72,7 @@ class Credentials:
         self._keys = [derived(secret, _PURPOSE).encode() for secret in secrets]
         self._longest = longest
 
-    def terms(self, *, origin: str | None, ttl: Duration | None) -> Terms:
+    def terms(self, *, origin: str | None, ttl: Duration | None) -> CredentialTerms:
         """Raises CredentialsOff, and InvalidOption for what no credential can have."""
         if not self._keys:
             raise CredentialsOff
@@ -83,9 +83,9 @@ class Credentials:
         if not duration_ms("ttl", lasts) or lasts > self._longest:
             rule = f"must be above 0 and at most {self._longest.total_seconds():g} seconds"
             raise InvalidOption("ttl", f"{lasts.total_seconds():g}", rule=rule)
-        return Terms(origin, lasts)
+        return CredentialTerms(origin, lasts)
 
-    def issue(self, upload: Upload, key: KeyInfo, terms: Terms) -> Credential:
+    def issue(self, upload: Upload, key: KeyInfo, terms: CredentialTerms) -> Credential:
         """A credential for *upload*, issued by *key*. Raises UploadUnsized, UploadJoined."""
         if upload.sources:
             raise UploadJoined(upload.upload_id)

@@ -11,7 +11,7 @@ import msgspec
 from pydantic import Field
 from starlette.datastructures import Headers
 
-from towpath.apps.uploads.credentials import Credential, Terms, UploadGrant
+from towpath.apps.uploads.credentials import Credential, CredentialTerms, UploadGrant
 from towpath.apps.uploads.errors import UploadNotFound
 from towpath.apps.uploads.http.owning import note_grant
 from towpath.apps.uploads.model import UPLOADS
@@ -48,7 +48,7 @@ class CredentialIn(Body):
     ttl: Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False, strict=True)] | None = None
     """Seconds for which it is valid, up to the setting `uploads.credential_ttl`."""
 
-    def terms(self, uploads: UploadService) -> Terms:
+    def terms(self, uploads: UploadService) -> CredentialTerms:
         """Raises CredentialsOff, InvalidOption."""
         ttl = None if self.ttl is None else seconds(self.ttl)
         return uploads.credentials.terms(origin=self.origin, ttl=ttl)
