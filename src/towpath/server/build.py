@@ -40,10 +40,11 @@ from towpath.supervise import Background
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
-from towpath.web.auth import Door, Sessions
+from towpath.web.auth import HEALTH, Door
 from towpath.web.bodies import Bodies
-from towpath.web.limits import Rates, ServerLimits
+from towpath.web.limits import Guesses, Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
+from towpath.web.open_requests import OpenRequests
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 from towpath.web.tools import PATH as TOOLS
@@ -92,6 +93,8 @@ def build(parts: Parts) -> FastAPI:
         Door,
         keys=parts.ledger.keys,
         rates=Rates(parts.limits.rate),
+        requests=app.state.open_requests,
+        guesses=app.state.guesses,
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
         visits=app.state.visits,
@@ -120,14 +123,16 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.probes = mounted.probes
     app.state.webhooks = mounted.configured_webhooks
     app.state.bodies = Bodies(parts.limits)
-    app.state.sessions = Sessions(parts.limits)
+    app.state.open_requests = OpenRequests(parts.limits)
+    app.state.guesses = Guesses(parts.limits.guesses)
+    app.state.limits = parts.limits
     app.state.followed = Followed()
     app.state.stopping = asyncio.Event()
     app.state.elsewhere = RecordsElsewhere(lambda: app.state.engine, parts.ledger, parts.log)
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 
-OPEN = frozenset({"/livez", "/readyz"}) | doors.OPEN
+OPEN = HEALTH | doors.OPEN
 """What answers to everybody, beside what applications have."""
 
 
@@ -164,11 +169,12 @@ def _life(
                 working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
                 _firing(engine, parts.log, parts.metrics),
             ):
+                app.state.open_requests.start()
                 try:
                     yield
                 finally:
                     await app.state.tools.close()
-                    await app.state.sessions.close()
+                    await app.state.open_requests.close()
 
     return life
 

@@ -24,7 +24,7 @@ from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
 from towpath.web.mount import Mount
-from towpath.web.parts import TheSessions, checked, service
+from towpath.web.parts import checked, service
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 
@@ -226,12 +226,11 @@ async def events(
     message_id: MessageId,
     request: Request,
     messages: TheMessages,
-    sessions: TheSessions,
     _: CanLook,
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
     await messages.look(message_id)
-    return await stream(_told(messages, message_id), sessions, request)
+    return await stream(_told(messages, message_id), request)
 
 
 _ENDS = {
