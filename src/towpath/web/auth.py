@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -15,7 +15,7 @@ from towpath.ledger.errors import LedgerError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.fields import decoded, keep_as_sent
-from towpath.web.limits import Guesses, Rates
+from towpath.web.limits import Guesses, Metered, Rates
 from towpath.web.open_requests import (
     Credential,
     OpenRequests,
@@ -89,7 +89,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
             keep_as_sent(scope)
-            await self._app(scope, receive, send)
+            await self._measured(scope[_KEY], 0, self._app(scope, receive, send))
             return
         needs_none = (
             scope["type"] != "http"
@@ -105,6 +105,7 @@ class Door:
         if not needs_none:
             try:
                 key = await self._checked(scope)
+                taken = self._rates.take(key.id)
                 request = self._requests.enter(scope, key, self._credential(scope))
             except (Refused, TowpathError) as error:
                 await self._refusal(error, scope)(scope, receive, send)
@@ -112,11 +113,21 @@ class Door:
             scope[_KEY] = key
             keep_as_sent(scope)
             try:
-                await self._answer(scope, receive, send)
+                await self._measured(key, taken, self._answer(scope, receive, send))
             finally:
                 request.close()
             return
         await self._app(scope, receive, send)
+
+    async def _measured(
+        self, key: KeyInfo, taken: float, answering: Coroutine[Any, Any, None]
+    ) -> None:
+        """Answer a request, and count what it costs for its key."""
+        metered = Metered(answering)
+        try:
+            await metered
+        finally:
+            self._rates.settle(key.id, taken, metered.seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._visits and (login := login_of(scope)):
@@ -141,7 +152,7 @@ class Door:
         return of_error(error)
 
     async def _checked(self, scope: Scope) -> KeyInfo:
-        """The key of the request. 401 without a valid one, 403, 429 above its rate."""
+        """The key of the request. 401 without a valid one, 403, 429 after too many wrong ones."""
         secret = _secret(scope)
         cookie = cookie_of(scope) if self._visits and not secret else ""
         address = address_of(scope)
@@ -158,7 +169,6 @@ class Door:
             )
         if is_new:
             self._guesses.give_back(address)
-        self._rates.take(key.id)
         return key
 
     def _has_seen(self, secret: str, cookie: str) -> bool:

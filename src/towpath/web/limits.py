@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Coroutine, Generator
 from math import ceil
-from typing import Annotated
+from time import thread_time
+from typing import Annotated, Any
 
 from msgspec import Meta
 
@@ -87,17 +89,30 @@ class _Buckets:
         return min(self._full, left + (steady() - at) * self._rate)
 
 
+_SHARE = 0.5
+"""The part of the server's processor time that expensive requests of one key may take."""
+_EXPENSIVE = 0.005
+"""Seconds of processor time from which on a request counts as more than one."""
+
+
 class Rates:
-    """Refuses a key that asks too often, or for too much."""
+    """Refuses a key that asks too often, or for too much.
+
+    What a request costs is known when it was answered. Until then it counts as much as the last
+    ones of its key did, so that a key can't have many expensive ones under way at once.
+    """
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._buckets = _Buckets(rate, 2 * rate) if rate else None
+        self._expected: OrderedDict[str, float] = OrderedDict()
 
-    def take(self, key: str) -> None:
-        """Count one request. 429 with the time after which there is room again."""
+    def take(self, key: str) -> float:
+        """Count one request: how many tokens were taken. 429 with the time after which there is
+        room again.
+        """
         if self._buckets is None:
-            return
+            return 0
         if wait := self._buckets.wait(key):
             raise _too_often(
                 "rate_limited",
@@ -105,7 +120,57 @@ class Rates:
                 "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
                 wait,
             )
-        self._buckets.take(key)
+        amount = self._expected.get(key, 1.0)
+        self._buckets.take(key, amount)
+        return amount
+
+    def settle(self, key: str, taken: float, seconds: float) -> None:
+        """A request for which so many tokens were *taken* has used that much processor time."""
+        if self._buckets is None:
+            return
+        cost = seconds * self._rate / _SHARE if seconds > _EXPENSIVE else 1.0
+        cost = max(1.0, cost)
+        self._buckets.take(key, cost - taken)
+        expected = self._expected.pop(key, 1.0)
+        expected = max(cost, expected + (cost - expected) / 8)
+        if expected > 1:
+            self._expected[key] = expected
+            if len(self._expected) > _NAMES_MOST:
+                self._expected.popitem(last=False)
+
+
+class Metered:
+    """Awaits a coroutine, and adds up the processor time of its steps in `seconds`.
+
+    Other requests run between the steps, so the time from begin to end would say nothing.
+    """
+
+    __slots__ = ("_coroutine", "seconds")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self._coroutine = coroutine
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        thrown: BaseException | None = None
+        while True:
+            began = thread_time()
+            try:
+                awaited = (
+                    self._coroutine.send(None) if thrown is None else self._coroutine.throw(thrown)
+                )
+            except StopIteration:
+                return
+            finally:
+                self.seconds += thread_time() - began
+            try:
+                thrown = None
+                yield awaited
+            except GeneratorExit:
+                self._coroutine.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 -- given to the coroutine, as `await` does
+                thrown = error
 
 
 class Guesses:

@@ -268,8 +268,12 @@ def _event(view: MessageView, last: MessageView | None) -> str | None:
 @health_router.get("/health", response_model=HealthOut)
 async def health(request: Request, messages: TheMessages) -> HealthOut:
     """The state of the message queue in four fields. Needs no key. `degraded` while Redis or the
-    database is unreachable, `unhealthy` while both are.
+    database is unreachable, `unhealthy` while both are. At most a second old.
     """
+    return await request.app.state.pulse.shared("health", lambda: _health(request, messages))
+
+
+async def _health(request: Request, messages: Messages) -> HealthOut:
     load, ledger = await asyncio.gather(_load(messages), checked(request.app.state.ledger.probe()))
     works = load is not None, ledger.ok
     return HealthOut(
