@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Coroutine
+import re
+from collections.abc import Awaitable, Callable, Collection
 from typing import Annotated, Any, Protocol
 
 from fastapi import Depends, Request
@@ -17,10 +18,11 @@ from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.web.fields import decoded, keep_as_sent
 from towpath.web.limits import Guesses, Metered, Rates
 from towpath.web.open_requests import (
+    CONNECTION,
+    OPEN,
     Credential,
     OpenRequests,
     address_of,
-    inherited,
     no_connections,
 )
 from towpath.web.problems import Refused, of_error
@@ -105,11 +107,12 @@ class Door:
         if not needs_none:
             try:
                 key = await self._checked(scope)
-                taken = self._rates.take(key.id)
-                request = self._requests.enter(scope, key, self._credential(scope))
+                self._requests.refuse_if_too_many(scope, key)
+                taken = self._rates.take(key.id, size=_size(scope))
             except (Refused, TowpathError) as error:
                 await self._refusal(error, scope)(scope, receive, send)
                 return
+            request = self._requests.enter(scope, key, self._credential(scope))
             scope[_KEY] = key
             keep_as_sent(scope)
             try:
@@ -119,9 +122,7 @@ class Door:
             return
         await self._app(scope, receive, send)
 
-    async def _measured(
-        self, key: KeyInfo, taken: float, answering: Coroutine[Any, Any, None]
-    ) -> None:
+    async def _measured(self, key: KeyInfo, taken: float, answering: Awaitable[None]) -> None:
         """Answer a request, and count what it costs for its key."""
         metered = Metered(answering)
         try:
@@ -205,10 +206,19 @@ def _secret(scope: Scope) -> str:
     return plain
 
 
+_SIZE = re.compile(rb"(?:^|&)size=([0-9]{1,4})(?:&|$)")
+
+
+def _size(scope: Scope) -> int:
+    """The size of the page that is asked for; 0 = none."""
+    found = _SIZE.search(scope["query_string"])
+    return int(found[1]) if found else 0
+
+
 def within(scope: Scope) -> Scope:
     """What a request has from which it comes and whose key it has: for one that is made of it."""
     kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
-    return {name: scope[name] for name in (*kept, _KEY) if name in scope} | inherited(scope)
+    return {name: scope[name] for name in (*kept, _KEY, OPEN, CONNECTION) if name in scope}
 
 
 def key_of(request: Request) -> KeyInfo:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Generator
 from math import ceil
 from time import thread_time
 from typing import Annotated, Any
@@ -91,6 +91,8 @@ class _Buckets:
 
 _SHARE = 0.5
 """The part of the server's processor time that expensive requests of one key may take."""
+_EACH = 40e-6
+"""Seconds of processor time that an item of a page usually takes."""
 _EXPENSIVE = 0.005
 """Seconds of processor time from which on a request counts as more than one."""
 
@@ -99,7 +101,8 @@ class Rates:
     """Refuses a key that asks too often, or for too much.
 
     What a request costs is known when it was answered. Until then it counts as much as the last
-    ones of its key did, so that a key can't have many expensive ones under way at once.
+    ones of its key did, or as the page that it asks for usually does, so that a key can't have many
+    expensive ones under way at once.
     """
 
     def __init__(self, rate: int) -> None:
@@ -107,9 +110,9 @@ class Rates:
         self._buckets = _Buckets(rate, 2 * rate) if rate else None
         self._expected: OrderedDict[str, float] = OrderedDict()
 
-    def take(self, key: str) -> float:
-        """Count one request: how many tokens were taken. 429 with the time after which there is
-        room again.
+    def take(self, key: str, *, size: int = 0) -> float:
+        """Count one request for a page of that *size*: how many tokens were taken. 429 with the
+        time after which there is room again.
         """
         if self._buckets is None:
             return 0
@@ -120,7 +123,7 @@ class Rates:
                 "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
                 wait,
             )
-        amount = self._expected.get(key, 1.0)
+        amount = max(self._expected.get(key, 1.0), size * _EACH * self._rate / _SHARE)
         self._buckets.take(key, amount)
         return amount
 
@@ -140,15 +143,15 @@ class Rates:
 
 
 class Metered:
-    """Awaits a coroutine, and adds up the processor time of its steps in `seconds`.
+    """Awaits *answering*, and adds up the processor time of its steps in `seconds`.
 
     Other requests run between the steps, so the time from begin to end would say nothing.
     """
 
-    __slots__ = ("_coroutine", "seconds")
+    __slots__ = ("_steps", "seconds")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._coroutine = coroutine
+    def __init__(self, answering: Awaitable[None]) -> None:
+        self._steps = answering.__await__()
         self.seconds = 0.0
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -156,9 +159,7 @@ class Metered:
         while True:
             began = thread_time()
             try:
-                awaited = (
-                    self._coroutine.send(None) if thrown is None else self._coroutine.throw(thrown)
-                )
+                awaited = self._steps.send(None) if thrown is None else self._steps.throw(thrown)
             except StopIteration:
                 return
             finally:
@@ -167,9 +168,9 @@ class Metered:
                 thrown = None
                 yield awaited
             except GeneratorExit:
-                self._coroutine.close()
+                self._steps.close()
                 raise
-            except BaseException as error:  # noqa: BLE001 -- given to the coroutine, as `await` does
+            except BaseException as error:  # noqa: BLE001 -- given to the request, as `await` does
                 thrown = error
 
 

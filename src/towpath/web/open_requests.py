@@ -31,7 +31,7 @@ _BRIEF = 2.0
 _GRACE = 5.0
 """Seconds that a stream or a waiting claim has to end in good form."""
 _AGAIN = {"Retry-After": "5"}
-_OPEN, CONNECTION = "towpath.open_request", "towpath.connection"
+OPEN, CONNECTION = "towpath.open_request", "towpath.connection"
 """The request, and its connection, in an ASGI scope."""
 
 # ── connections ──────────────────────────────────────────────────────────────────────────
@@ -139,7 +139,7 @@ class Connections:
 # ── requests with a credential ───────────────────────────────────────────────────────────
 
 
-class Credential(Protocol, Hashable):
+class Credential(Hashable, Protocol):
     """A key or a login as a request brought it; the same one twice is equal."""
 
     def __call__(self) -> Awaitable[KeyInfo | None]:
@@ -185,7 +185,7 @@ class Hold:
 class OpenRequest:
     """One request, from when its credential was checked until it was answered."""
 
-    __slots__ = ("_all", "address", "began", "connection", "credential", "ended", "holds", "key")
+    __slots__ = ("_all", "address", "began", "connection", "credential", "cut_at", "holds", "key")
 
     def __init__(
         self, all: OpenRequests, scope: Scope, key: KeyInfo, credential: Credential
@@ -195,17 +195,19 @@ class OpenRequest:
         self.address = address_of(scope)
         self.began = steady()
         self.holds: dict[Hold, None] = {}
-        self.ended: float | None = None
-        """When it was seen that the credential has ended."""
+        self.cut_at: float | None = None
+        """When its connection is closed: set as soon as the credential has ended."""
 
     def end(self) -> None:
-        """The credential has ended: end what it holds, or close its connection."""
+        """The credential has ended. A stream or a wait is told so, and answers in good form; the
+        connection of any other request is closed.
+        """
         now = steady()
-        if self.ended is None:
-            self.ended = now
+        if self.cut_at is None:
+            self.cut_at = now + _GRACE if self.holds else now
         for hold in list(self.holds):
             hold.end()
-        if self.connection and (not self.holds or now - self.ended > _GRACE):
+        if self.connection and now >= self.cut_at:
             self.connection.abort()
 
     def release(self, hold: Hold) -> None:
@@ -257,13 +259,12 @@ class OpenRequests:
 
     # ── one request ──────────────────────────────────────────────────────────────────────
 
-    def enter(self, scope: Scope, key: KeyInfo, credential: Credential) -> OpenRequest:
-        """Count a request until it is closed. 429 if its key or address has too many."""
-        request = OpenRequest(self, scope, key, credential)
-        if self._counts.get(("key", request.key), 0) >= self._of_key:
+    def refuse_if_too_many(self, scope: Scope, key: KeyInfo) -> None:
+        """429 if the key or the address has too many requests under way."""
+        if self._counts.get(("key", key.id), 0) >= self._of_key:
             raise _too_many_of_key(f"{self._of_key} requests at a time")
         most = self._limits.connections_per_address
-        if self._counts.get(("address", request.address), 0) >= most:
+        if self._counts.get(("address", address_of(scope)), 0) >= most:
             raise Refused(
                 429,
                 "too_many_of_address",
@@ -271,10 +272,14 @@ class OpenRequests:
                 remedy="Close some. Behind a proxy, let the server trust its headers.",
                 headers=_AGAIN,
             )
+
+    def enter(self, scope: Scope, key: KeyInfo, credential: Credential) -> OpenRequest:
+        """Count a request until it is closed, and let it go on only while *credential* counts."""
+        request = OpenRequest(self, scope, key, credential)
         self._open[request] = None
         self._counts["key", request.key] += 1
         self._counts["address", request.address] += 1
-        scope[_OPEN] = request
+        scope[OPEN] = request
         if request.connection is not None and self.connections is not None:
             self.connections.mark_busy(request.connection)
         return request
@@ -344,24 +349,24 @@ class OpenRequests:
 
 
 async def _look(credential: Credential, requests: list[OpenRequest]) -> None:
-    """A database that can't say whether a credential counts ends it too, as for new requests."""
+    """End the requests of a credential that has ended.
+
+    While the database can't say so, streams and waits end, which could go on for ever; clients try
+    them again.
+    """
     try:
-        counts = await credential() is not None
+        if await credential() is not None:
+            return
+        ended = requests
     except TowpathError:
-        counts = False
-    if not counts:
-        for request in requests:
-            request.end()
+        ended = [request for request in requests if request.holds]
+    for request in ended:
+        request.end()
 
 
 def request_of(request: Request) -> OpenRequest:
     """The request as it was entered; for one that is made of another, that other one."""
-    return request.scope[_OPEN]
-
-
-def inherited(scope: Scope) -> Scope:
-    """What a request that is made of another one has from it."""
-    return {name: scope[name] for name in (_OPEN, CONNECTION) if name in scope}
+    return request.scope[OPEN]
 
 
 def address_of(scope: Scope) -> str:
