@@ -331,6 +331,9 @@ class RawConnection:
     def __exit__(self, *_: object) -> None:
         self._socket.close()
 
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
     def send(self, text: str | bytes) -> None:
         self._socket.sendall(text.encode() if isinstance(text, str) else text)
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from tests.server.in_process import key_of, listening
 from tests.server.messaging import claim, post, settle
 from tests.waiting import HANGS, eventually_async
-from towpath.web.auth import OpenKind
+from towpath.web.open_requests import OpenKind
 
 
 class Listener:
@@ -90,7 +90,7 @@ class TestWaitingForTheAnswer:
         key = await key_of(app, "read")
 
         async def nobody_waits() -> bool:
-            return app.state.sessions.count(OpenKind.STREAM) == 0
+            return app.state.open_requests.count(OpenKind.STREAM) == 0
 
         async with (
             listening(app) as url,
@@ -98,5 +98,5 @@ class TestWaitingForTheAnswer:
         ):
             async with waiting_for(there, sent["message_id"]) as listener:
                 await listener.next()
-                assert app.state.sessions.count(OpenKind.STREAM) == 1
+                assert app.state.open_requests.count(OpenKind.STREAM) == 1
             await eventually_async(nobody_waits)

@@ -3,6 +3,7 @@
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.serving import Api, RunningServer
+from towpath.apps.application import applications
 
 Samples = dict[tuple[str, ...], float]
 
@@ -57,3 +58,26 @@ def test_the_metrics_show_nothing_about_queues_that_the_key_is_not_for(
     assert depth(scraped(running, mine), queue)["ready"] == 1
     assert {key[1] for key in scraped(running, mine) if key[0] == DEPTH} == {queue}
     assert queue not in running.client(other).get("/metrics").text
+
+
+def test_the_totals_of_an_application_are_shown_to_keys_for_its_queue(
+    running: RunningServer,
+) -> None:
+    def shown(key: str | None) -> set[str]:
+        return {key[0] for key in scraped(running, key)}
+
+    (_, mine), (_, other) = (
+        running.make_key("read", queues=queues) for queues in (("uploads*",), ("elsewhere*",))
+    )
+    own = {name for name in shown(None) if name.startswith("towpath_uploads_")}
+    assert own
+    assert own <= shown(mine)
+    assert not own & shown(other)
+    named = [
+        spec.name.removesuffix("_total")
+        for application in applications()
+        if application.name != "uploads"
+        for spec in application.metrics
+    ]
+    assert not [name for name in shown(mine) | shown(other) if name.startswith(tuple(named))]
+    assert "process_resident_memory_bytes" in shown(other)

@@ -143,6 +143,13 @@ class TestThePath:
         assert answer.status_code == 200
         assert "mcp-session-id" not in answer.headers
 
+    @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
+    def test_opens_no_streams_of_its_own(self, greeting: RunningServer, method: str) -> None:
+        """Clients of the protocol go on without one when they are told 405."""
+        answer = greeting.client().request(method, "/mcp", headers=ACCEPT)
+        assert code(answer, 405) == "method-not-allowed"
+        assert answer.headers["allow"] == "POST"
+
     def test_ends_with_a_client_that_hangs_up(self, greeting: RunningServer) -> None:
         with RawConnection(greeting) as line:
             line.send(

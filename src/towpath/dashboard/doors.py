@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,6 +25,8 @@ from towpath.ledger.ledger import Ledger
 from towpath.web.audit import not_audited
 from towpath.web.auth import CanRead, enter
 from towpath.web.fields import PAGES, decoded
+from towpath.web.limits import Guesses
+from towpath.web.open_requests import address_of
 from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
 from towpath.web.problems import Refused
 from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_same_origin
@@ -114,12 +117,12 @@ async def log_in_or_out(request: Request) -> Response:
     form, ledger = await _form(request), request.app.state.ledger
     if "leave" in form:
         return await _left(request, ledger, form)
-    key, trouble = await _proven(ledger, form)
+    key, trouble = await _proven(request, form)
     to = own_place(form.get("to", "/"))
     if key is None or not key.may(KeyScope.READ):
         why = trouble if key is None else _BLIND
         return login_page(request.app.state.frame, to=to, status=401, trouble=why)
-    cookie = await ledger.logins.open(key)
+    cookie = await ledger.logins.open(key, most=request.app.state.limits.logins_per_key)
     answer = RedirectResponse(to, 303, headers=HEADERS)
     answer.set_cookie(
         COOKIE,
@@ -132,11 +135,22 @@ async def log_in_or_out(request: Request) -> Response:
     return answer
 
 
-async def _proven(ledger: Ledger, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
-    """Whose session it is to be, or why none."""
-    if link := form.get("link"):
-        return await ledger.logins.redeem(link), _USED
-    return await ledger.keys.check(form.get("key", "").strip()), _WRONG
+async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
+    """Whose session it is to be, or why none. 429 after too many wrong ones."""
+    ledger: Ledger = request.app.state.ledger
+    guesses: Guesses = request.app.state.guesses
+    address = address_of(request.scope)
+    link, secret = form.get("link"), form.get("key", "").strip()
+    if not link and not secret:
+        return None, _WRONG
+    guesses.take(address)
+    if link:
+        key, trouble = await ledger.logins.redeem(link), _USED
+    else:
+        key, trouble = await ledger.keys.check(secret), _WRONG
+    if key is not None:
+        guesses.give_back(address)
+    return key, trouble
 
 
 async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
@@ -153,14 +167,23 @@ async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Re
 
 
 async def _form(request: Request) -> dict[str, str]:
-    body = b""
+    body, limits = b"", request.app.state.limits
     try:
-        async for part in request.stream():
-            body += part
-            if len(body) > _FORM_MOST:
-                raise Refused(413, "too_large", "the form is too large")
+        async with asyncio.timeout(limits.body_within.total_seconds()):
+            async for part in request.stream():
+                body += part
+                if len(body) > _FORM_MOST:
+                    raise Refused(413, "too_large", "the form is too large")
     except ClientDisconnect:
         return {}
+    except TimeoutError:
+        raise Refused(
+            408,
+            "body_too_slow",
+            "the form did not arrive in time",
+            remedy="Send it again.",
+            headers={"Connection": "close"},
+        ) from None
     fields: dict[str, Any] = parse_qs(body.decode("utf-8", "replace"), max_num_fields=10)
     return {name: values[0] for name, values in fields.items()}
 

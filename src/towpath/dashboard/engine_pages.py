@@ -27,7 +27,7 @@ from towpath.engine.states import State
 from towpath.errors import TowpathError
 from towpath.ids import QueueName, queue_name
 from towpath.ledger.keys.key import KeyInfo
-from towpath.web.auth import CanRead, OpenKind
+from towpath.web.auth import CanRead
 from towpath.web.fields import PAGES, Id, Queue
 from towpath.web.pages import (
     HEADERS,
@@ -37,9 +37,9 @@ from towpath.web.pages import (
     ThePage,
     refuse_unknown,
 )
-from towpath.web.parts import TheEngine, TheJobs, TheSessions
+from towpath.web.parts import TheEngine, TheJobs
 from towpath.web.problems import Refused
-from towpath.web.streams import begun, stream
+from towpath.web.streams import begun, refuse_if_full, stream
 
 router = APIRouter(prefix=PAGES.rstrip("/"), route_class=PageRoute, include_in_schema=False)
 SIZE = 50
@@ -136,12 +136,12 @@ async def _examined(engine: Engine) -> list[Finding]:
 
 @router.get("/live")
 async def live(
-    request: Request, sessions: TheSessions, key: CanRead, queue: Text = "", mark: Text = ""
+    request: Request, key: CanRead, queue: Text = "", mark: Text = ""
 ) -> EventSourceResponse:
     """Tells an open page that what it shows has changed."""
-    sessions.refuse_if_full(request, OpenKind.STREAM)
+    refuse_if_full(request)
     told = await begun(changes(pulse_of(request), request, key, queue, mark))
-    return await stream(told, sessions, request)
+    return await stream(told, request)
 
 
 # ── one queue ────────────────────────────────────────────────────────────────────────────

@@ -124,6 +124,13 @@ class Applications:
             for mounted in self.mounted
             for name, about in mounted.mount.tags.items()
         ]
+        self.metric_queues = {
+            spec.name.removesuffix("_total"): next(iter(mounted.application.behaviours()), "")
+            for mounted in self.mounted
+            for spec in mounted.application.metrics
+        }
+        """By metric: the first queue of its application, which its paths are about. Only keys for
+        this queue see the application's totals."""
         self.probes: dict[str, Probe] = {
             mounted.application.name: mounted.application.load(mounted.application.probe)
             for mounted in self.mounted

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from hashlib import sha256
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from starlette.requests import Request
+from starlette.responses import Response
 from starlette.routing import Route
 
 from towpath.app.app import Towpath
@@ -42,10 +45,11 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.web import problems
 from towpath.web.audit import Auditor
-from towpath.web.auth import CredentialCheck, Door, Sessions
+from towpath.web.auth import HEALTH, CredentialCheck, Door
 from towpath.web.bodies import Bodies
-from towpath.web.limits import Rates, ServerLimits
+from towpath.web.limits import Guesses, Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
+from towpath.web.open_requests import OpenRequests
 from towpath.web.problems import Problem
 from towpath.web.streams import Followed
 from towpath.web.tools import PATH as TOOLS
@@ -83,6 +87,7 @@ def build(parts: Parts) -> FastAPI:
         version=parts.version,
         summary="A job queue for work that must be done once, in order and on time.",
         lifespan=_life(parts, mounted),
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
@@ -93,7 +98,9 @@ def build(parts: Parts) -> FastAPI:
     app.add_middleware(
         Door,
         keys=parts.ledger.keys,
-        rates=Rates(parts.limits.rate),
+        rates=app.state.rates,
+        requests=app.state.open_requests,
+        guesses=app.state.guesses,
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
         visits=app.state.visits,
@@ -130,21 +137,26 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     """What requests find in the state of the server."""
     app.state.ledger = parts.ledger
     app.state.metrics = parts.metrics
+    app.state.metric_queues = mounted.metric_queues
     app.state.probes = mounted.probes
     app.state.raw = mounted.raw
     app.state.webhooks = mounted.configured_webhooks
     app.state.bodies = Bodies(parts.limits)
-    app.state.sessions = Sessions(parts.limits)
+    app.state.open_requests = OpenRequests(parts.limits)
+    app.state.rates = Rates(parts.limits.rate)
+    app.state.guesses = Guesses(parts.limits.guesses)
+    app.state.limits = parts.limits
     app.state.followed = Followed()
     app.state.stopping = asyncio.Event()
     app.state.elsewhere = RecordsElsewhere(lambda: app.state.engine, parts.ledger, parts.log)
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)
 
 
-OPEN = frozenset({"/livez", "/readyz"}) | doors.OPEN
+OPEN = HEALTH | doors.OPEN
 """What answers to everybody, beside what applications have."""
 
 
+DESCRIPTION = "/openapi.json"
 LIMITS = Limits(answer=seconds(1), give_up=seconds(1.5), channels=16)
 """A caller over HTTP is told within two seconds that the store is away."""
 
@@ -178,11 +190,12 @@ def _life(
                 working(parts.app, mounted.consumers, grace=parts.limits.grace, log=parts.log),
                 _firing(engine, parts.log, parts.metrics),
             ):
+                app.state.open_requests.start()
                 try:
                     yield
                 finally:
                     await app.state.tools.close()
-                    await app.state.sessions.close()
+                    await app.state.open_requests.close()
 
     return life
 
@@ -234,7 +247,9 @@ _ANY_KEY: _Shown = [{"bearer": []}, {"plain": []}]
 
 
 def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> None:
-    """Let *app* describe itself with keys and problems. Made at the first request for it."""
+    """Let *app* describe itself with keys and problems. Made and encoded at the first request for
+    it, and the same for all.
+    """
     made: dict[str, Any] = {}
 
     def description() -> dict[str, Any]:
@@ -242,7 +257,21 @@ def describe(app: FastAPI, mounted: Applications, *, open: Collection[str]) -> N
             made.update(_described(app, mounted, open))
         return made
 
+    encoded: list[tuple[bytes, str]] = []
+
+    async def answer(request: Request) -> Response:
+        if not encoded:
+            content = msgspec.json.encode(description())
+            encoded.append((content, f'"{sha256(content).hexdigest()[:32]}"'))
+        [(content, tag)] = encoded
+        headers = {"ETag": tag, "Cache-Control": "private, no-cache"}
+        known = [name.strip() for name in request.headers.get("if-none-match", "").split(",")]
+        if tag in known or f"W/{tag}" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(content, media_type="application/json", headers=headers)
+
     app.openapi = description
+    app.add_route(DESCRIPTION, answer, include_in_schema=False)
 
 
 def _described(app: FastAPI, mounted: Applications, open: Collection[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import gc
 import ipaddress
 import json
 import logging
+import resource
 import signal
 import socket
 import traceback
@@ -24,6 +25,7 @@ from towpath.errors import InvalidOption, TowpathError
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.web.limits import DEFAULTS
+from towpath.web.open_requests import CONNECTION, RESERVE, Connections
 from towpath.web.problems import TYPES
 
 # ── uvicorn's protocol, with the bounds that it leaves to others ─────────────────────────
@@ -35,7 +37,8 @@ LINGER_S = 15.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses a head that is too large (431), too slow (408) or ambiguous (400).
+    """Refuses a head that is too large (431), too slow (408) or ambiguous (400), and counts
+    connections.
 
     A body that nobody wants is thrown away for a while: who is still sending reads the refusal
     then, instead of a connection that was reset.
@@ -43,9 +46,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     head_within: ClassVar[float]
     """Seconds that a request's line and headers may take to arrive."""
+    all: ClassVar[Connections]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self.address, self.reserved = "", False
         self._head, self._in_head = 0, True
         self._refusal = 400
         self._timer: asyncio.TimerHandle | None = None
@@ -54,11 +59,20 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride] -- as uvicorn has it
         super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        if not self.all.add(self):
+            self.abort()
+            return
         self._start(self.head_within, self._too_slow)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop()
+        self.all.remove(self)
         super().connection_lost(exc)
+
+    def abort(self) -> None:
+        """Close it at once, also if the client does not read what was sent."""
+        self.transport.abort()
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -75,6 +89,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head, self._in_head = 0, True
         self._start(self.head_within, self._too_slow)
         super().on_message_begin()
+        cast("dict[str, Any]", self.scope)[CONNECTION] = self
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self._head += len(name) + len(value) + 4
@@ -96,7 +111,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         self._stop()
+        self.all.mark_busy(self)
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:  # else the next request of a pipeline has begun
+            self.all.mark_idle(self)
 
     # ── refusals below the application ───────────────────────────────────────────────────
 
@@ -153,6 +174,10 @@ _REFUSALS = {
 # ── running ──────────────────────────────────────────────────────────────────────────────
 
 _BACKLOG = 2048
+_ACCEPT_AT_ONCE = RESERVE // 2
+"""Connections that the event loop accepts before it closes others for them: fewer than the reserve,
+so that descriptors never run out."""
+_DESCRIPTORS_MOST = 1024 * 1024
 
 
 class PortTaken(TowpathError):
@@ -182,6 +207,17 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def raise_descriptors() -> int:
+    """Let this process open as many files as it may; how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _DESCRIPTORS_MOST if hard == resource.RLIM_INFINITY else min(hard, _DESCRIPTORS_MOST)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # some systems have a lower limit than they name
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return _DESCRIPTORS_MOST if soft == resource.RLIM_INFINITY else soft
+
+
 def is_local(host: str) -> bool:
     """Whether only this machine can reach *host*."""
     with suppress(ValueError):
@@ -200,12 +236,18 @@ async def serve(
 ) -> None:
     """Serve *app* until SIGTERM or SIGINT ends it; open requests have *grace* to finish.
 
+    The process may open as many files as its hard limit allows, and has so many connections that
+    some are left for Redis, the database and files.
+
     `started` is awaited with the address once requests are answered. A request whose headers
     take longer than *head_within* is refused.
     """
+    connections = app.state.open_requests.limit_connections(raise_descriptors())
+    bounds = {"head_within": head_within.total_seconds(), "all": connections}
     config = uvicorn.Config(
         app,
-        http=type("Bounded", (BoundedProtocol,), {"head_within": head_within.total_seconds()}),
+        http=type("Bounded", (BoundedProtocol,), bounds),
+        backlog=_ACCEPT_AT_ONCE,
         ws="none",
         log_config=None,
         access_log=False,
@@ -296,6 +338,8 @@ async def _tell(
 ) -> None:
     while not server.started:  # noqa: ASYNC110 -- uvicorn has no event for it
         await asyncio.sleep(0.02)
+    # The event loop has set the backlog to what it accepts at once.
+    sock.listen(_BACKLOG)
     _keep_for_good()
     host, port = sock.getsockname()[:2]
     try:

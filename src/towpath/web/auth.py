@@ -1,13 +1,9 @@
-"""Who may do what: a key in each request, checked against the ledger, with scopes and queues.
-
-Requests that stay open are sessions: so many at a time, and only while their keys count.
-"""
+"""Who may do what: a key in each request, checked against the ledger, with scopes and queues."""
 
 from __future__ import annotations
 
-import asyncio
+import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from enum import StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import Annotated, Any, Protocol
@@ -21,22 +17,51 @@ from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.raw import RawQueues
-from towpath.supervise import Background
 from towpath.web.audit import Auditor
 from towpath.web.fields import decoded, keep_as_sent
-from towpath.web.limits import Rates, ServerLimits
+from towpath.web.limits import Guesses, Metered, Rates
+from towpath.web.open_requests import (
+    CONNECTION,
+    OPEN,
+    Credential,
+    OpenRequests,
+    address_of,
+    no_connections,
+)
 from towpath.web.problems import Refused, of_error
 from towpath.web.visits import Visits, cookie_of, login_of
 
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
-_KEY, _RECHECK = "towpath.key", "towpath.recheck"
+_KEY = "towpath.key"
+HEALTH = frozenset({"/livez", "/readyz"})
+"""What is answered over the last connections, too."""
 
 
 class Checks(Protocol):
     """Where keys are known."""
 
     async def check(self, secret: str) -> KeyInfo | None: ...
+
+    def has_seen(self, secret: str) -> bool: ...
+
+
+class _Sent:
+    """What a request sent as its credential, a key or a cookie, and how to check it again."""
+
+    __slots__ = ("_check", "_text")
+
+    def __init__(self, check: Callable[[str], Awaitable[KeyInfo | None]], text: str) -> None:
+        self._check, self._text = check, text
+
+    def __call__(self) -> Awaitable[KeyInfo | None]:
+        return self._check(self._text)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Sent) and (self._check, self._text) == (other._check, other._text)
+
+    def __hash__(self) -> int:
+        return hash((self._check, self._text))
 
 
 CredentialCheck = Callable[[Scope, str], Awaitable[KeyInfo | None]]
@@ -62,6 +87,8 @@ class Door:
         keys: Checks,
         rates: Rates,
         *,
+        requests: OpenRequests,
+        guesses: Guesses,
         open: Collection[str] = (),
         signed: Collection[str] = (),
         visits: Visits | None = None,
@@ -72,12 +99,13 @@ class Door:
         self._app, self._keys, self._rates = app, keys, rates
         self._visits, self._audit, self._unknown = visits, audit, unknown
         self._credentials = credentials
+        self._requests, self._guesses = requests, guesses
         self._open, self._signed = frozenset(open), frozenset(signed)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
             keep_as_sent(scope)
-            await self._answer(scope, receive, send)
+            await self._measured(scope[_KEY], 0, self._answer(scope, receive, send))
             return
         needs_none = (
             scope["type"] != "http"
@@ -85,21 +113,37 @@ class Door:
             or f"{scope['method']} {scope['path']}" in self._open
             or (scope["path"] in self._signed and scope["method"] == "POST")
         )
+        if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
+            try:
+                await self._require_admin(scope)
+            except (Refused, TowpathError) as error:
+                await of_error(error)(scope, receive, send)
+                return
         if not needs_none:
             try:
                 key = await self._checked(scope)
+                self._requests.refuse_if_too_many(scope, key)
+                taken = self._rates.take(key.id, size=_size(scope))
             except (Refused, TowpathError) as error:
                 await self._refusal(error, scope)(scope, receive, send)
                 return
+            request = self._requests.enter(scope, key, self._credential(scope))
             scope[_KEY] = key
             keep_as_sent(scope)
-            if self._visits and login_of(scope):
-                scope[_RECHECK] = partial(self._visits.again, cookie_of(scope))
-            else:
-                scope[_RECHECK] = partial(self._check, scope, _secret(scope))
-            await self._answer(scope, receive, send)
+            try:
+                await self._measured(key, taken, self._answer(scope, receive, send))
+            finally:
+                request.close()
             return
         await self._app(scope, receive, send)
+
+    async def _measured(self, key: KeyInfo, taken: float, answering: Awaitable[None]) -> None:
+        """Answer a request, and count what it costs for its key."""
+        metered = Metered(answering)
+        try:
+            await metered
+        finally:
+            self._rates.settle(key.id, taken, metered.seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose key is known. Changes are written to the audit log."""
@@ -107,6 +151,15 @@ class Door:
             await self._app(scope, receive, send)
         else:
             await self._audit.answer(self._app, scope[_KEY], scope, receive, send)
+
+    def _credential(self, scope: Scope) -> Credential:
+        """What the request was let in for: it goes on only while this counts."""
+        if self._visits and login_of(scope):
+            return _Sent(self._visits.again, cookie_of(scope))
+        secret = _secret(scope)
+        if secret.startswith(tuple(self._credentials)):
+            return _Sent(partial(self._check, scope), secret)
+        return _Sent(self._keys.check, secret)
 
     def _refusal(self, error: Refused | TowpathError, scope: Scope) -> Response:
         """Why not; people who open a page of the dashboard are shown where to log in."""
@@ -116,8 +169,12 @@ class Door:
         return of_error(error)
 
     async def _checked(self, scope: Scope) -> KeyInfo:
-        """The key of the request. 401 without a valid one, 429 above its rate."""
+        """The key of the request. 401 without a valid one, 403, 429 after too many wrong ones."""
         secret = _secret(scope)
+        cookie = cookie_of(scope) if self._visits and not secret else ""
+        address = address_of(scope)
+        if is_new := not self._has_seen(secret, cookie):
+            self._guesses.take(address)
         key = await self._check(scope, secret) if secret else await self._visiting(scope)
         if key is None:
             raise Refused(
@@ -127,7 +184,8 @@ class Door:
                 remedy="Send `Authorization: Bearer <key>`; `towpath keys create` makes one.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        self._rates.take(key.id)
+        if is_new:
+            self._guesses.give_back(address)
         return key
 
     async def _check(self, scope: Scope, secret: str) -> KeyInfo | None:
@@ -136,6 +194,21 @@ class Door:
             if secret.startswith(prefix):
                 return await check(scope, secret)
         return await self._keys.check(secret)
+
+    def _has_seen(self, secret: str, cookie: str) -> bool:
+        """Whether it is no guess: it was valid before, or nothing was sent."""
+        if secret:
+            return self._keys.has_seen(secret)
+        return not (self._visits and cookie) or self._visits.has_seen(cookie)
+
+    async def _require_admin(self, scope: Scope) -> None:
+        """503 for what is answered by nobody but admins while connections are short."""
+        try:
+            key = await self._checked(scope)
+        except Refused as error:
+            raise no_connections() from error
+        if not key.may(KeyScope.ADMIN):
+            raise no_connections()
 
     async def _visiting(self, scope: Scope) -> KeyInfo | None:
         """The key of the session that the request belongs to. 403 for another site's request."""
@@ -156,10 +229,19 @@ def _secret(scope: Scope) -> str:
     return plain
 
 
+_SIZE = re.compile(rb"(?:^|&)size=([0-9]{1,4})(?:&|$)")
+
+
+def _size(scope: Scope) -> int:
+    """The size of the page that is asked for; 0 = none."""
+    found = _SIZE.search(scope["query_string"])
+    return int(found[1]) if found else 0
+
+
 def within(scope: Scope) -> Scope:
     """What a request has from which it comes and whose key it has: for one that is made of it."""
     kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
-    return {name: scope[name] for name in (*kept, _KEY, _RECHECK) if name in scope}
+    return {name: scope[name] for name in (*kept, _KEY, OPEN, CONNECTION) if name in scope}
 
 
 def key_of(request: Request) -> KeyInfo:
@@ -175,11 +257,6 @@ def enter(request: Request, key: KeyInfo) -> None:
 def is_known(request: Request) -> bool:
     """Whether the request came with a key or a session; at an open path it may not have."""
     return _KEY in request.scope
-
-
-def recheck_of(request: Request) -> Callable[[], Awaitable[KeyInfo | None]]:
-    """What asks again for that key: None once it has ended. Raises LedgerError."""
-    return request.scope[_RECHECK]
 
 
 async def _key(request: Request) -> KeyInfo:
@@ -268,133 +345,3 @@ CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT))]
 CanWork = Annotated[KeyInfo, Depends(scoped(KeyScope.WORK))]
 CanRead = Annotated[KeyInfo, Depends(scoped(KeyScope.READ))]
 CanAdmin = Annotated[KeyInfo, Depends(scoped(KeyScope.ADMIN))]
-
-
-# ── sessions ─────────────────────────────────────────────────────────────────────────────
-
-LOOK_EVERY = 0.5
-"""Seconds between two looks at a key. What is known of one is asked for again after three seconds,
-so whoever's key was revoked is shown out within five.
-"""
-_AGAIN = {"Retry-After": "5"}
-
-
-class OpenKind(StrEnum):
-    """What stays open."""
-
-    STREAM = "event streams"
-    WAIT = "waiting claims"
-
-
-class OpenRequest:
-    """One request that stays open, from `Sessions.open` to `close`."""
-
-    __slots__ = ("_close", "_ended", "_on_end")
-
-    def __init__(self, close: Callable[[OpenRequest], None]) -> None:
-        self._close = close
-        self._ended = False
-        self._on_end: Callable[[], object] | None = None
-
-    def on_end(self, then: Callable[[], object]) -> None:
-        """Call *then* when the key no longer counts."""
-        self._on_end = then
-        if self._ended:
-            then()
-
-    def end(self) -> None:
-        """The key no longer counts."""
-        self._ended = True
-        if self._on_end is not None:
-            self._on_end()
-
-    def close(self) -> None:
-        """It is not open any more. Twice does no harm."""
-        self._close(self)
-
-
-class _Holder:
-    """The open sessions of one key."""
-
-    def __init__(self, recheck: Callable[[], Awaitable[KeyInfo | None]]) -> None:
-        self.recheck = recheck
-        self.sessions: dict[OpenRequest, OpenKind] = {}
-
-    def count(self, kind: OpenKind) -> int:
-        return sum(session is kind for session in self.sessions.values())
-
-
-class Sessions:
-    """All that is open, by key. A key that is revoked or has expired ends what is open with it;
-    so does a database that can't say, as it does for requests.
-    """
-
-    def __init__(self, limits: ServerLimits) -> None:
-        self._together = {OpenKind.STREAM: limits.streams, OpenKind.WAIT: limits.waits}
-        self._each = {OpenKind.STREAM: limits.streams_per_key, OpenKind.WAIT: limits.waits}
-        self._open = dict.fromkeys(OpenKind, 0)
-        self._holders: dict[str, _Holder] = {}
-        self._watching = Background("watcher of open sessions", self._watch)
-
-    def count(self, kind: OpenKind) -> int:
-        """How many of *kind* are open."""
-        return self._open[kind]
-
-    def refuse_if_full(self, request: Request, kind: OpenKind) -> None:
-        """429 if the key has too many of *kind* open, 503 if all together have."""
-        holder = self._holders.get(key_of(request).id)
-        if holder is not None and holder.count(kind) >= self._each[kind]:
-            raise Refused(
-                429,
-                "too_many_of_key",
-                f"the limit of {self._each[kind]} {kind} for this key is reached",
-                remedy="Close some, or use another key.",
-                headers=_AGAIN,
-            )
-        if self._open[kind] >= self._together[kind]:
-            raise Refused(
-                503,
-                f"too_many_{kind.name.lower()}s",
-                f"the limit of {self._together[kind]} {kind} on this server is reached",
-                remedy="Close some, or start another server.",
-                headers=_AGAIN,
-            )
-
-    def open(self, request: Request, kind: OpenKind) -> OpenRequest:
-        """Count a request as open until it is closed. 429, 503."""
-        self.refuse_if_full(request, kind)
-        key = key_of(request).id
-        holder = self._holders.get(key)
-        if holder is None:
-            holder = self._holders[key] = _Holder(recheck_of(request))
-
-        def close(session: OpenRequest) -> None:
-            if holder.sessions.pop(session, None) is not None:
-                self._open[kind] -= 1
-                if not holder.sessions and self._holders.get(key) is holder:
-                    del self._holders[key]
-
-        session = OpenRequest(close)
-        holder.sessions[session] = kind
-        self._open[kind] += 1
-        self._watching.start()
-        return session
-
-    async def close(self) -> None:
-        """Look at keys no more."""
-        await self._watching.stop()
-
-    async def _watch(self) -> None:
-        while self._holders:
-            await asyncio.sleep(LOOK_EVERY)
-            await asyncio.gather(*map(self._look, list(self._holders.values())))
-        self._watching.retire()  # until the next one is opened
-
-    async def _look(self, holder: _Holder) -> None:
-        try:
-            counts = await holder.recheck() is not None
-        except TowpathError:
-            counts = False
-        if not counts:
-            for session in list(holder.sessions):
-                session.end()

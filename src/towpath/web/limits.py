@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Generator
 from math import ceil
-from typing import Annotated
+from time import thread_time
+from typing import Annotated, Any
 
 from msgspec import Meta
 
 from towpath.clock import Duration, seconds, steady
 from towpath.options import Options
 
-_KEYS_MOST = 10_000
+_NAMES_MOST = 10_000
 
 
 Many = Annotated[int, Meta(ge=1, le=1_000_000)]
@@ -27,13 +29,29 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     head_within: Duration = seconds(15)
     """How long the request line and headers may take to arrive."""
     rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 2_000
-    """Requests per second and key, with bursts of twice as many; 0 = no limit."""
+    """Requests per second and key, with bursts of twice as many; 0 = no limit. An expensive request
+    counts as several, so that such requests of one key take at most half of the server's time."""
+    guesses: Annotated[int, Meta(ge=0, le=1_000_000)] = 20
+    """Wrong keys, logins and login links per second and address, with bursts of ten times as many;
+    0 = no limit."""
+    connections: Many = 30_000
+    """Maximum number of connections. It is lower where the process may not open as many files."""
+    connections_per_address: Many = 10_000
+    """Maximum number of connections, and of requests at a time, per address. A proxy is one address
+    for connections."""
+    requests_per_key: Many = 2_000
+    """Maximum number of requests of one key at a time, streams and waiting claims included; at most
+    half of all connections."""
     streams: Many = 10_000
     """Maximum number of open event streams."""
     streams_per_key: Many = 100
     """Maximum number of open event streams per key."""
     waits: Many = 10_000
     """Maximum number of waiting claims."""
+    waits_per_key: Many = 1_000
+    """Maximum number of waiting claims per key."""
+    logins_per_key: Many = 50
+    """Maximum number of logins of the dashboard per key; another one ends the oldest."""
     mcp_hosts: tuple[str, ...] = ()
     """Host names under which /mcp may be called; IP addresses and localhost are always allowed."""
     mcp_origins: tuple[str, ...] = ()
@@ -45,33 +63,144 @@ class ServerLimits(Options, frozen=True, kw_only=True):
 DEFAULTS = ServerLimits()
 
 
+class _Buckets:
+    """Tokens by name: *rate* more a second, up to *full*. Those used least recently are forgotten.
+
+    A bucket may be emptied below zero: then it takes longer to have tokens again.
+    """
+
+    def __init__(self, rate: float, full: float) -> None:
+        self._rate, self._full = rate, full
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def wait(self, name: str, amount: float = 1) -> float:
+        """Seconds until there are *amount* tokens; 0 = there are."""
+        return max(0.0, (amount - self._left(name)) / self._rate)
+
+    def take(self, name: str, amount: float = 1) -> None:
+        """Take tokens, whether there are enough or not; a negative *amount* gives some back."""
+        self._buckets[name] = (min(self._full, self._left(name) - amount), steady())
+        self._buckets.move_to_end(name)
+        if len(self._buckets) > _NAMES_MOST:
+            self._buckets.popitem(last=False)
+
+    def _left(self, name: str) -> float:
+        left, at = self._buckets.get(name, (self._full, 0.0))
+        return min(self._full, left + (steady() - at) * self._rate)
+
+
+_SHARE = 0.5
+"""The part of the server's processor time that expensive requests of one key may take."""
+_EACH = 40e-6
+"""Seconds of processor time that an item of a page usually takes."""
+_EXPENSIVE = 0.005
+"""Seconds of processor time from which on a request counts as more than one."""
+
+
 class Rates:
-    """A bucket per key: refuses who asks too often."""
+    """Refuses a key that asks too often, or for too much.
+
+    What a request costs is known when it was answered. Until then it counts as much as the last
+    ones of its key did, or as the page that it asks for usually does, so that a key can't have many
+    expensive ones under way at once.
+    """
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets = _Buckets(rate, 2 * rate) if rate else None
+        self._expected: OrderedDict[str, float] = OrderedDict()
 
-    def take(self, key: str) -> None:
-        """Count one request. 429 with the time after which there is room again."""
-        if not self._rate:
-            return
-        now = steady()
-        full = 2.0 * self._rate
-        left, at = self._buckets.get(key, (full, now))
-        left = min(full, left + (now - at) * self._rate)
-        if left < 1:
-            from towpath.web.problems import Refused  # noqa: PLC0415 -- an extra; limits are not
-
-            after = max(1, ceil((1 - left) / self._rate))
-            raise Refused(
-                429,
+    def take(self, key: str, *, size: int = 0) -> float:
+        """Count one request for a page of that *size*: how many tokens were taken. 429 with the
+        time after which there is room again.
+        """
+        if self._buckets is None:
+            return 0
+        if wait := self._buckets.wait(key):
+            raise _too_often(
                 "rate_limited",
-                f"more than {self._rate} requests a second with this key",
-                remedy="Send fewer, larger requests: most paths take lists.",
-                headers={"Retry-After": str(after)},
+                f"more than {self._rate} requests a second with this key, or too expensive ones",
+                "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
+                wait,
             )
-        self._buckets[key] = (left - 1, now)
-        self._buckets.move_to_end(key)
-        if len(self._buckets) > _KEYS_MOST:
-            self._buckets.popitem(last=False)
+        amount = max(self._expected.get(key, 1.0), size * _EACH * self._rate / _SHARE)
+        self._buckets.take(key, amount)
+        return amount
+
+    def settle(self, key: str, taken: float, seconds: float) -> None:
+        """A request for which so many tokens were *taken* has used that much processor time."""
+        if self._buckets is None:
+            return
+        cost = seconds * self._rate / _SHARE if seconds > _EXPENSIVE else 1.0
+        cost = max(1.0, cost)
+        self._buckets.take(key, cost - taken)
+        expected = self._expected.pop(key, 1.0)
+        expected = max(cost, expected + (cost - expected) / 8)
+        if expected > 1:
+            self._expected[key] = expected
+            if len(self._expected) > _NAMES_MOST:
+                self._expected.popitem(last=False)
+
+
+class Metered:
+    """Awaits *answering*, and adds up the processor time of its steps in `seconds`.
+
+    Other requests run between the steps, so the time from begin to end would say nothing.
+    """
+
+    __slots__ = ("_steps", "seconds")
+
+    def __init__(self, answering: Awaitable[None]) -> None:
+        self._steps = answering.__await__()
+        self.seconds = 0.0
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        thrown: BaseException | None = None
+        while True:
+            began = thread_time()
+            try:
+                awaited = self._steps.send(None) if thrown is None else self._steps.throw(thrown)
+            except StopIteration:
+                return
+            finally:
+                self.seconds += thread_time() - began
+            try:
+                thrown = None
+                yield awaited
+            except GeneratorExit:
+                self._steps.close()
+                raise
+            except BaseException as error:  # noqa: BLE001 -- given to the request, as `await` does
+                thrown = error
+
+
+class Guesses:
+    """Refuses an address that sends too many wrong keys, logins and links."""
+
+    def __init__(self, rate: int) -> None:
+        self._buckets = _Buckets(rate, 10 * rate) if rate else None
+
+    def take(self, address: str) -> None:
+        """Count a try before it is looked up. 429 with the time after which to try again."""
+        if self._buckets is None:
+            return
+        if wait := self._buckets.wait(address):
+            raise _too_often(
+                "too_many_guesses",
+                "too many wrong keys or logins from this address",
+                "Use a valid key, and wait for as long as `Retry-After` says.",
+                wait,
+            )
+        self._buckets.take(address)
+
+    def give_back(self, address: str) -> None:
+        """The try was right: it does not count."""
+        if self._buckets is not None:
+            self._buckets.take(address, -1)
+
+
+def _too_often(code: str, detail: str, remedy: str, wait: float) -> Exception:
+    from towpath.web.problems import Refused  # noqa: PLC0415 -- an extra; limits are not
+
+    headers = {"Retry-After": str(max(1, ceil(wait)))}
+    return Refused(429, code, detail, remedy=remedy, headers=headers)

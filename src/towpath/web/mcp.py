@@ -157,9 +157,6 @@ class ToolsEndpoint:
         None: the client disconnected. Raises Refused.
         """
         bodies: Bodies = scope["app"].state.bodies
-        if scope["method"] != "POST":
-            yield receive
-            return
         request = Request(scope, receive)
         async with bodies.read(request) as came:
             yield _replayed(await request.body(), receive) if came else None

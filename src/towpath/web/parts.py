@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from hashlib import sha256
 from typing import Annotated, Any, TypeVar
 
@@ -20,8 +20,9 @@ from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
 from towpath.errors import TowpathError
-from towpath.web.auth import Key, OpenKind, Sessions
+from towpath.web.auth import Key
 from towpath.web.fields import Answer
+from towpath.web.open_requests import OpenKind, OpenRequests
 from towpath.web.streams import Followed
 
 T = TypeVar("T")
@@ -46,16 +47,17 @@ class ClaimRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Poll:
-    """One waiting claim. It ends early if the client leaves, its key ends or the server stops.
+    """One waiting claim. It ends early if the client leaves, its credential ends or the server
+    stops.
 
     A client that left gets nothing: what was claimed for it meanwhile is given back at once.
     """
 
     def __init__(
-        self, engine: Engine, request: Request, stopping: asyncio.Event, sessions: Sessions
+        self, engine: Engine, request: Request, stopping: asyncio.Event, open_requests: OpenRequests
     ) -> None:
         self._engine, self._request, self._stopping = engine, request, stopping
-        self._sessions = sessions
+        self._open_requests = open_requests
 
     async def claim(self, wish: ClaimRequest, call: Call | None) -> list[Lease]:
         """Up to `count` leases; none when the time is over. Of what has a *call*, nothing is given
@@ -73,11 +75,21 @@ class Poll:
             return leases
 
     async def while_there(
-        self, asking: Coroutine[Any, Any, T | None], give_back: Callable[[T], Awaitable[object]]
+        self,
+        asking: Coroutine[Any, Any, T | None],
+        give_back: Callable[[T], Awaitable[object]] | None = None,
     ) -> T | None:
-        """What *asking* answers; None if the client leaves, its key ends or the server stops
-        before. What came for a client that has left is given back.
+        """What *asking* answers; None if the client leaves, its credential ends or the server
+        stops before. What came for a client that has left is given back.
         """
+        with closing(asking):  # also where it is not begun, as too many wait
+            return await self._while_there(asking, give_back)
+
+    async def _while_there(
+        self,
+        asking: Coroutine[Any, Any, T | None],
+        give_back: Callable[[T], Awaitable[object]] | None,
+    ) -> T | None:
         async with self._ends() as (left, stops):
             task = asyncio.ensure_future(asking)
             try:
@@ -86,7 +98,8 @@ class Poll:
                     return None
                 found = task.result()
                 if found is not None and left.done():
-                    await give_back(found)
+                    if give_back is not None:
+                        await give_back(found)
                     return None
                 return found
             finally:
@@ -146,16 +159,16 @@ class Poll:
     async def _ends(self) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
         """What ends a poll before its time: the client leaves, the server stops.
 
-        Whose key has ended is shown out, and counts as one that left. 429, 503.
+        A client whose credential has ended counts as one that left. 429, 503.
         """
-        session = self._sessions.open(self._request, OpenKind.WAIT)
+        hold = self._open_requests.open(self._request, OpenKind.WAIT)
         left = asyncio.ensure_future(self._client_left())
-        session.on_end(left.cancel)
+        hold.on_end(left.cancel)
         stops = asyncio.ensure_future(self._stopping.wait())
         try:
             yield left, stops
         finally:
-            session.close()
+            hold.close()
             await _end(left)
             await _end(stops)
 
@@ -240,7 +253,7 @@ async def _repeatable(
 
 
 async def _poll(request: Request, engine: TheEngine) -> Poll:
-    return Poll(engine, request, request.app.state.stopping, request.app.state.sessions)
+    return Poll(engine, request, request.app.state.stopping, request.app.state.open_requests)
 
 
 # ── whether they work ────────────────────────────────────────────────────────────────────
@@ -277,7 +290,6 @@ async def checked(probe: Awaitable[None]) -> PartOut:
 
 TheEngine = Annotated[Engine, Depends(_part("engine"))]
 TheJobs = Annotated[AllJobs, Depends(_jobs)]
-TheSessions = Annotated[Sessions, Depends(_part("sessions"))]
 TheFollowed = Annotated[Followed, Depends(_part("followed"))]
 ThePoll = Annotated[Poll, Depends(_poll)]
 Named = Annotated[Repeatable | None, Depends(_repeatable)]

@@ -23,7 +23,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
 from towpath.supervise import look_at_error
-from towpath.web.auth import OpenKind, OpenRequest, Sessions
+from towpath.web.open_requests import Hold, OpenKind, OpenRequests
 from towpath.web.problems import Refused
 
 PING_S = 15
@@ -38,23 +38,30 @@ Chunk = bytes | ServerSentEvent
 # ── answers that go on ───────────────────────────────────────────────────────────────────
 
 
-async def stream(
-    events: AsyncGenerator[Chunk], sessions: Sessions, request: Request
-) -> EventSourceResponse:
-    """An answer that goes on until its key ends. 429, 503 if too many are open."""
+async def stream(events: AsyncGenerator[Chunk], request: Request) -> EventSourceResponse:
+    """An answer that goes on until its credential ends. 429, 503 if too many are open."""
     try:
-        return _Counted(events, sessions.open(request, OpenKind.STREAM))
+        return _Counted(events, _open_requests(request).open(request, OpenKind.STREAM))
     except Refused:
         await events.aclose()
         raise
 
 
+def refuse_if_full(request: Request) -> None:
+    """429, 503 if too many streams are open: for a stream that costs something to begin."""
+    _open_requests(request).refuse_if_full(request, OpenKind.STREAM)
+
+
+def _open_requests(request: Request) -> OpenRequests:
+    return request.app.state.open_requests
+
+
 class _Counted(EventSourceResponse):
     """Counted from the first byte to the last, whoever ends it; ended in good form."""
 
-    def __init__(self, events: AsyncGenerator[Chunk], session: OpenRequest) -> None:
+    def __init__(self, events: AsyncGenerator[Chunk], hold: Hold) -> None:
         super().__init__(events, ping=PING_S, headers={"Cache-Control": "no-store"})  # pyright: ignore[reportUnknownMemberType] -- as the library has it
-        self._session = session
+        self._hold = hold
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         begun, open_ended = False, True
@@ -67,15 +74,15 @@ class _Counted(EventSourceResponse):
         until, loop = asyncio.timeout(None), asyncio.get_running_loop()
         try:
             async with until:
-                self._session.on_end(lambda: until.reschedule(loop.time()))
+                self._hold.on_end(lambda: until.reschedule(loop.time()))
                 await super().__call__(scope, receive, noted)
         except TimeoutError:
             if not until.expired():
                 raise
         finally:
-            self._session.close()
+            self._hold.close()
         if begun and open_ended:
-            # A server that stops, or a key that has ended: the client should see an end.
+            # A server that stops, or a credential that has ended: the client should see an end.
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

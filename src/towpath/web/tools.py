@@ -127,6 +127,8 @@ class ToolsPath:
         app: ASGIApp = scope["app"]
         try:
             self._check_place(dict(scope["headers"]))
+            if scope["method"] != "POST":
+                raise _only_post()
             endpoint = await self._started(app)
             async with endpoint.read(scope, receive) as replayed:
                 if replayed is not None:
@@ -167,6 +169,21 @@ class ToolsPath:
                 "this host name is not allowed here",
                 remedy="Add the name to the setting `http.mcp_hosts`, or use the address.",
             )
+
+
+def _only_post() -> Exception:
+    """As the protocol has it for servers without sessions: they have nothing to send by a stream
+    of its own (GET), and nothing to end (DELETE).
+    """
+    from towpath.web.problems import Refused  # noqa: PLC0415 -- needs an extra
+
+    return Refused(
+        405,
+        "method_not_allowed",
+        "this server has no MCP sessions",
+        remedy="Send every message with POST.",
+        headers={"Allow": "POST"},
+    )
 
 
 def _is_safe(host: str) -> bool:

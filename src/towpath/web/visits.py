@@ -45,6 +45,10 @@ class Visits:
         login = await self._ledger.logins.find(cookie)
         return login.key if login else None
 
+    def has_seen(self, cookie: str) -> bool:
+        """Whether *cookie* is that of a session which this process found lately."""
+        return self._ledger.logins.has_seen(cookie)
+
     def require_own(self, scope: Scope, login: Login) -> None:
         """403 for a change that does not come from a page of the session."""
         if scope["method"] in _SAFE:

@@ -151,11 +151,11 @@ async def test_an_agent_that_leaves_while_waiting_gets_no_task(
 
 
 async def _waits(app: FastAPI) -> bool:
-    return app.state.sessions.count("waiting claims") > 0
+    return app.state.open_requests.count("waiting claims") > 0
 
 
 async def _nobody_waits(app: FastAPI) -> bool:
-    return app.state.sessions.count("waiting claims") == 0
+    return app.state.open_requests.count("waiting claims") == 0
 
 
 @pytest.mark.parametrize(

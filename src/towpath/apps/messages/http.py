@@ -25,7 +25,7 @@ from towpath.web.auth import scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Json, alike, decoded, example, shown
 from towpath.web.mount import Mount
-from towpath.web.parts import TheSessions, checked, service
+from towpath.web.parts import checked, service
 from towpath.web.problems import RETRY_AFTER_S, Refused, documented, status_of
 from towpath.web.streams import Chunk, stream
 
@@ -229,12 +229,11 @@ async def events(
     message_id: MessageId,
     request: Request,
     messages: TheMessages,
-    sessions: TheSessions,
     _: CanLook,
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
     await messages.look(message_id)
-    return await stream(_told(messages, message_id), sessions, request)
+    return await stream(_told(messages, message_id), request)
 
 
 _ENDS = {
@@ -272,8 +271,12 @@ def _event(view: MessageView, last: MessageView | None) -> str | None:
 @health_router.get("/health", response_model=HealthOut)
 async def health(request: Request, messages: TheMessages) -> HealthOut:
     """The state of the message queue in four fields. Needs no key. `degraded` while Redis or the
-    database is unreachable, `unhealthy` while both are.
+    database is unreachable, `unhealthy` while both are. At most a second old.
     """
+    return await request.app.state.pulse.shared("health", lambda: _health(request, messages))
+
+
+async def _health(request: Request, messages: Messages) -> HealthOut:
     load, ledger = await asyncio.gather(_load(messages), checked(request.app.state.ledger.probe()))
     works = load is not None, ledger.ok
     return HealthOut(

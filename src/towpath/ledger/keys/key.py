@@ -280,6 +280,10 @@ class KnownKeys:
             entry = self._wrong.get(digest)
         return entry if entry is not None and now < entry.stale_at else None
 
+    def has_real(self, digest: bytes) -> bool:
+        """Whether a key with this digest was found, however long ago."""
+        return digest in self._real
+
     def put(self, entry: KeyEntry) -> None:
         self.forget(entry.digest)
         kind = self._wrong if entry.info is None else self._real

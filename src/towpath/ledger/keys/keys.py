@@ -239,6 +239,16 @@ class ApiKeys:
             self._digests[id] = wanted
         return await self.check_digest(wanted)
 
+    def has_seen(self, secret: str) -> bool:
+        """Whether *secret* is one of the keys that this process found lately, or is looked up now.
+
+        The key may have ended.
+        """
+        if not 0 < len(secret) <= LONGEST_SECRET:
+            return False
+        wanted = digest(secret)
+        return self._known.has_real(wanted) or wanted in self._asked
+
     async def check_digest(self, wanted: bytes) -> KeyInfo | None:
         """Internal: like `check`, given the digest of the secret."""
         now = self._ticks()

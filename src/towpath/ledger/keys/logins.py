@@ -23,9 +23,11 @@ SESSION = hours(12)
 """How long a session lasts, whatever is done with it."""
 LINK = minutes(10)
 """How long a link can be redeemed for a session."""
+MOST = 50
+"""Sessions of one key, and links that nobody has used yet."""
 _SESSION, _LINK = "session", "link"
 _FRESH = seconds(5).total_seconds()
-_MOST = 10_000
+_KNOWN_MOST = 10_000
 _LONGEST = 128
 
 
@@ -52,17 +54,27 @@ class Logins:
         self._ledger, self._wall, self._ticks = ledger, wall, ticks
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
-    async def open(self, key: KeyInfo) -> str:
-        """Begin a session of *key*: the cookie. One transaction."""
-        return await self._made(_SESSION, key, duration_ms("session", SESSION))
+    async def open(self, key: KeyInfo, *, most: int = MOST) -> str:
+        """Begin a session of *key*: the cookie. One transaction.
+
+        With more than *most* sessions of the key, the oldest end: here at once, in other processes
+        within 5 s.
+        """
+        return await self._made(_SESSION, key, duration_ms("session", SESSION), most)
 
     async def link(self, key: KeyInfo) -> str:
         """What can be redeemed for a session of *key*: once, within ten minutes."""
-        return await self._made(_LINK, key, duration_ms("link", LINK))
+        return await self._made(_LINK, key, duration_ms("link", LINK), MOST)
 
     async def redeem(self, link: str) -> KeyInfo | None:
-        """Use up *link*: its key; None if it was used, is too old or never was."""
+        """Use up *link*: its key; None if it was used, is too old or never was.
+
+        One transaction for a link that exists. A wrong guess writes nothing.
+        """
         wanted, now = digest(link), self._wall()
+        exists = select(logins.c.digest).where(logins.c.digest == wanted, logins.c.kind == _LINK)
+        if await self._ledger.read(lambda connection: connection.execute(exists).first()) is None:
+            return None
 
         def use(connection: Connection) -> bytes | None:
             row = connection.execute(
@@ -94,6 +106,10 @@ class Logins:
         key = await self._ledger.keys.check_digest(known.key_digest)
         return None if key is None else Login(key, csrf_of(cookie))
 
+    def has_seen(self, cookie: str) -> bool:
+        """Whether *cookie* is that of a session which this process found lately."""
+        return 0 < len(cookie) <= _LONGEST and digest(cookie) in self._known
+
     async def close(self, cookie: str) -> None:
         """End a session: here at once, in other processes within 5 s."""
         wanted = digest(cookie)
@@ -102,7 +118,7 @@ class Logins:
         )
         self._known.pop(wanted, None)
 
-    async def _made(self, kind: str, key: KeyInfo, lasts_ms: int) -> str:
+    async def _made(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
         token, now = secrets.token_urlsafe(32), self._wall()
         row = {
             "digest": digest(token),
@@ -111,12 +127,20 @@ class Logins:
             "created_at": now,
             "expires_at": now + lasts_ms,
         }
+        same = logins.c.kind == kind, logins.c.key_id == key.id
+        newest = logins.c.created_at.desc(), logins.c.digest
+        surplus = select(logins.c.digest).where(*same).order_by(*newest).offset(most - 1)
 
-        def make(connection: Connection) -> None:
+        def make(connection: Connection) -> list[bytes]:
             connection.execute(delete(logins).where(logins.c.expires_at <= now))
+            ended = list(connection.execute(surplus).scalars())
+            if ended:
+                connection.execute(delete(logins).where(logins.c.digest.in_(ended)))
             connection.execute(insert(logins), row)
+            return ended
 
-        await self._ledger.write(make)
+        for ended in await self._ledger.write(make):
+            self._known.pop(ended, None)
         return token
 
     async def _read(self, wanted: bytes, now: float) -> _Known | None:
@@ -130,7 +154,7 @@ class Logins:
         if row is None:
             return None
         known = self._known[wanted] = _Known(row.digest, row.expires_at, now + _FRESH)
-        if len(self._known) > _MOST:
+        if len(self._known) > _KNOWN_MOST:
             self._known.popitem(last=False)
         return known
 

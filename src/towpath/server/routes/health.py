@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from time import thread_time
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
@@ -12,6 +13,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
+from prometheus_client.samples import Sample
 
 from towpath.engine.engine import Engine
 from towpath.engine.findings import SAME_DATABASE
@@ -50,23 +52,37 @@ class QueueReadings:
 
 
 class _Seen(Collector):
-    def __init__(self, registry: CollectorRegistry, key: KeyInfo) -> None:
-        self._registry, self._key = registry, key
+    def __init__(
+        self, registry: CollectorRegistry, key: KeyInfo, queues: Mapping[str, str]
+    ) -> None:
+        self._registry, self._key, self._queues = registry, key, queues
 
     def collect(self) -> Iterator[Metric]:
         for family in self._registry.collect():
-            family.samples = [
-                sample
-                for sample in family.samples
-                if not (queue := sample.labels.get("queue")) or self._key.covers(queue)
-            ]
-            yield family
+            family.samples = [sample for sample in family.samples if self._shows(family, sample)]
+            if family.samples or "*" in self._key.queues:
+                yield family
+
+    def _shows(self, family: Metric, sample: Sample) -> bool:
+        """Totals of an application are about its queue, those of a sink about all queues."""
+        if queue := sample.labels.get("queue"):
+            return self._key.covers(queue)
+        if "*" in self._key.queues:
+            return True
+        if (queue := self._queues.get(family.name)) is not None:
+            return queue != "" and self._key.covers(queue)
+        return "sink" not in sample.labels
 
 
-def seen_with(key: KeyInfo, registry: CollectorRegistry) -> CollectorRegistry:
-    """What *key* lets its holder see of *registry*: nothing about queues that it is not for."""
+def seen_with(
+    key: KeyInfo, registry: CollectorRegistry, queues: Mapping[str, str]
+) -> CollectorRegistry:
+    """What *key* lets its holder see of *registry*: nothing about queues that it is not for.
+
+    *queues* has the queue of each metric of an application.
+    """
     seen = CollectorRegistry()
-    seen.register(_Seen(registry, key))
+    seen.register(_Seen(registry, key, queues))
     return seen
 
 
@@ -111,9 +127,16 @@ async def livez() -> str:
     responses={503: {"model": ReadyOut, "description": "A part does not work; the body names it."}},
 )
 async def readyz(request: Request, engine: TheEngine) -> Response:
-    """Check that every part accepts writes; failing parts are named. Needs no key. The reasons are
-    only in the server's log.
+    """Check that every part accepts writes; failing parts are named. Needs no key. The parts are
+    tried at most once a second, for all who ask. The reasons are only in the server's log.
     """
+    shared = request.app.state.pulse.shared
+    ready: ReadyOut = await shared("readyz", lambda: _tried(request, engine))
+    status, again = (200, {}) if ready.ready else (503, {"Retry-After": "1"})
+    return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
+
+
+async def _tried(request: Request, engine: Engine) -> ReadyOut:
     state = request.app.state
     probes = {"store": _is_fit(engine), "ledger": state.ledger.probe()}
     probes |= {name: probe(state.services[name]) for name, probe in state.probes.items()}
@@ -127,13 +150,11 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
     parts = dict(zip(probes, found, strict=True)) | ended
     if parts["ledger"].ok and await _elsewhere(request):
         parts["ledger"] = PartOut(ok=True, warning="ledger_differs", remedy=SAME_DATABASE)
-    ready = ReadyOut(
+    return ReadyOut(
         ready=fine,
         status="ready" if fine else "degraded" if any(works) else "down",
         parts=parts,
     )
-    status, again = (200, {}) if fine else (503, {"Retry-After": "1"})
-    return JSONResponse(ready.model_dump(exclude_none=True), status, headers=again)
 
 
 @router.get(
@@ -143,12 +164,21 @@ async def readyz(request: Request, engine: TheEngine) -> Response:
 )
 async def metrics(request: Request, key: CanRead) -> Response:
     """Metrics for Prometheus: of all queues, and of handlers that run in the server. Needs a key
-    with the scope `read`; a key for some queues sees only those.
+    with the scope `read`; a key for some queues sees only those, and the totals of applications
+    whose queues it has.
     """
-    seen = seen_with(key, request.app.state.metrics.registry)
+    state = request.app.state
+    seen = seen_with(key, state.metrics.registry, state.metric_queues)
     # In a thread: the collector waits for this loop, which looks at the queues.
-    text = await asyncio.to_thread(generate_latest, seen)
+    text, spent = await asyncio.to_thread(_generated, seen)
+    state.rates.settle(key.id, 0, spent)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
+
+
+def _generated(registry: CollectorRegistry) -> tuple[bytes, float]:
+    """The metrics as text, and the processor time that this took."""
+    began = thread_time()
+    return generate_latest(registry), thread_time() - began
 
 
 async def _elsewhere(request: Request) -> bool:

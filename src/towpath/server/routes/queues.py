@@ -21,12 +21,12 @@ from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, QueuesOut, StateOut
 from towpath.server.routes.jobs import After, Size
 from towpath.web.audit import audited
-from towpath.web.auth import CanAdmin, CanRead, OpenKind
+from towpath.web.auth import CanAdmin, CanRead
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
-from towpath.web.parts import TheEngine, TheFollowed, TheJobs, TheSessions
+from towpath.web.parts import TheEngine, TheFollowed, TheJobs
 from towpath.web.problems import documented
-from towpath.web.streams import begun, check_last_id, queue_events, stream
+from towpath.web.streams import begun, check_last_id, queue_events, refuse_if_full, stream
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"], route_class=BodyRoute)
 _DELETED_MOST = 10_000
@@ -503,7 +503,6 @@ async def events(
     *,
     request: Request,
     engine: TheEngine,
-    sessions: TheSessions,
     followed: TheFollowed,
     _: CanRead,
     last_event_id: LastEventId = None,
@@ -512,6 +511,6 @@ async def events(
     name = queue_name(queue)
     check_last_id(last_event_id)
     await engine.events.require(name)
-    sessions.refuse_if_full(request, OpenKind.STREAM)
+    refuse_if_full(request)
     told = await begun(queue_events(engine, followed, name, last_event_id))
-    return await stream(told, sessions, request)
+    return await stream(told, request)

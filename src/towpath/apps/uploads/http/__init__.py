@@ -50,7 +50,7 @@ from towpath.web.bodies import BodyRoute, announced_length, pieces
 from towpath.web.fields import Id
 from towpath.web.limits import DEFAULTS
 from towpath.web.mount import Mount
-from towpath.web.parts import TheSessions
+from towpath.web.parts import ThePoll
 from towpath.web.problems import Refused, documented
 from towpath.web.streams import Chunk, stream
 
@@ -228,10 +228,12 @@ async def list_uploads(
 
 @router.get("/{id}", response_model=UploadOut, responses=documented(404))
 async def look(
-    id: Id, uploads: TheUploads, _: MayRead, wish: Annotated[LookWish, Query()]
+    id: Id, uploads: TheUploads, poll: ThePoll, _: MayRead, wish: Annotated[LookWish, Query()]
 ) -> UploadOut:
     """Read an upload. With `wait`, the request waits until the upload has ended."""
-    return UploadOut.of(await uploads.ended(id, within=seconds(wish.wait)))
+    if wish.wait:
+        await poll.while_there(uploads.ended(id, within=seconds(wish.wait)))
+    return UploadOut.of(await uploads.status(id))
 
 
 @router.get("/{id}/missing", response_model=MissingOut, responses=documented(404, 410))
@@ -256,12 +258,10 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
         **documented(404),
     },
 )
-async def events(
-    id: Id, request: Request, uploads: TheUploads, sessions: TheSessions, _: MayRead
-) -> EventSourceResponse:
+async def events(id: Id, request: Request, uploads: TheUploads, _: MayRead) -> EventSourceResponse:
     """Follow the upload until it ends. If it has ended, the end is sent at once."""
     await uploads.status(id)
-    return await stream(_told(uploads, id), sessions, request)
+    return await stream(_told(uploads, id), request)
 
 
 async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:

@@ -1,0 +1,396 @@
+"""What is open at a server: connections, and the requests that keys and logins have under way.
+
+Both have limits: in total, per address and per key. A request goes on only while the credential
+that it came with counts: a key until it is revoked or expires, a login also until its logout.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Hashable
+from enum import StrEnum
+from typing import Any, Protocol
+
+from fastapi import Request
+from starlette.types import Scope
+
+from towpath.clock import steady
+from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo
+from towpath.supervise import Background
+from towpath.web.limits import ServerLimits
+from towpath.web.problems import Refused
+
+LOOK_EVERY = 0.5
+"""Seconds between two looks at a credential. The ledger reads a key again after three seconds, so
+what a revoked key holds ends within five.
+"""
+_BRIEF = 2.0
+"""Seconds that any request may take after its credential was checked."""
+_GRACE = 5.0
+"""Seconds that a stream or a waiting claim has to end in good form."""
+_AGAIN = {"Retry-After": "5"}
+OPEN, CONNECTION = "towpath.open_request", "towpath.connection"
+"""The request, and its connection, in an ASGI scope."""
+
+# ── connections ──────────────────────────────────────────────────────────────────────────
+
+RESERVE = 32
+"""Connections beyond the limit, for health checks and admins."""
+_FEWEST = 16
+
+
+class ClientConnection(Protocol):
+    """A connection as its protocol sees it."""
+
+    address: str
+    reserved: bool
+    """Whether it is one of the reserve: only health checks and admins are answered."""
+
+    def abort(self) -> None: ...
+
+
+def connections_within(descriptors: int) -> int:
+    """How many connections a process with so many file descriptors may have.
+
+    A quarter of them, up to 1,024, is for Redis, the database, files and calls.
+    """
+    return max(_FEWEST, descriptors - RESERVE - min(descriptors // 4, 1024))
+
+
+class Connections:
+    """The connections of a server.
+
+    A new one is always let in while another one is idle: the one that has been idle for longest is
+    closed for it. A connection is idle while the client has not sent a whole request, or a request
+    with a valid key. If none is idle, the new one belongs to the reserve.
+    """
+
+    def __init__(self, most: int, per_address: int) -> None:
+        self.most, self._per_address = most, per_address
+        self._of_address: dict[str, dict[ClientConnection, None]] = {}
+        self._idle: dict[ClientConnection, None] = {}  # in the order in which they became idle
+        self._idle_of: dict[str, dict[ClientConnection, None]] = {}
+        self.count = 0
+
+    def add(self, connection: ClientConnection) -> bool:
+        """Let it in. False = even the reserve is used up: it must be closed."""
+        address = connection.address
+        if self._is_full(address):
+            self._close_idle(address)
+            connection.reserved = self._is_full(address)
+            if connection.reserved and self.count >= self.most + RESERVE:
+                return False
+        here = self._of_address.setdefault(address, {})
+        here[connection] = None
+        self.count += 1
+        self.mark_idle(connection)
+        return True
+
+    def remove(self, connection: ClientConnection) -> None:
+        """It is closed. Twice does no harm."""
+        if connection in self._of_address.get(connection.address, ()):
+            self.mark_busy(connection)
+            self.count -= 1
+            here = self._of_address[connection.address]
+            del here[connection]
+            if not here:
+                del self._of_address[connection.address]
+
+    def mark_idle(self, connection: ClientConnection) -> None:
+        """Its request was answered."""
+        if connection in self._of_address.get(connection.address, ()):
+            self._idle[connection] = None
+            self._idle_of.setdefault(connection.address, {})[connection] = None
+
+    def mark_busy(self, connection: ClientConnection) -> None:
+        """It has a request that is being answered: it is not closed for another one."""
+        if connection in self._idle:
+            del self._idle[connection]
+            idle = self._idle_of[connection.address]
+            del idle[connection]
+            if not idle:
+                del self._idle_of[connection.address]
+
+    def is_reserved(self, connection: ClientConnection) -> bool:
+        """Whether it belongs to the reserve still: others may have left since."""
+        if connection.reserved:
+            mine = self._count_of(connection.address)
+            connection.reserved = self.count > self.most or mine > self._per_address
+        return connection.reserved
+
+    def _is_full(self, address: str) -> bool:
+        return self.count >= self.most or self._count_of(address) >= self._per_address
+
+    def _count_of(self, address: str) -> int:
+        return len(self._of_address.get(address, ()))
+
+    def _close_idle(self, address: str) -> None:
+        """Close the oldest idle one, of the address if that has too many."""
+        of_address = self._count_of(address) >= self._per_address
+        idle = self._idle_of.get(address, {}) if of_address else self._idle
+        if idle:
+            oldest = next(iter(idle))
+            self.remove(oldest)
+            oldest.abort()
+
+
+# ── requests with a credential ───────────────────────────────────────────────────────────
+
+
+class Credential(Hashable, Protocol):
+    """A key or a login as a request brought it; the same one twice is equal."""
+
+    def __call__(self) -> Awaitable[KeyInfo | None]:
+        """Its key; None once either has ended. Raises LedgerError."""
+        ...
+
+
+class OpenKind(StrEnum):
+    """What a request may stay open for; each has limits of its own."""
+
+    STREAM = "event streams"
+    WAIT = "waiting claims"
+
+
+class Hold:
+    """A stream or a waiting claim, from `OpenRequests.open` to `close`."""
+
+    __slots__ = ("_ended", "_on_end", "_request", "kind")
+
+    def __init__(self, request: OpenRequest, kind: OpenKind) -> None:
+        self._request, self.kind = request, kind
+        self._ended = False
+        self._on_end: Callable[[], object] | None = None
+
+    def on_end(self, then: Callable[[], object]) -> None:
+        """Call *then* when the credential has ended."""
+        self._on_end = then
+        if self._ended:
+            then()
+
+    def end(self) -> None:
+        """The credential has ended."""
+        if not self._ended:
+            self._ended = True
+            if self._on_end is not None:
+                self._on_end()
+
+    def close(self) -> None:
+        """It is not open any more. Twice does no harm."""
+        self._request.release(self)
+
+
+class OpenRequest:
+    """One request, from when its credential was checked until it was answered."""
+
+    __slots__ = ("_all", "address", "began", "connection", "credential", "cut_at", "holds", "key")
+
+    def __init__(
+        self, all: OpenRequests, scope: Scope, key: KeyInfo, credential: Credential
+    ) -> None:
+        self._all, self.key, self.credential = all, key.id, credential
+        self.connection: ClientConnection | None = scope.get(CONNECTION)
+        self.address = address_of(scope)
+        self.began = steady()
+        self.holds: dict[Hold, None] = {}
+        self.cut_at: float | None = None
+        """When its connection is closed: set as soon as the credential has ended."""
+
+    def end(self) -> None:
+        """The credential has ended. A stream or a wait is told so, and answers in good form; the
+        connection of any other request is closed.
+        """
+        now = steady()
+        if self.cut_at is None:
+            self.cut_at = now + _GRACE if self.holds else now
+        for hold in list(self.holds):
+            hold.end()
+        if self.connection and now >= self.cut_at:
+            self.connection.abort()
+
+    def release(self, hold: Hold) -> None:
+        if hold in self.holds:
+            del self.holds[hold]
+            self._all.uncount(self, hold.kind)
+
+    def close(self) -> None:
+        """It was answered."""
+        for hold in list(self.holds):
+            hold.close()
+        self._all.remove(self)
+
+
+class OpenRequests:
+    """All requests with a credential that are under way, and the connections."""
+
+    def __init__(self, limits: ServerLimits) -> None:
+        self._limits = limits
+        self._together = {OpenKind.STREAM: limits.streams, OpenKind.WAIT: limits.waits}
+        self._each = {OpenKind.STREAM: limits.streams_per_key, OpenKind.WAIT: limits.waits_per_key}
+        self._of_key = limits.requests_per_key
+        self.connections: Connections | None = None
+        """Set where the server listens itself."""
+        self._open: dict[OpenRequest, None] = {}
+        self._counts: defaultdict[Any, int] = defaultdict(int)
+        """By kind; by key, address, and key and kind. What has none is not in it."""
+        self._watching = Background("watcher of open requests", self._watch)
+
+    def limit_connections(self, descriptors: int) -> Connections:
+        """Allow as many connections as so many file descriptors are enough for."""
+        most = min(self._limits.connections, connections_within(descriptors))
+        self._of_key = min(self._of_key, max(1, most // 2))
+        self.connections = Connections(most, self._limits.connections_per_address)
+        return self.connections
+
+    def count(self, kind: OpenKind) -> int:
+        """How many of *kind* are open."""
+        return self._counts.get(kind, 0)
+
+    def is_reserved(self, scope: Scope) -> bool:
+        """Whether the request came over a connection of the reserve."""
+        connection = scope.get(CONNECTION)
+        return (
+            connection is not None
+            and self.connections is not None
+            and self.connections.is_reserved(connection)
+        )
+
+    # ── one request ──────────────────────────────────────────────────────────────────────
+
+    def refuse_if_too_many(self, scope: Scope, key: KeyInfo) -> None:
+        """429 if the key or the address has too many requests under way."""
+        if self._counts.get(("key", key.id), 0) >= self._of_key:
+            raise _too_many_of_key(f"{self._of_key} requests at a time")
+        most = self._limits.connections_per_address
+        if self._counts.get(("address", address_of(scope)), 0) >= most:
+            raise Refused(
+                429,
+                "too_many_of_address",
+                f"the limit of {most} requests at a time for this address is reached",
+                remedy="Close some. Behind a proxy, let the server trust its headers.",
+                headers=_AGAIN,
+            )
+
+    def enter(self, scope: Scope, key: KeyInfo, credential: Credential) -> OpenRequest:
+        """Count a request until it is closed, and let it go on only while *credential* counts."""
+        request = OpenRequest(self, scope, key, credential)
+        self._open[request] = None
+        self._counts["key", request.key] += 1
+        self._counts["address", request.address] += 1
+        scope[OPEN] = request
+        if request.connection is not None and self.connections is not None:
+            self.connections.mark_busy(request.connection)
+        return request
+
+    def remove(self, request: OpenRequest) -> None:
+        if request in self._open:
+            del self._open[request]
+            self._less(("key", request.key))
+            self._less(("address", request.address))
+
+    # ── streams and waits ────────────────────────────────────────────────────────────────
+
+    def refuse_if_full(self, request: Request, kind: OpenKind) -> None:
+        """429 if the key has too many of *kind* open, 503 if all together have."""
+        if self.is_reserved(request.scope):
+            raise no_connections()
+        if self._counts.get((request_of(request).key, kind), 0) >= self._each[kind]:
+            raise _too_many_of_key(f"{self._each[kind]} {kind}")
+        if self._counts.get(kind, 0) >= self._together[kind]:
+            raise Refused(
+                503,
+                f"too_many_{kind.name.lower()}s",
+                f"the limit of {self._together[kind]} {kind} on this server is reached",
+                remedy="Close some, or start another server.",
+                headers=_AGAIN,
+            )
+
+    def open(self, request: Request, kind: OpenKind) -> Hold:
+        """Count a request as a stream or a wait until that is closed. 429, 503."""
+        self.refuse_if_full(request, kind)
+        opened = request_of(request)
+        hold = Hold(opened, kind)
+        opened.holds[hold] = None
+        self._counts[opened.key, kind] += 1
+        self._counts[kind] += 1
+        return hold
+
+    def uncount(self, request: OpenRequest, kind: OpenKind) -> None:
+        self._less((request.key, kind))
+        self._less(kind)
+
+    def _less(self, counted: Any) -> None:
+        self._counts[counted] -= 1
+        if not self._counts[counted]:
+            del self._counts[counted]
+
+    # ── the ends of credentials ──────────────────────────────────────────────────────────
+
+    def start(self) -> None:
+        """Begin to look at credentials."""
+        self._watching.start()
+
+    async def close(self) -> None:
+        """Look at credentials no more."""
+        await self._watching.stop()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            before = steady() - _BRIEF
+            lasting: defaultdict[Credential, list[OpenRequest]] = defaultdict(list)
+            for request in self._open:
+                if request.holds or request.began < before:
+                    lasting[request.credential].append(request)
+            looks = (_look(credential, requests) for credential, requests in lasting.items())
+            await asyncio.gather(*looks)
+
+
+async def _look(credential: Credential, requests: list[OpenRequest]) -> None:
+    """End the requests of a credential that has ended.
+
+    While the database can't say so, streams and waits end, which could go on for ever; clients try
+    them again.
+    """
+    try:
+        if await credential() is not None:
+            return
+        ended = requests
+    except TowpathError:
+        ended = [request for request in requests if request.holds]
+    for request in ended:
+        request.end()
+
+
+def request_of(request: Request) -> OpenRequest:
+    """The request as it was entered; for one that is made of another, that other one."""
+    return request.scope[OPEN]
+
+
+def address_of(scope: Scope) -> str:
+    """The client's address; behind a trusted proxy, the one that the proxy names."""
+    client = scope.get("client")
+    return client[0] if client else ""
+
+
+def no_connections() -> Refused:
+    """For those for whom the reserve is not."""
+    return Refused(
+        503,
+        "too_many_connections",
+        "the limit of connections of this server or for this address is reached",
+        remedy="Close some, or start another server.",
+        headers={**_AGAIN, "Connection": "close"},
+    )
+
+
+def _too_many_of_key(what: str) -> Refused:
+    return Refused(
+        429,
+        "too_many_of_key",
+        f"the limit of {what} for this key is reached",
+        remedy="Close some, or use another key.",
+        headers=_AGAIN,
+    )

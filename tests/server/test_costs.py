@@ -1,0 +1,181 @@
+"""What requests cost: expensive ones count as several, and what all ask for is made once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.server.in_process import client_of
+from tests.server.serving import RunningServer, code
+from towpath.ledger.ledger import Ledger
+from towpath.web.limits import Guesses, Metered, Rates
+from towpath.web.problems import Refused
+
+# ── expensive requests ───────────────────────────────────────────────────────────────────
+
+
+def taken(rates: Rates, key: str, seconds: float) -> int:
+    """How many requests that cost so much are answered before one is refused."""
+    for count in range(10_000):
+        try:
+            amount = rates.take(key)
+        except Refused:
+            return count
+        rates.settle(key, amount, seconds)
+    return 10_000
+
+
+def refused_after(take: Callable[[], object], most: int) -> Refused:
+    """The refusal that comes after so many calls at most."""
+    for _ in range(most + 1):
+        try:
+            take()
+        except Refused as refusal:
+            return refusal
+    pytest.fail(f"{most + 1} were not refused")
+
+
+def test_a_cheap_request_counts_as_one() -> None:
+    """The bucket fills up while they are counted, so there may be more than it holds."""
+    assert taken(Rates(100), "k", 0.001) >= 200
+
+
+def test_an_expensive_request_counts_as_many() -> None:
+    """Of a bucket of two seconds: each takes a quarter of a second for a tenth of one."""
+    assert taken(Rates(100), "k", 0.125) <= 10
+    assert taken(Rates(100), "k", 1.0) <= 2
+
+
+def test_a_key_that_had_expensive_requests_has_few_of_them_under_way() -> None:
+    rates = Rates(100)
+    rates.settle("k", rates.take("k"), 0.5)
+    refusal = refused_after(lambda: rates.take("k"), 2)
+    assert refusal.status == 429
+    assert int((refusal.headers or {})["Retry-After"]) >= 1
+
+
+def test_large_pages_count_as_several_before_they_are_answered() -> None:
+    rates = Rates(1000)
+    assert rates.take("k", size=10) == 1
+    assert refused_after(lambda: rates.take("k", size=1000), 50).status == 429
+
+
+def test_an_expensive_request_of_one_key_is_no_other_keys_cost() -> None:
+    rates = Rates(100)
+    taken(rates, "one", 1.0)
+    assert taken(rates, "other", 0.001) >= 200
+
+
+def test_without_a_rate_nothing_is_refused() -> None:
+    assert taken(Rates(0), "k", 1.0) == 10_000
+
+
+async def test_the_time_of_a_request_is_that_of_its_own_steps() -> None:
+    async def waits() -> None:
+        await asyncio.sleep(0)
+        await busy
+
+    async def computes() -> None:
+        sum(range(3_000_000))
+
+    busy = asyncio.ensure_future(computes())
+    waiting = Metered(waits())
+    await waiting
+    own = Metered(computes())
+    await own
+    assert own.seconds > 10 * waiting.seconds
+
+
+async def test_a_measured_request_is_cancelled_as_any_other() -> None:
+    ended = list[str]()
+
+    async def run() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            ended.append("cancelled")
+            raise
+
+    async def measured() -> None:
+        await Metered(run())
+
+    task = asyncio.ensure_future(measured())
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait((task,))
+    assert task.cancelled()
+    assert ended == ["cancelled"]
+
+
+async def test_a_large_page_counts_as_several_requests_of_its_key(app: FastAPI) -> None:
+    ledger: Ledger = app.state.ledger
+    made = await ledger.keys.create("k", scopes=["submit", "read"])
+    rates: Rates = app.state.rates
+    async with client_of(app, made.secret.get_secret_value()) as client:
+        for _ in range(10):
+            jobs = [{"payload": n} for n in range(100)]
+            await client.post("/api/v1/queues/large/jobs", json=jobs)
+        large = {"state": "ready", "size": 1000}
+        answer = await client.get("/api/v1/queues/large/jobs", params=large)
+        assert len(answer.json()["jobs"]) == 1000
+    assert rates.take(made.info.id) >= 10
+    assert rates.take("another") == 1
+
+
+# ── what is made once ────────────────────────────────────────────────────────────────────
+
+
+async def test_readiness_is_tried_once_for_all_who_ask_together(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
+    tries = 0
+
+    async def probe(_: object) -> None:
+        nonlocal tries
+        tries += 1
+
+    app.state.probes["counted"] = probe
+    app.state.services["counted"] = None
+    async with client_of(app) as anybody:
+        answers = await asyncio.gather(*(anybody.get("/readyz") for _ in range(50)))
+    assert {answer.status_code for answer in answers} == {200}
+    assert all(answer.json()["parts"]["counted"] == {"ok": True} for answer in answers)
+    assert tries <= 25
+
+
+def test_the_description_is_not_sent_again_to_who_has_it(running: RunningServer) -> None:
+    client = running.client()
+    first = client.get("/openapi.json")
+    assert first.status_code == 200
+    assert first.json()["openapi"].startswith("3.1")
+    again = client.get("/openapi.json", headers={"If-None-Match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/openapi.json", headers={"If-None-Match": '"other"'}).status_code == 200
+    assert code(running.client(key="").get("/openapi.json"), 401) == "unauthorized"
+
+
+# ── guesses ──────────────────────────────────────────────────────────────────────────────
+
+
+def test_guesses_are_counted_by_address() -> None:
+    guesses = Guesses(1)
+    for _ in range(10):
+        guesses.take("a")
+    refusal = refused_after(lambda: guesses.take("a"), 10)
+    assert refusal.status == 429
+    assert int((refusal.headers or {})["Retry-After"]) >= 1
+    guesses.take("b")
+
+
+def test_what_is_remembered_of_addresses_is_bounded() -> None:
+    guesses, rates = Guesses(1), Rates(1)
+    for n in range(30_000):
+        guesses.take(str(n))
+        rates.settle(str(n), rates.take(str(n)), 1.0)
+    remembered = [guesses._buckets, rates._buckets]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    assert all(buckets and len(buckets._buckets) <= 10_000 for buckets in remembered)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    assert len(rates._expected) <= 10_000  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
