@@ -52,7 +52,7 @@ class InstancesApi:
 
 @asynccontextmanager
 async def with_key(
-    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",), owner: str | None = None
+    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",), owner: str | None = "shop"
 ) -> AsyncGenerator[InstancesApi]:
     key = await key_of(app, *scopes, queues=queues, owner=owner)
     async with client_of(app, key) as client:
