@@ -1,6 +1,6 @@
 """Messages belong to the owner of the key that sent them: what another owner's key gets."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from fastapi import FastAPI
 
 from tests.apps.messages.sending import SECRET, a_message
 from tests.server.in_process import build_server, client_of, key_of, started
-from tests.server.messaging import HELLO, app_on, claim, post, settle
+from tests.server.messaging import HELLO, claim, post, settle
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.embedded import EmbeddedServer
@@ -19,28 +19,22 @@ from towpath.ledger.ledger import Ledger
 UNKNOWN = "00000000-0000-4000-8000-000000000000"
 
 
-@pytest.fixture
-async def app(server: EmbeddedServer, ledger: Ledger) -> AsyncIterator[FastAPI]:
-    async with started(app_on(server.url, ledger)) as app:
-        yield app
-
-
 @asynccontextmanager
-async def caller(app: FastAPI, *scopes: str, **more: Any) -> AsyncIterator[httpx.AsyncClient]:
+async def caller(app: FastAPI, *scopes: str, **more: Any) -> AsyncGenerator[httpx.AsyncClient]:
     async with client_of(app, await key_of(app, *scopes, **more)) as client:
         yield client
 
 
 @pytest.fixture
 async def ann(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with caller(app, "submit", "read") as client:
+    async with caller(app, "submit", "read", owner="ann") as client:
         yield client
 
 
 @pytest.fixture
 async def eve(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
     """Another owner, with the same scopes."""
-    async with caller(app, "submit", "read") as client:
+    async with caller(app, "submit", "read", owner="eve") as client:
         yield client
 
 

@@ -103,7 +103,7 @@ class Instances:
 
         Raises TooManyInstances; InvalidOption for too many types, or too long ones.
         """
-        most, most_of_owner = self._options.instances, self._options.instances_per_owner
+        most, per_owner = self._options.instances, self._options.instances_per_owner
         if not 1 <= len(types) <= MOST_TYPES:
             raise InvalidOption("task_types", len(types), rule=f"must be 1 to {MOST_TYPES} types")
         said = _Said(
@@ -127,14 +127,14 @@ class Instances:
             lasts=duration_ms("lasts", ALIVE_FOR),
             keep=duration_ms("keep", LISTED_FOR),
             most_of_app=MOST_OF_APP,
-            most_of_owner=most_of_owner,
+            instances_per_owner=per_owner,
             most=most,
         )
         match answer:
             case b"TOO_MANY_OF_APP":
                 raise TooManyInstances(f"app {app} has", MOST_OF_APP, limit="app")
             case b"TOO_MANY_OF_OWNER":
-                raise TooManyInstances("the owner has", most_of_owner, limit="owner")
+                raise TooManyInstances("the owner has", per_owner, limit="owner")
             case b"TOO_MANY":
                 raise TooManyInstances("there are", most, limit="total")
             case _:

@@ -14,7 +14,7 @@
 --        lasts    int      for how long it is alive, ms
 --        keep     int      how long one that is not alive any more is listed, ms
 --        most_of_app int   the most instances of an app of one owner
---        most_of_owner int the most instances of an owner, of all apps
+--        instances_per_owner int the most instances of an owner, of all apps
 --        most     int      the most instances of all apps
 -- reply  ok
 --        TOO_MANY_OF_APP
@@ -30,7 +30,7 @@ local owned = owner ~= '' and tonumber(redis.call('HGET', HELD, owner) or 0) or 
 local all = redis.call('HLEN', SAID)
 
 -- Whoever is not alive is listed for a while, unless that would keep somebody else out.
-local full = not replaced and (mine >= most_of_app or owned >= most_of_owner or all >= most)
+local full = not replaced and (mine >= most_of_app or owned >= instances_per_owner or all >= most)
 local ended = redis.call('ZRANGEBYSCORE', ALIVE, '-inf', int(full and now or now - keep), 'LIMIT', 0, 100)
 local forgotten, gone, given_back = {}, {}, {}
 for _, other in ipairs(ended) do
@@ -43,7 +43,7 @@ for _, other in ipairs(ended) do
   end
 end
 if not replaced and mine - (gone[app] or 0) >= most_of_app then return 'TOO_MANY_OF_APP' end
-if not replaced and owned - (given_back[owner] or 0) >= most_of_owner then return 'TOO_MANY_OF_OWNER' end
+if not replaced and owned - (given_back[owner] or 0) >= instances_per_owner then return 'TOO_MANY_OF_OWNER' end
 if not replaced and all - #forgotten >= most then return 'TOO_MANY' end
 -- Times, so that a store that was emptied never counts up to a version that was seen before.
 local version = math.max(now, tonumber(redis.call('GET', VERSION) or 0) + 1)
