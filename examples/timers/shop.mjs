@@ -29,7 +29,7 @@ async function answer(headers, body) {
   if (!isSigned(headers, body)) return 401;
   const call = JSON.parse(body), timer = JSON.stringify([call.app, call.task_type, call.task_id]);
   if (!handlers[call.task_type]) return 404; // the server calls another instance
-  if (call.token < (tokens.get(timer) ?? 0)) return 409; // a newer attempt has begun
+  if (call.token <= (tokens.get(timer) ?? 0)) return 409; // a replay, or a newer attempt has begun
   tokens.delete(timer);
   tokens.set(timer, call.token);
   if (tokens.size > 10_000) tokens.delete(tokens.keys().next().value);

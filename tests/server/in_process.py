@@ -76,9 +76,11 @@ async def listening(app: FastAPI) -> AsyncGenerator[str]:
             await serving
 
 
-async def key_of(app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",)) -> str:
+async def key_of(
+    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",), owner: str | None = None
+) -> str:
     ledger: Ledger = app.state.ledger
-    made = await ledger.keys.create("test", scopes=scopes, queues=queues)
+    made = await ledger.keys.create("test", scopes=scopes, queues=queues, owner=owner)
     return made.secret.get_secret_value()
 
 

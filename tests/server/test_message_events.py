@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from tests.server.in_process import key_of, listening
+from tests.server.in_process import listening
 from tests.server.messaging import claim, post, settle
 from tests.waiting import HANGS, eventually_async
 from towpath.web.open_requests import OpenKind
@@ -49,7 +49,7 @@ class TestWaitingForTheAnswer:
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         first, second = await post(client), await post(client)
-        key = await key_of(app, "read")
+        key = client.headers["X-API-Key"]
         async with (
             listening(app) as url,
             httpx.AsyncClient(base_url=url, headers={"X-API-Key": key}) as there,
@@ -87,7 +87,7 @@ class TestWaitingForTheAnswer:
         self, app: FastAPI, client: httpx.AsyncClient
     ) -> None:
         sent = await post(client)
-        key = await key_of(app, "read")
+        key = client.headers["X-API-Key"]
 
         async def nobody_waits() -> bool:
             return app.state.open_requests.count(OpenKind.STREAM) == 0

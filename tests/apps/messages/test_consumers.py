@@ -286,10 +286,11 @@ class TestTheSentry:
     ) -> None:
         async with calling_back(server, engine) as messages:
             sent = await send(messages)
+            look = sentry_id(sent.message_id)
             await engine.submit(
                 CALLBACKS,
                 msgspec.json.encode({"message_id": sent.message_id}),
-                id="look",
+                id=look,
                 headers={"handler": "sentry"},
             )
 
@@ -297,7 +298,7 @@ class TestTheSentry:
                 return (await engine.inspect.counts(CALLBACKS)).totals["released"] == 1
 
             await eventually_async(released)
-            job = await engine.inspect.job(job_ref(CALLBACKS, "look"))
+            job = await engine.inspect.job(job_ref(CALLBACKS, look))
             assert (job.state, job.attempts) == (State.DELAYED, 0)
 
     async def test_is_cancelled_when_the_answer_comes_first(
@@ -321,3 +322,87 @@ class TestTheSentry:
             await submit_sentry(engine, sent.message_id)
         assert (await engine.inspect.counts(CALLBACKS)).ready == 0
         assert len(receiver.requests) == 1
+
+
+class TestARawJob:
+    """What somebody put into the queues past `POST /api/v1/message`."""
+
+    @pytest.mark.parametrize(
+        "payload",
+        [
+            b"no JSON",
+            b"[1]",
+            b'{"callback_url": "%s"}',
+            b'{"callback_url":"%s","user_id":{},"org_id":"o","message":"m","client_id":"c"}',
+        ],
+    )
+    async def test_that_is_no_message_is_not_called_back_for(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver, payload: bytes
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            await messages.queue.prepare()
+            url = receiver.url().encode()
+            await engine.submit(MESSAGES, payload.replace(b"%s", url), id="raw", lane="ann")
+            await answer(engine, b'"signed for me"')
+            await submit_delivery(engine, "raw")
+            job = await engine.events.ended(job_ref(CALLBACKS, "raw"), within=SOON)
+        assert job.state is State.DEAD
+        assert receiver.connections == 0
+
+    async def test_is_called_back_for_with_the_fields_of_a_message_only(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        said = {"user_id": "ann", "org_id": "acme", "message": "hello", "client_id": "web"}
+        raw = {**said, "callback_url": receiver.url(), "type": "payment", "amount": 7}
+        async with calling_back(server, engine) as messages:
+            await messages.queue.prepare()
+            await engine.submit(MESSAGES, msgspec.json.encode(raw), id="raw", lane="ann")
+            await answer(engine, b'"hi"')
+            await submit_delivery(engine, "raw")
+            await engine.events.ended(job_ref(CALLBACKS, "raw"), within=SOON)
+        [request] = receiver.requests
+        body = msgspec.json.decode(request.body)
+        assert (body.keys(), body["type"]) == ({"type", "timestamp", "data"}, "message.answered")
+        assert body["data"].keys() == {"message_id", "user_id", "org_id", "client_id", "answer"}
+
+    @pytest.mark.parametrize("handler", ["sentry", "delivery"])
+    async def test_of_callbacks_sends_no_answer_a_second_time(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver, handler: str
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            await answer(engine, b'"hi"')
+            await delivered(engine, sent)
+            await engine.submit(
+                CALLBACKS,
+                msgspec.json.encode({"message_id": sent.message_id}),
+                id="again",
+                headers={"handler": handler},
+            )
+            again = await engine.events.ended(job_ref(CALLBACKS, "again"), within=SOON)
+        assert again.state is State.DEAD
+        assert len(receiver.requests) == 1
+
+    @pytest.mark.parametrize(
+        ("payload", "pushed"),
+        [
+            (b"hello", {"message": "hello"}),
+            (b'{"type": "payment"}', {"message": '{"type": "payment"}'}),
+        ],
+    )
+    async def test_is_pushed_as_the_text_of_a_message(
+        self,
+        server: EmbeddedServer,
+        engine: Engine,
+        receiver: Receiver,
+        payload: bytes,
+        *,
+        pushed: dict[str, str],
+    ) -> None:
+        receiver.answer = http(body=b'"ok"')
+        async with pushing(server, engine, receiver) as messages:
+            await messages.queue.prepare()
+            await engine.submit(MESSAGES, payload, id="raw", lane="ann")
+            await engine.events.ended(message_ref("raw"), within=SOON)
+        [request] = receiver.requests
+        assert msgspec.json.decode(request.body) == {**pushed, "message_id": "raw", "attempt": 1}

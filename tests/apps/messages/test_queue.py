@@ -65,13 +65,13 @@ class TestEnqueueing:
 class TestDequeueing:
     async def test_finds_nothing_in_an_empty_queue(self, queue: MessageQueue) -> None:
         assert await queue.dequeue("nobody") is None
-        assert await queue.user("nobody") == UserQueue(0, None)
+        assert await queue.user("nobody") == UserQueue(0)
 
     async def test_gives_nothing_while_one_is_in_process(self, queue: MessageQueue) -> None:
         await enqueue(queue, "ann", "a", "b")
         assert await queue.dequeue("ann") is not None
         assert await queue.dequeue("ann") is None
-        assert await queue.user("ann") == UserQueue(1, "a")
+        assert await queue.user("ann") == UserQueue(1, is_processing=True, current_message_id="a")
 
     async def test_takes_only_that_user_s_messages(self, queue: MessageQueue) -> None:
         await enqueue(queue, "ann", "a")
@@ -88,7 +88,7 @@ class TestDequeueing:
         clock.advance(seconds(299))
         assert await queue.is_processing("ann") is True
         clock.advance(seconds(2))
-        assert await queue.user("ann") == UserQueue(2, None)
+        assert await queue.user("ann") == UserQueue(2)
         again = await queue.dequeue("ann")
         assert again is not None
         assert again.message_id == "a"

@@ -52,9 +52,10 @@ class InstancesApi:
 
 @asynccontextmanager
 async def with_key(
-    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",)
+    app: FastAPI, *scopes: str, queues: tuple[str, ...] = ("*",), owner: str | None = "shop"
 ) -> AsyncGenerator[InstancesApi]:
-    async with client_of(app, await key_of(app, *scopes, queues=queues)) as client:
+    key = await key_of(app, *scopes, queues=queues, owner=owner)
+    async with client_of(app, key) as client:
         yield InstancesApi(client)
 
 

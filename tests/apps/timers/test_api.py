@@ -67,7 +67,7 @@ async def app(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[F
 
 @pytest.fixture
 async def client(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
-    async with client_of(app, await key_of(app, "submit", "read")) as client:
+    async with client_of(app, await key_of(app, "submit", "read", owner="shop")) as client:
         yield client
 
 
@@ -360,11 +360,11 @@ class TestLooking:
 
 class TestKeys:
     async def test_need_the_scope(self, app: FastAPI) -> None:
-        async with client_of(app, await key_of(app, "read")) as reader:
+        async with client_of(app, await key_of(app, "read", owner="shop")) as reader:
             assert code(await reader.post(ROOT, json={})) == (403, "scope-missing")
             assert code(await reader.post(at("t", "x", more="/cancel"))) == (403, "scope-missing")
             assert (await reader.get(ROOT)).status_code == 200
-        async with client_of(app, await key_of(app, "submit")) as submitter:
+        async with client_of(app, await key_of(app, "submit", owner="shop")) as submitter:
             assert code(await submitter.get(ROOT)) == (403, "scope-missing")
             assert code(await submitter.get(at("t", "x"))) == (403, "scope-missing")
         async with client_of(app) as nobody:
@@ -375,7 +375,9 @@ class TestKeys:
     ) -> None:
         await post(client, task_type="mails", task_id="x", delay=60)
         await post(client, task_type="orders", task_id="x", delay=60)
-        secret = await key_of(app, "submit", "read", queues=("timers.orders", "timers.shop--*"))
+        secret = await key_of(
+            app, "submit", "read", owner="shop", queues=("timers.orders", "timers.shop--*")
+        )
         async with client_of(app, secret) as narrow:
             forbidden = (403, "queue-forbidden")
             body = {"task_type": "mails", "delay": 60}

@@ -20,7 +20,7 @@ from towpath.apps.timers.instances import instance_id
 from towpath.apps.timers.model import TypeKey
 from towpath.apps.timers.service import TimerService
 from towpath.calls.signature import headers_for, new_secret
-from towpath.clock import instant, minutes, wall_ms
+from towpath.clock import instant, minutes, seconds, wall_ms
 from towpath.errors import HandlerInvalid, InvalidOption
 
 WHERE = "http://127.0.0.1:8001/timers"
@@ -43,7 +43,7 @@ async def address(app: FastAPI) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def client(app: FastAPI, address: str) -> TimerClient:
-    return TimerClient("shop", WHERE, server=address, key=await key_of(app, "work"))
+    return TimerClient("shop", WHERE, server=address, key=await key_of(app, "work", owner="shop"))
 
 
 class SignedCalls:
@@ -171,6 +171,94 @@ class TestAClient:
             signed.client.on("t")(_later)
 
 
+class TestAReplayedCall:
+    """Somebody recorded a signed call and sends it again, while its signature is fresh."""
+
+    @pytest.fixture
+    def runs(self, signed: SignedCalls) -> list[int]:
+        """The attempts that a handler of `u` was run for."""
+        runs: list[int] = []
+
+        @signed.client.on("u")
+        def handle(_: Any, call: TimerCall) -> None:
+            runs.append(call.attempt)
+            if call.params == "fails":
+                raise KeyError
+            if call.params == "later":
+                raise Later
+
+        return runs
+
+    @pytest.mark.parametrize(("params", "status"), [(None, 200), ("fails", 500), ("later", 202)])
+    def test_gets_the_first_answer_and_runs_nothing(
+        self, signed: SignedCalls, runs: list[int], params: str | None, status: int
+    ) -> None:
+        call = signed.call(task_type="u", params=params)
+        first = signed.client.answer(*call)
+        assert first.status == status
+        assert [signed.client.answer(*call) for _ in range(3)] == [first] * 3
+        assert runs == [1]
+
+    async def test_runs_nothing_in_an_event_loop(
+        self, signed: SignedCalls, runs: list[int]
+    ) -> None:
+        call = signed.call(task_type="u")
+        answers = await asyncio.gather(*(signed.client.answer_async(*call) for _ in range(5)))
+        answers.append(await signed.client.answer_async(*call))
+        assert runs == [1]
+        assert {answer.status for answer in answers} <= {200, 409}
+        assert answers[-1].status == 200
+
+    def test_is_not_the_next_attempt_of_its_timer(
+        self, signed: SignedCalls, runs: list[int]
+    ) -> None:
+        calls = [
+            signed.call(task_type="u", attempt=attempt, token=1000 + attempt) for attempt in (1, 2)
+        ]
+        for call in (*calls, *calls):
+            signed.client.answer(*call)
+        assert runs == [1, 2]
+
+    def test_is_refused_while_the_first_one_runs(self, signed: SignedCalls) -> None:
+        statuses: list[int] = []
+        call = signed.call(task_type="slow")
+
+        @signed.client.on("slow")
+        def handle(_: Any) -> None:
+            statuses.append(signed.client.answer(*call).status)
+
+        assert signed.client.answer(*call).status == 200
+        assert statuses == [409]
+
+    def test_can_t_come_under_another_id(self, signed: SignedCalls, runs: list[int]) -> None:
+        headers, body = signed.call(task_type="u")
+        assert signed.client.answer(headers, body).status == 200
+        for id in ("other", "m.", "m%2E"):
+            assert signed.client.answer({**headers, "webhook-id": id}, body).status == 401
+        assert runs == [1]
+
+    def test_runs_nothing_when_more_calls_came_than_are_remembered(
+        self, signed: SignedCalls, runs: list[int], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """What is no longer remembered is known by its time; a new call is later and still runs."""
+        monkeypatch.setattr("towpath.apps.timers.client._REMEMBERED_MOST", 10)
+        now = instant(wall_ms())
+
+        def signed_at(ago_s: int, **changes: Any) -> tuple[dict[str, str], bytes]:
+            body = json.dumps({**CALL, "task_type": "u", **changes}).encode()
+            return headers_for([signed.secret], "m", body, now=now - seconds(ago_s)), body
+
+        calls = [signed_at(100 - n, task_id=f"order-{n}") for n in range(50)]
+        for call in calls:
+            assert signed.client.answer(*call).status == 200
+        assert len(runs) == 50
+        for call in calls:
+            assert signed.client.answer(*call).status in {200, 409}
+        assert len(runs) == 50
+        assert signed.client.answer(*signed_at(0, task_id="order-99")).status == 200
+        assert len(runs) == 51
+
+
 def _nothing(_: Any) -> None:
     """Takes all."""
 
@@ -198,8 +286,8 @@ class TestTaskWorkers:
             def invoke(self, message: str) -> None:
                 seen.append(message)
 
-        for params in ({"order": 17}, "text", None):
-            headers, body = signed.call(task_type="order.cancel", params=params)
+        for token, params in enumerate(({"order": 17}, "text", None)):
+            headers, body = signed.call(task_type="order.cancel", params=params, token=token)
             assert signed.client.answer(headers, body).status == 200
         assert seen == ['{"order": 17}', "text", "null"]
 
@@ -214,7 +302,7 @@ class TestTaskWorkers:
 
 class TestSubmittingFromAClient:
     async def test_stores_a_timer_of_the_app(self, app: FastAPI, address: str) -> None:
-        key = await key_of(app, "submit", queues=("timers.shop--*",))
+        key = await key_of(app, "submit", owner="shop", queues=("timers.shop--*",))
         client = TimerClient("shop", WHERE, server=address, key=key)
         job = DelayQueueJob("order-7", "order.timeout", 1_900_000_000_000_000, "{}")
         await asyncio.to_thread(TaskSubmitService(client).send, job)
@@ -227,7 +315,9 @@ class TestSubmittingFromAClient:
     async def test_raises_the_problem_that_the_server_names(
         self, app: FastAPI, address: str
     ) -> None:
-        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "submit"))
+        client = TimerClient(
+            "shop", WHERE, server=address, key=await key_of(app, "submit", owner="shop")
+        )
         await asyncio.to_thread(client.submit, "t", 1, delay=60, task_id="x")
         for problem, change in (
             ("timer-differs", {"params": 2, "delay": 60}),
@@ -261,7 +351,7 @@ class TestARegistration:
         monkeypatch.setattr(client, "register", lambda: (register()[0], 0.05))
         async with client.lifespan():
             await eventually_async(api.instances)
-            path = f"apps/shop/instances/{instance_id('shop', WHERE)}"
+            path = f"apps/shop/instances/{instance_id('shop', WHERE, 'shop')}"
             assert (await api.say("DELETE", path)).status_code == 204
             await eventually_async(api.instances)
 
@@ -288,7 +378,9 @@ class TestARegistration:
     ) -> None:
         async with listening(app) as address:
             pass
-        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "work"))
+        client = TimerClient(
+            "shop", WHERE, server=address, key=await key_of(app, "work", owner="shop")
+        )
         client.on("t")(_later)
         async with client.lifespan():
             await eventually_async(lambda: _is("Connection refused" in caplog.text))
@@ -297,7 +389,9 @@ class TestARegistration:
     async def test_raises_the_problem_that_the_server_names(
         self, app: FastAPI, address: str
     ) -> None:
-        client = TimerClient("shop", WHERE, server=address, key=await key_of(app, "read"))
+        client = TimerClient(
+            "shop", WHERE, server=address, key=await key_of(app, "read", owner="shop")
+        )
         client.on("t")(_later)
         with pytest.raises(ServerAnswered) as refusal:
             await asyncio.to_thread(client.register)

@@ -7,7 +7,6 @@ from typing import cast
 import pytest
 
 from tests.architecture.sources import ROOT
-from towpath.apps.timers import instances as module
 from towpath.apps.timers.errors import InstanceNotFound, TimerTypeTaken, TooManyInstances
 from towpath.apps.timers.instances import (
     ALIVE_FOR,
@@ -132,22 +131,40 @@ class TestTheLimit:
             await instances.register("shop", f"{WHERE}{n}", ["t"])
         with pytest.raises(TooManyInstances, match="shop") as refused:
             await instances.register("shop", WHERE, ["t"])
-        assert refused.value.most == MOST_OF_APP
+        assert (refused.value.limit, refused.value.most) == ("app", MOST_OF_APP)
         await instances.register("shop", f"{WHERE}7", ["t"])  # one of those
         await instances.register("mail", WHERE, ["t"])
         clock.advance(ALIVE_FOR)
         await instances.register("shop", WHERE, ["t"])
         assert await addresses(instances) == [WHERE]
 
-    async def test_of_all_instances_holds(
-        self, instances: Instances, monkeypatch: pytest.MonkeyPatch
+    async def test_of_instances_per_owner_holds_until_some_are_gone(
+        self, engine: Engine, clock: ManualClock
     ) -> None:
-        monkeypatch.setattr(module, "MOST", 3)
+        instances = Instances(engine, TimersOptions(instances_per_owner=3))
+        for n in range(3):
+            await instances.register(f"app{n}", WHERE, ["t"], owner="eve")
+        with pytest.raises(TooManyInstances) as refused:
+            await instances.register("app3", WHERE, ["t"], owner="eve")
+        assert (refused.value.limit, refused.value.most) == ("owner", 3)
+        await instances.register("app0", WHERE, ["other"], owner="eve")  # one of those
+        await instances.register("app0", WHERE, ["t"], owner="ann")
+        await instances.register("app0", WHERE, ["t"])
+        await instances.leave("app0", instance_id("app0", WHERE, "eve"), owner="eve")
+        await instances.register("app3", WHERE, ["t"], owner="eve")
+        clock.advance(ALIVE_FOR)
+        for n in range(3):
+            await instances.register(f"new{n}", WHERE, ["t"], owner="eve")
+        with pytest.raises(TooManyInstances):
+            await instances.register("new3", WHERE, ["t"], owner="eve")
+
+    async def test_of_all_instances_holds(self, engine: Engine) -> None:
+        instances = Instances(engine, TimersOptions(instances=3))
         for n in range(3):
             await instances.register(f"app{n}", WHERE, ["t"])
         with pytest.raises(TooManyInstances) as refused:
             await instances.register("app3", WHERE, ["t"])
-        assert refused.value.most == 3
+        assert (refused.value.limit, refused.value.most) == ("total", 3)
         await instances.leave("app0", instance_id("app0", WHERE))
         await instances.register("app3", WHERE, ["t"])
 

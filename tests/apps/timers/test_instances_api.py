@@ -36,7 +36,7 @@ class TestRegistering:
     async def test_tells_id_secret_and_heartbeat(self, api: InstancesApi) -> None:
         told = await api.register(WHERE, "order.timeout")
         assert told.keys() == {"instance_id", "secret", "heartbeat_s"}
-        assert told["secret"] == secrets_of("shop", (SECRET,))[0]
+        assert told["secret"] == secrets_of("shop", (SECRET,), owner="shop")[0]
         assert told["heartbeat_s"] == 10
 
     async def test_is_listed_without_any_secret(self, api: InstancesApi) -> None:

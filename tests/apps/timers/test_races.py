@@ -30,7 +30,7 @@ async def client(
 ) -> AsyncIterator[httpx.AsyncClient]:
     async with (
         started(app_on(server.url, Ledger(prepared_file_url), patience=Limits())) as app,
-        client_of(app, await key_of(app, "submit", "read", "work")) as client,
+        client_of(app, await key_of(app, "submit", "read", "work", owner="shop")) as client,
     ):
         yield client
 

@@ -84,7 +84,7 @@ class TestACall:
             "attempt": 1,
             "delay_time": timer.delay_time,
         }
-        assert verify(secrets_of("shop", (SECRET,)), request.headers, request.body)
+        assert verify(secrets_of("shop", (SECRET,), owner="shop"), request.headers, request.body)
 
     async def test_is_logged_and_counted(
         self, app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver

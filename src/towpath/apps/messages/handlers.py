@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import msgspec
 
 from towpath.app.app import Towpath
-from towpath.apps.messages.callbacks import DELIVERY, SENTRY, Callback, submit_delivery
+from towpath.apps.messages.callbacks import (
+    DELIVERY,
+    SENTRY,
+    Callback,
+    sentry_id,
+    submit_delivery,
+)
 from towpath.apps.messages.model import (
     CALLBACK_OPTIONS,
     CALLBACKS,
@@ -16,6 +22,7 @@ from towpath.apps.messages.model import (
     MESSAGE_OPTIONS,
     MESSAGES,
     STATES,
+    Message,
     MessageState,
     message_ref,
 )
@@ -98,7 +105,7 @@ class _Courier:
 
     async def look(self, callback: Callback, ctx: Context) -> None:
         """Submit the delivery if the message has ended; else look again later, and later."""
-        job = await self._message(callback)
+        job = await self._message(callback, ctx, sentry_id(callback.message_id))
         if STATES[job.state] not in ENDED:
             age = ctx.claimed_at - ctx.submitted_at
             raise Snooze(min(max(age, seconds(30)), _LONGEST_LOOK))
@@ -106,12 +113,13 @@ class _Courier:
 
     async def deliver(self, callback: Callback, ctx: Context) -> None:
         """Send the answer. Every attempt has the same webhook-id: receivers know repeats by it."""
-        job = await self._message(callback)
+        job = await self._message(callback, ctx, callback.message_id)
         if STATES[job.state] not in ENDED:
             raise Snooze(_SOON)  # somebody gave a dead message new attempts
-        fields = _fields(job.payload)
-        body = msgspec.json.encode(_delivered(job, fields))
-        url = str(fields.get("callback_url", ""))
+        message = _read(job.payload)
+        if message is None or message.callback_url is None:
+            raise Discard("its job is no message that asks for a callback")
+        body, url = msgspec.json.encode(_delivered(job, message)), message.callback_url
         with calling("the receiver"):
             try:
                 answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
@@ -119,7 +127,12 @@ class _Courier:
                 answer = CallAnswer(large.status, {}, b"")  # nobody reads what a receiver says
             require_taken(answer, "the receiver", final=_CALLED_OFF)
 
-    async def _message(self, callback: Callback) -> JobInfo:
+    async def _message(self, callback: Callback, ctx: Context, own_id: str) -> JobInfo:
+        """The job of the message. A callback has one sentry and one delivery, of known ids: who
+        submits others can't make the server send an answer twice.
+        """
+        if ctx.id != own_id:
+            raise Discard("its id is not that of the message's own job")
         try:
             return await self._app.engine.inspect.job(message_ref(callback.message_id))
         except JobNotFound:
@@ -129,19 +142,29 @@ class _Courier:
 # ── what is sent ─────────────────────────────────────────────────────────────────────────
 
 
-def _fields(payload: bytes) -> dict[str, Any]:
-    """What the message says. One that did not come over our own door may be anything."""
+def _read(payload: bytes) -> Message | None:
+    """The message that a job carries; None for what did not come through `Messages.send`. Only
+    the fields of a message are read: a signature of ours never covers others.
+    """
     try:
-        value: Any = msgspec.json.decode(payload)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        value = payload.decode(errors="replace")
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else {"message": value}
+        return msgspec.json.decode(payload, type=Message)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
 
 
 def _pushed(payload: bytes, ctx: Context) -> dict[str, Any]:
-    fields = _fields(payload)
-    fields.pop("callback_url", None)  # answers are delivered by us
+    message = _read(payload)
+    if message is None:  # enqueued with the queue manager, or as a raw job: its text
+        fields: dict[str, Any] = {"message": payload.decode(errors="replace")}
+    else:
+        fields = _given(message, _PUSHED)
     return {**fields, "message_id": ctx.id, "attempt": ctx.attempt}
+
+
+def _given(message: Message, names: Sequence[str]) -> dict[str, Any]:
+    """The fields of a message that its sender has set."""
+    values = {name: getattr(message, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 _TYPES = {
@@ -150,11 +173,13 @@ _TYPES = {
     MessageState.CANCELLED: "message.cancelled",
 }
 _RETURNED = ("user_id", "org_id", "client_id", "client_message_id", "metadata")
+_PUSHED = (*_RETURNED, "message")
+"""Without the callback's URL: answers are delivered by us."""
 
 
-def _delivered(job: JobInfo, fields: dict[str, Any]) -> dict[str, Any]:
+def _delivered(job: JobInfo, message: Message) -> dict[str, Any]:
     state = STATES[job.state]
-    data = {"message_id": job.id, **{name: fields[name] for name in _RETURNED if name in fields}}
+    data = {"message_id": job.id, **_given(message, _RETURNED)}
     if state is MessageState.ANSWERED:
         data["answer"] = msgspec.Raw(_as_json(job.result or b""))
     if state is MessageState.FAILED:

@@ -18,6 +18,7 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 
 from towpath.apps.messages.model import MESSAGES, Message, MessagesLoad, MessageState, MessageView
 from towpath.apps.messages.service import Messages
+from towpath.apps.owners import ALL, Access
 from towpath.errors import ServerError, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.audit import audited
@@ -77,7 +78,7 @@ class MessageIn(Body):
     """The text of the message."""
     client_id: Name
     client_message_id: Name | None = None
-    """Your own id; the same id from the same user is the same message."""
+    """Your own id; the same id of the same user and owner is the same message."""
     callback_url: Annotated[str, Field(min_length=1, max_length=_LONGEST_URL)] | None = None
     """URL that the answer is sent to, with a signature: http or https, no private address."""
     metadata: dict[str, Json] | None = None
@@ -103,7 +104,8 @@ class UserQueueOut(Answer):
     is_processing: bool
     """Whether a message of the user is being processed."""
     current_message_id: str | None
-    """The message that is being processed, if any."""
+    """The message that is being processed, if any. Null also for a key that neither owns it nor has
+    the scope `work`."""
 
 
 class HealthOut(Answer):
@@ -170,13 +172,13 @@ class CancelledOut(Answer):
 
 @router.post("/message", response_model=QueuedOut, responses=documented(409))
 @audited("user_id", "org_id", only_people=True)
-async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
+async def send(body: MessageIn, messages: TheMessages, key: CanSend) -> Response:
     """Add a message to its user's queue: first in, first out, one at a time.
 
     With a `client_message_id`, sending it again is safe; other content under the same id is
-    refused with 409.
+    refused with 409. Another owner's same id is another message.
     """
-    receipt = await messages.send(Message(**dict(body)))
+    receipt = await messages.send(Message(**dict(body)), messages.access(key))
     queued = {"status": "queued", **msgspec.structs.asdict(receipt)}
     return Response(msgspec.json.encode(queued), media_type="application/json")
 
@@ -191,25 +193,33 @@ async def send(body: MessageIn, messages: TheMessages, _: CanSend) -> Response:
     deprecated=True,
 )
 @audited(answer=("state",))
-async def cancel(message_id: MessageId, messages: TheMessages, _: CanSend) -> CancelledOut:
-    """Cancel a message that has not ended."""
-    return CancelledOut(message_id=message_id, state=await messages.cancel(message_id))
+async def cancel(message_id: MessageId, messages: TheMessages, key: CanSend) -> CancelledOut:
+    """Cancel a message that has not ended. Another owner's message is answered as a missing one."""
+    state = await messages.cancel(message_id, messages.access(key))
+    return CancelledOut(message_id=message_id, state=state)
 
 
 # ── looking ──────────────────────────────────────────────────────────────────────────────
 
 
 @router.get("/queue/{user_id:path}", response_model=UserQueueOut, responses=documented())
-async def user_queue(user_id: UserId, messages: TheMessages, _: CanLook) -> UserQueueOut:
+async def user_queue(user_id: UserId, messages: TheMessages, key: CanLook) -> UserQueueOut:
     """Read a user's queue. An unknown user has an empty queue."""
-    found = await messages.user(user_id)
+    found = await messages.user(user_id, sees(messages, key))
     return UserQueueOut(user_id=user_id, **alike(UserQueueOut, found, but={"user_id"}))
 
 
 @router.get("/message/{message_id}", response_model=MessageOut, responses=documented(404))
-async def look(message_id: MessageId, messages: TheMessages, _: CanLook) -> MessageOut:
-    """Read a message: its state, its estimated wait, and its answer, which is kept for an hour."""
-    return MessageOut.of(await messages.look(message_id))
+async def look(message_id: MessageId, messages: TheMessages, key: CanLook) -> MessageOut:
+    """Read a message: its state, its estimated wait, and its answer, which is kept for an hour.
+    Another owner's message is answered as a missing one.
+    """
+    return MessageOut.of(await messages.look(message_id, messages.access(key)))
+
+
+def sees(messages: Messages, key: KeyInfo) -> Access:
+    """The messages whose ids *key* may see: a consumer gets the ids of all by claiming."""
+    return ALL if key.may(Scope.WORK) else messages.access(key)
 
 
 @router.get(
@@ -229,10 +239,10 @@ async def events(
     message_id: MessageId,
     request: Request,
     messages: TheMessages,
-    _: CanLook,
+    key: CanLook,
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
-    await messages.look(message_id)
+    await messages.look(message_id, messages.access(key))
     return await stream(_told(messages, message_id), request)
 
 

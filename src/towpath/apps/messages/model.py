@@ -66,11 +66,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.client_message_id is not None:
             checked_name("client_message_id", self.client_message_id)
 
-    def id(self) -> str:
-        """A new id, or the one that goes with the client's own."""
+    def id(self, owner: str = "") -> str:
+        """A new id, or the one that goes with the client's own, of a message of *owner*."""
         if self.client_message_id is None:
             return str(uuid.uuid4())
-        return own_id(self.user_id, self.client_message_id)
+        return own_id(self.user_id, self.client_message_id, owner)
 
     def packed(self) -> bytes:
         """Its bytes in the store: the same message always has the same. Raises InvalidOption."""
@@ -88,12 +88,14 @@ def checked_name(field: str, value: str) -> str:
         raise InvalidName(field, value, rule=error.rule) from error
 
 
-def own_id(user_id: str, client_message_id: str) -> str:
-    """The id of a message by its client's own id: another user's same one is another message.
+def own_id(user_id: str, client_message_id: str, owner: str = "") -> str:
+    """The id of a message by its client's own id. The same id of another user, or sent by another
+    owner, is another message: so nobody learns which ids others use.
 
-    Names have no control characters, so the two can't be cut differently.
+    Names have no control characters, so the parts can't be cut differently.
     """
-    digest = hashlib.sha256(f"{user_id}\0{client_message_id}".encode()).digest()
+    parts = (user_id, client_message_id, owner) if owner else (user_id, client_message_id)
+    digest = hashlib.sha256("\0".join(parts).encode()).digest()
     # Version 8: a UUID made in the maker's own way.
     return str(uuid.UUID(int=int.from_bytes(digest[:16]) & ~(0xF << 76) | 8 << 76))
 
@@ -141,11 +143,9 @@ class UserQueue(msgspec.Struct, frozen=True):
 
     queue_length: int
     """Those that wait; the one in process does not."""
+    is_processing: bool = False
     current_message_id: str | None = None
-
-    @property
-    def is_processing(self) -> bool:
-        return self.current_message_id is not None
+    """None also for a caller who may not see it."""
 
 
 class MessagesLoad(msgspec.Struct, frozen=True):

@@ -26,6 +26,9 @@ class MessagesOptions(Options, frozen=True, kw_only=True):
     """How long the worker may take to answer a message."""
     callback_within: Duration = seconds(15)
     """How long a receiver may take to accept an answer."""
+    shared: bool = False
+    """Whether all keys may read and cancel each other's messages. If not, a message belongs to the
+    owner of the key that sent it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from towpath.apps.messages.model import (
@@ -80,12 +81,20 @@ class MessageQueue:
         return receipt.queue_position
 
     async def submit(
-        self, user_id: str, message_id: str, data: bytes, *, keep: Duration | None = None
+        self,
+        user_id: str,
+        message_id: str,
+        data: bytes,
+        *,
+        keep: Duration | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> MessageReceipt:
         """The same for bytes; *keep* says how long the answer stays."""
         lane = checked_name("user_id", user_id)
         await self.prepare()
-        submitted = await self.engine.submit(MESSAGES, data, id=message_id, lane=lane, keep=keep)
+        submitted = await self.engine.submit(
+            MESSAGES, data, id=message_id, lane=lane, keep=keep, headers=headers
+        )
         submitted.checked(refusal=MessageDiffers)
         return MessageReceipt(message_id, await self._position(submitted, lane))
 
@@ -119,7 +128,7 @@ class MessageQueue:
         """Read a user's queue. An unknown user has an empty queue."""
         lane = await self.engine.inspect.lane(MESSAGES, checked_name("user_id", user_id))
         current = lane.head if lane.head_state is State.LEASED else None
-        return UserQueue(lane.behind + _head_waits(lane), current)
+        return UserQueue(lane.behind + _head_waits(lane), current is not None, current)
 
     async def get_queue_length(self, user_id: str) -> int:
         """How many of the user's messages wait; the one in process does not."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from itertools import takewhile
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from towpath.apps.application import Host
 from towpath.apps.messages.callbacks import Prompter, check_callback_url, submit_sentry
@@ -23,6 +23,7 @@ from towpath.apps.messages.model import (
 )
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.queue import MessageQueue
+from towpath.apps.owners import ALL, Access, access_of
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
@@ -30,6 +31,9 @@ from towpath.engine.model import JobInfo
 from towpath.engine.states import State
 from towpath.engine.watching import Watch, Watching
 from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
+
+if TYPE_CHECKING:
+    from towpath.ledger.keys.key import KeyInfo
 
 _LOOK_EVERY = seconds(20)
 """A waiting sender looks by itself now and then: an estimate grows old, a lease ends silently."""
@@ -61,15 +65,20 @@ class Messages:
 
     # ── a message's life ─────────────────────────────────────────────────────────────────
 
-    async def send(self, message: Message) -> MessageReceipt:
+    def access(self, key: KeyInfo) -> Access:
+        """What *key* may use."""
+        return access_of(key, shared=self._options.shared)
+
+    async def send(self, message: Message, access: Access = ALL) -> MessageReceipt:
         """Put a message into its user's queue. The same client_message_id again adds nothing.
 
         Raises MessageDiffers for other content under the same id, InvalidOption for a callback
         that could not be made, PayloadTooLarge, QueueFull, and the store's errors.
         """
-        parts, data, id = self._connected(), message.packed(), message.id()
+        parts, data, id = self._connected(), message.packed(), message.id(access.owner)
+        headers = access.headers or None
         if message.callback_url is None:
-            return await parts.queue.submit(message.user_id, id, data)
+            return await parts.queue.submit(message.user_id, id, data, headers=headers)
         self._check_callback(message.callback_url)
         await parts.queue.prepare()
         limit = await parts.engine.queues.largest_payload(MESSAGES, len(data))
@@ -78,35 +87,50 @@ class Messages:
         # The record first: no message without somebody who sees to its answer.
         await submit_sentry(parts.engine, id)
         await parts.prompter.expect(id)
-        return await parts.queue.submit(message.user_id, id, data, keep=KEEP_FOR_CALLBACK)
+        return await parts.queue.submit(
+            message.user_id, id, data, keep=KEEP_FOR_CALLBACK, headers=headers
+        )
 
-    async def cancel(self, message_id: str) -> MessageState:
+    async def cancel(self, message_id: str, access: Access = ALL) -> MessageState:
         """End a message: CANCELLED, or PROCESSING if its consumer was asked to stop.
 
         Raises JobNotFound; JobDone and JobDead for one that has ended.
         """
-        return STATES[await self._connected().engine.cancel(message_ref(message_id))]
+        job = await self._find(message_id, access)
+        return STATES[await self._connected().engine.cancel(job.ref)]
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
-    async def user(self, user_id: str) -> UserQueue:
-        """One user's queue; an empty one for a user that nobody knows."""
-        return await self.queue.user(user_id)
+    async def user(self, user_id: str, access: Access = ALL) -> UserQueue:
+        """One user's queue; an empty one for a user that nobody knows. The counts are those of all
+        messages of the user; the id of the one in process is left out if it is another owner's.
+        """
+        found = await self.queue.user(user_id)
+        if found.current_message_id is not None and access is not ALL:
+            try:
+                await self._find(found.current_message_id, access)
+            except JobNotFound:
+                return UserQueue(found.queue_length, found.is_processing)
+        return found
 
     async def load(self) -> MessagesLoad:
         """All users' queues in two numbers."""
         return await self.queue.load()
 
-    async def look(self, message_id: str) -> MessageView:
+    async def look(self, message_id: str, access: Access = ALL) -> MessageView:
         """The message as it is now. Raises JobNotFound; answers stay for an hour."""
-        view = await self._looked(message_id)
+        view = await self._view(await self._find(message_id, access))
         # Its state and its place are two looks: without a place it left the queue in between.
         if view.state is MessageState.QUEUED and not view.queue_position:
-            return await self._looked(message_id)
+            return await self._view(await self._find(message_id, access))
         return view
 
-    async def _looked(self, message_id: str) -> MessageView:
-        return await self._view(await self._connected().engine.inspect.job(message_ref(message_id)))
+    async def _find(self, message_id: str, access: Access) -> JobInfo:
+        """The job of a message. Raises JobNotFound for another owner's, as for a missing one."""
+        job = await self._connected().engine.inspect.job(message_ref(message_id))
+        if not access.may_use(job.headers):
+            raise JobNotFound(job.ref)
+        return job
 
     async def watch(self, message_id: str) -> AsyncGenerator[MessageView]:
         """The message now and after every change, up to its end. Polls nothing.

@@ -25,6 +25,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from datetime import datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Protocol, Self, TypeVar, cast
 from urllib.parse import quote, urlsplit
@@ -32,7 +33,7 @@ from urllib.parse import quote, urlsplit
 from towpath.apps.timers.registration import Registration, Server, ServerAnswered
 from towpath.calls.errors import SignatureRefused
 from towpath.calls.signature import verify
-from towpath.clock import Duration, duration_ms, seconds
+from towpath.clock import Duration, duration_ms, instant, seconds
 from towpath.errors import HandlerInvalid
 
 __all__ = ["GiveUp", "Later", "ServerAnswered", "TimerAnswer", "TimerCall", "TimerClient"]
@@ -40,7 +41,8 @@ __all__ = ["GiveUp", "Later", "ServerAnswered", "TimerAnswer", "TimerCall", "Tim
 _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _W = TypeVar("_W")
-_TOKENS_MOST = 10_000
+_REMEMBERED_MOST = 10_000
+"""Timers whose last call is remembered."""
 _LARGEST_CALL = 16 << 20
 HANDED_OVER = seconds(60)
 
@@ -94,6 +96,17 @@ class _Handler(NamedTuple):
     with_call: bool
 
 
+class _Remembered:
+    """The last call for a timer that was run here."""
+
+    __slots__ = ("answer", "sent", "token")
+
+    def __init__(self, token: int, sent: datetime) -> None:
+        self.token, self.sent = token, sent
+        self.answer: TimerAnswer | None = None
+        """None while it runs."""
+
+
 class TimerClient:
     """One instance of an app: what it is called for, and where.
 
@@ -107,7 +120,9 @@ class TimerClient:
         self._server = Server(server, key)
         self._handlers: dict[str, _Handler] = {}
         self._secrets: list[str] = []
-        self._tokens: OrderedDict[tuple[str | None, str, str], int] = OrderedDict()
+        self._remembered: OrderedDict[tuple[str | None, str, str], _Remembered] = OrderedDict()
+        self._forgotten_until = instant(0)
+        """When the latest call was signed that is no longer remembered."""
         self._lock = threading.Lock()
         self._registration: Registration | None = None
 
@@ -230,7 +245,8 @@ class TimerClient:
     def answer(self, headers: Headers, body: bytes) -> TimerAnswer:
         """Check a call, run its handler, and say what to answer. For code without an event loop.
 
-        *body* is what came over the wire. Never raises for what somebody sent.
+        *body* is what came over the wire. A call that was run here before is not run again: it
+        gets the answer of the first time. Never raises for what somebody sent.
         """
         call = self._checked(headers, body)
         if isinstance(call, TimerAnswer):
@@ -240,8 +256,8 @@ class TimerClient:
             if inspect.isawaitable(result):
                 result = asyncio.run(_awaited(result))
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._failed(call, error)
-        return _taken(result)
+            return self._ended(call, self._failed(call, error))
+        return self._ended(call, _taken(result))
 
     async def answer_async(self, headers: Headers, body: bytes) -> TimerAnswer:
         """The same in an event loop: plain handlers run in a thread."""
@@ -256,8 +272,8 @@ class TimerClient:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._failed(call, error)
-        return _taken(result)
+            return self._ended(call, self._failed(call, error))
+        return self._ended(call, _taken(result))
 
     def complete(self, call: TimerCall) -> None:
         """End a timer that was answered with `Later`.
@@ -286,7 +302,7 @@ class TimerClient:
         if not secrets:
             return TimerAnswer(b"not registered yet", 503)
         try:
-            verify(secrets, dict(headers.items()), body)
+            sent = verify(secrets, dict(headers.items()), body).sent
         except SignatureRefused as error:
             return TimerAnswer(str(error).encode(), 401)
         try:
@@ -295,21 +311,37 @@ class TimerClient:
             return TimerAnswer(b"not a call of a timer", 400)
         if call.task_type not in self._handlers:
             return TimerAnswer(b"no handler for this type", 404)
-        if self._is_stale(call):
-            return TimerAnswer(b"a newer attempt at this timer has begun here", 409)
-        return call
+        return self._remember(call, sent) or call
 
-    def _is_stale(self, call: TimerCall) -> bool:
-        """Whether a newer attempt was seen here; else this one is remembered."""
+    def _remember(self, call: TimerCall, sent: datetime) -> TimerAnswer | None:
+        """Remember that the call is run now; or what to answer to one that must not be run.
+
+        The token is part of the signed body: a replay has the one of the first time, the next
+        attempt at the timer a higher one.
+        """
         timer = (call.app, call.task_type, call.task_id)
         with self._lock:
-            if call.token < self._tokens.get(timer, 0):
-                return True
-            self._tokens[timer] = call.token
-            self._tokens.move_to_end(timer)
-            if len(self._tokens) > _TOKENS_MOST:
-                self._tokens.popitem(last=False)
-        return False
+            known = self._remembered.get(timer)
+            if known is None and sent <= self._forgotten_until:
+                return TimerAnswer(b"too old: it may have been run here before", 409)
+            if known is not None and call.token < known.token:
+                return TimerAnswer(b"a newer attempt at this timer has begun here", 409)
+            if known is not None and call.token == known.token:
+                return known.answer or TimerAnswer(b"this attempt is being run here", 409)
+            self._remembered[timer] = _Remembered(call.token, sent)
+            self._remembered.move_to_end(timer)
+            if len(self._remembered) > _REMEMBERED_MOST:
+                _, oldest = self._remembered.popitem(last=False)
+                self._forgotten_until = max(self._forgotten_until, oldest.sent)
+        return None
+
+    def _ended(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
+        """*answer*, which is also that of a replay."""
+        with self._lock:
+            known = self._remembered.get((call.app, call.task_type, call.task_id))
+            if known is not None and known.token == call.token:
+                known.answer = answer
+        return answer
 
     def _run(self, call: TimerCall) -> Any:
         function, with_call = self._handlers[call.task_type]

@@ -4,6 +4,7 @@ TowpathError
 ├── JobError
 │   ├── TimerNotFound        there is no timer of that type and id
 │   ├── TimerDiffers         there is one, with other params or another time
+│   ├── TimerTaken           there is one, and it belongs to another owner
 │   ├── TimerEnded           there was one, and it has ended
 │   └── TimerRunning         it is being worked on, so that it can't be changed
 ├── QueueError
@@ -16,7 +17,8 @@ TowpathError
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
 
 from towpath.apps.application import ErrorCodes
 from towpath.errors import (
@@ -45,6 +47,19 @@ class TimerDiffers(JobDiffers):
         "its time."
     )
     what = "exists with other params or another time"
+
+
+class TimerTaken(JobError):
+    """The id is that of another owner's timer; nothing was changed. It says nothing of that one."""
+
+    code = "timer_taken"
+    remedy = (
+        "Use another task_id. Keys of the same owner share their timers (`towpath keys create "
+        "--owner`); the setting timers.shared lets all keys share them."
+    )
+
+    def __init__(self, job: object) -> None:
+        super().__init__(job, "belongs to another owner")
 
 
 class TimerEnded(JobError):
@@ -126,10 +141,19 @@ class TooManyInstances(TowpathError):
     remedy = "Deregister instances when they stop; silent ones are deleted after 30 s."
     retry = RetryAdvice.LATER
 
-    def __init__(self, who: str, most: int) -> None:
+    def __init__(self, who: str, most: int, *, limit: Literal["app", "owner", "total"]) -> None:
         super().__init__(f"{who} {most} live instances already")
-        self.most = most
+        self.most, self.limit = most, limit
+
+    @property
+    def told(self) -> Mapping[str, Any]:
+        """Which limit it is: of the app, of the owner, or of all together."""
+        return {"limit": self.limit, "most": self.most}
 
 
-ANSWERED = {InstanceNotFound: ErrorCodes(404, 5), TooManyInstances: ErrorCodes(429, 75)}
+ANSWERED = {
+    InstanceNotFound: ErrorCodes(404, 5),
+    TooManyInstances: ErrorCodes(429, 75),
+    TimerTaken: ErrorCodes(409, 4),
+}
 """How those leave whose base does not say it."""

@@ -69,7 +69,7 @@ class _Timer(_Times):
     ] = None
     """Your own id; the same id twice is one timer. A PUT takes it from the path."""
 
-    def new(self, key: TypeKey, task_id: str | None) -> NewTimer:
+    def new(self, key: TypeKey, task_id: str | None, *, owner: str) -> NewTimer:
         """The timer that is asked for. Raises InvalidOption, InvalidName."""
         return new_timer(
             key.task_type,
@@ -81,6 +81,7 @@ class _Timer(_Times):
             due=self.due,
             retry=None if self.retry is None else read_retry(self.retry),
             record=self.record,
+            owner=owner,
         )
 
 

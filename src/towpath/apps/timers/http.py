@@ -9,6 +9,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Path, Query, Response
 from pydantic import BeforeValidator, Field
 
+from towpath.apps.owners import Access
 from towpath.apps.timers.forms import (
     ExplainedTimerOut,
     FiringOut,
@@ -105,17 +106,20 @@ async def submit(
 ) -> TimerOut | TimersOut:
     """Submit a timer, or a list of timers. 201: it is new. 200: the same timer exists, and its
     state is returned. 409 `timer_differs`: it exists with other params or another time. 409
-    `timer_ended`: it has ended. A list is answered with 200 and one entry per timer, in order;
-    refused timers have an error, the others are submitted.
+    `timer_ended`: it has ended. 409 `timer_taken`: it belongs to another owner. A list is answered
+    with 200 and one entry per timer, in order; refused timers have an error, the others are
+    submitted.
     """
     if isinstance(body, list):
         response.status_code = 200
         return TimersOut(timers=await _submit_all(timers, body, named, key))
     type_key = TypeKey(body.task_type, body.app)
     require(key, Scope.SUBMIT, queue_of(type_key))
-    new = body.new(type_key, body.task_id or (named.job_id(0) if named else None))
+    access = timers.access(key)
+    task_id = body.task_id or (named.job_id(0) if named else None)
+    new = body.new(type_key, task_id, owner=access.owner)
     call = named.call(repr(new).encode()) if named else None
-    [answer] = await timers.submit_many([new], call=call)
+    [answer] = await timers.submit_many([new], call=call, access=access)
     if isinstance(answer, TowpathError):
         raise answer
     response.status_code = 200 if answer.existed else 201
@@ -141,7 +145,7 @@ async def set_(
     key: CanSubmit,
 ) -> TimerOut:
     """Create the timer, or replace the one that waits under this id. An ended timer is created
-    again. 409 `timer_running` while a worker runs it.
+    again. 409 `timer_running` while a worker runs it, `timer_taken` if it belongs to another owner.
     """
     type_key, task_id = which
     if type_key.app is None and body.app is not None:
@@ -151,17 +155,19 @@ async def set_(
         if getattr(body, field) not in (None, value):
             raise InvalidOption(field, getattr(body, field), rule="must equal the one in the path")
     require(key, Scope.SUBMIT, queue_of(type_key))
-    new = body.new(type_key, task_id)
+    access = timers.access(key)
+    new = body.new(type_key, task_id, owner=access.owner)
     call = named.call(repr(("set", new)).encode()) if named else None
-    timer = await timers.set(new, call=call)
+    timer = await timers.set(new, call=call, access=access)
     response.status_code = 200 if timer.existed else 201
     return TimerOut.of(timer)
 
 
 @router.get("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404))
 async def look(which: TheTimer, timers: TheTimers, key: CanLook) -> TimerOut:
-    """Read a timer."""
-    return TimerOut.of(await timers.get(*which.checked(key, Scope.READ)))
+    """Read a timer. Another owner's timer is answered as a missing one, here and below."""
+    which.checked(key, Scope.READ)
+    return TimerOut.of(await timers.get(*which, access=timers.access(key)))
 
 
 @router.patch("/{task_type}/{task_id}", response_model=TimerOut, responses=documented(404, 409))
@@ -173,7 +179,7 @@ async def move(
     which.checked(key, Scope.SUBMIT)
     at = body.when()
     call = named.call(repr(("move", which, at)).encode()) if named else None
-    return TimerOut.of(await timers.move(*which, at, call=call))
+    return TimerOut.of(await timers.move(*which, at, call=call, access=timers.access(key)))
 
 
 @router.post(
@@ -188,7 +194,8 @@ async def move(
 @audited("app", only_people=True)
 async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut:
     """Cancel a timer: it is `cancelled`, or stays `leased` until its worker stops."""
-    return TimerOut.of(await timers.cancel(*which.checked(key, Scope.SUBMIT)))
+    which.checked(key, Scope.SUBMIT)
+    return TimerOut.of(await timers.cancel(*which, access=timers.access(key)))
 
 
 @router.get(
@@ -196,7 +203,8 @@ async def cancel(which: TheTimer, timers: TheTimers, key: CanSubmit) -> TimerOut
 )
 async def explain(which: TheTimer, timers: TheTimers, key: CanLook) -> ExplainedTimerOut:
     """Explain why the timer is not running: not due, no worker, no instance, …"""
-    found = await timers.explain(*which.checked(key, Scope.READ))
+    which.checked(key, Scope.READ)
+    found = await timers.explain(*which, access=timers.access(key))
     return ExplainedTimerOut(why=found.why, text=found.text)
 
 
@@ -225,18 +233,20 @@ async def list_timers(
     after: After = None,
     size: Size = 100,
 ) -> TimerPageOut:
-    """List timers by type and state; waiting ones are sorted by due time. `since` and `until`
-    filter by due time. An empty `app` selects types without an app. A page may have fewer timers
-    than asked for: continue until `after` is null.
+    """List the owner's timers by type and state; waiting ones are sorted by due time. `since` and
+    `until` filter by due time. An empty `app` selects types without an app. A page may have fewer
+    timers than asked for: continue until `after` is null.
     """
     wanted = TimerQuery(app=app, task_type=task_type, state=state, since=since, until=until)
-    page = await timers.list(wanted, after=after, size=size, covers=key.covers)
+    page = await timers.list(
+        wanted, after=after, size=size, covers=key.covers, access=timers.access(key)
+    )
     return TimerPageOut(timers=[TimerOut.of(timer) for timer in page.timers], after=page.after)
 
 
 @router.get("/types", response_model=TypesOut, responses=documented())
 async def types(timers: TheTimers, key: CanLook) -> TypesOut:
-    """List all types: who owns and serves them, and how many timers wait, run and are dead."""
+    """List all types: who serves them, and how many timers of all owners wait, run and are dead."""
     views = await timers.all_types(key.covers)
     return TypesOut(types=[TypeOut.of(view) for view in views])
 
@@ -253,10 +263,14 @@ async def log(
     after: After = None,
     size: Size = 100,
 ) -> FiringsOut:
-    """List the firings of a type, latest first: when, how late, where, with what outcome."""
+    """List the firings of the owner's timers of a type, latest first: when, how late, where, with
+    what outcome. A page may have fewer than asked for: continue until `after` is null.
+    """
     type_key = TypeKey(task_type, app or None)
     require(key, Scope.READ, queue_of(type_key))
-    page = await timers.log.read(type_key, since=since, until=until, after=after, size=size)
+    page = await timers.log.read(
+        type_key, since=since, until=until, after=after, size=size, access=timers.access(key)
+    )
     firings = [FiringOut(**alike(FiringOut, firing, but=())) for firing in page.firings]
     return FiringsOut(firings=firings, after=page.after)
 
@@ -271,10 +285,11 @@ async def _submit_all(
     key: KeyInfo,
 ) -> list[TimerOut | RefusedTimerOut]:
     """The timers' answers, in order; those that can't be right are not sent."""
-    made = [_new(body, named, key, place) for place, body in enumerate(bodies)]
+    access = timers.access(key)
+    made = [_new(body, named, key, access, place) for place, body in enumerate(bodies)]
     fit = [one for one in made if isinstance(one, NewTimer)]
     call = named.call(b"\n".join(repr(one).encode() for one in fit)) if named else None
-    answers = iter(await timers.submit_many(fit, call=call) if fit else [])
+    answers = iter(await timers.submit_many(fit, call=call, access=access) if fit else [])
     return [
         _answered(next(answers) if isinstance(one, NewTimer) else one, one, body)
         for one, body in zip(made, bodies, strict=True)
@@ -282,7 +297,7 @@ async def _submit_all(
 
 
 def _new(
-    body: TimerIn | TimerUnfit, named: Repeatable | None, key: KeyInfo, place: int
+    body: TimerIn | TimerUnfit, named: Repeatable | None, key: KeyInfo, access: Access, place: int
 ) -> NewTimer | TowpathError | Refused:
     if isinstance(body, TimerUnfit):
         return body
@@ -290,7 +305,7 @@ def _new(
         type_key = TypeKey(body.task_type, body.app)
         require(key, Scope.SUBMIT, queue_of(type_key))
         task_id = body.task_id or (named.job_id(place) if named else None)
-        new = body.new(type_key, task_id)
+        new = body.new(type_key, task_id, owner=access.owner)
         new.packed()
     except (InvalidInput, Refused) as error:
         return error

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from towpath.apps.timers.errors import InstanceNotFound, TooManyInstances
+from towpath.apps.timers.options import TimersOptions
 from towpath.clock import Duration, duration_ms, instant, minutes, seconds, steady, wall_ms
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
@@ -26,7 +27,9 @@ HEARTBEAT = seconds(10)
 """How often instances are asked to send one: two may be lost."""
 LISTED_FOR = minutes(10)
 """How long an instance that is not alive any more is listed."""
-MOST_OF_APP, MOST = 100, 1000
+MOST_OF_APP = 100
+"""Live instances that one owner may have of one app. The settings limit those of all its apps, and
+those of all owners together."""
 MOST_TYPES = 100
 LARGEST = 8192
 """Bytes that an instance may say of itself."""
@@ -45,6 +48,8 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     weight: int = 1
     registered_ms: int
+    owner: str = ""
+    """Whose it is; '' = registered without a key, or where all keys share."""
     alive_until_ms: int = 0
 
     @property
@@ -61,6 +66,7 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
     types: tuple[str, ...]
     weight: int
     registered_ms: int
+    owner: str = ""
 
     def instance(self, id: str, alive_until_ms: int) -> Instance:
         fields = msgspec.structs.asdict(self)
@@ -70,24 +76,34 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
 _read = msgspec.json.Decoder(_Said).decode
 
 
-def instance_id(app: str, address: str) -> str:
-    """The id of the app's instance at that address: the same one whenever it registers."""
-    return sha256(f"{app}\0{address}".encode()).hexdigest()[:32]
+def instance_id(app: str, address: str, owner: str = "") -> str:
+    """The id of the app's instance at that address: the same one whenever it registers. Another
+    owner's at the same address is another instance, so nobody can replace it.
+    """
+    parts = (app, address, owner) if owner else (app, address)
+    return sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+def _app_and_owner(app: str, owner: str) -> str:
+    """Under which name the instances of an app are counted. Names have no control characters."""
+    return f"{app}\0{owner}" if owner else app
 
 
 class Instances:
     """Who there is. Every method is one round trip, but for `all`, which is one per 100."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, options: TimersOptions | None = None) -> None:
         self._record: SpaceRecord = engine.space(SPACE, _SCRIPTS).at("all")
+        self._options = options or TimersOptions()
 
     async def register(
-        self, app: str, address: str, types: Sequence[str], *, weight: int = 1
+        self, app: str, address: str, types: Sequence[str], *, weight: int = 1, owner: str = ""
     ) -> Instance:
-        """An instance that is alive from now; one of the same app and address is replaced.
+        """An instance that is alive from now; one of the same app, address and owner is replaced.
 
         Raises TooManyInstances; InvalidOption for too many types, or too long ones.
         """
+        most, per_owner = self._options.instances, self._options.instances_per_owner
         if not 1 <= len(types) <= MOST_TYPES:
             raise InvalidOption("task_types", len(types), rule=f"must be 1 to {MOST_TYPES} types")
         said = _Said(
@@ -96,36 +112,45 @@ class Instances:
             types=tuple(dict.fromkeys(types)),
             weight=weight,
             registered_ms=wall_ms(),
+            owner=owner,
         )
-        about, id = msgspec.json.encode(said), instance_id(app, address)
+        about, id = msgspec.json.encode(said), instance_id(app, address, owner)
         if len(about) > LARGEST:
             rule = f"must have at most {LARGEST} bytes, together with the address"
             raise InvalidOption("task_types", f"{len(about)} bytes", rule=rule)
         answer = await self._record.run(
             "register",
             id=id,
-            app=app,
+            app=_app_and_owner(app, owner),
+            owner=owner,
             about=about,
             lasts=duration_ms("lasts", ALIVE_FOR),
             keep=duration_ms("keep", LISTED_FOR),
             most_of_app=MOST_OF_APP,
-            most=MOST,
+            instances_per_owner=per_owner,
+            most=most,
         )
-        if answer == b"TOO_MANY_OF_APP":
-            raise TooManyInstances(f"app {app} has", MOST_OF_APP)
-        if answer == b"TOO_MANY":
-            raise TooManyInstances("there are", MOST)
-        return said.instance(id, 0)
+        match answer:
+            case b"TOO_MANY_OF_APP":
+                raise TooManyInstances(f"app {app} has", MOST_OF_APP, limit="app")
+            case b"TOO_MANY_OF_OWNER":
+                raise TooManyInstances("the owner has", per_owner, limit="owner")
+            case b"TOO_MANY":
+                raise TooManyInstances("there are", most, limit="total")
+            case _:
+                return said.instance(id, 0)
 
-    async def beat(self, app: str, id: str) -> None:
+    async def beat(self, app: str, id: str, *, owner: str = "") -> None:
         """It is alive for another 30 seconds. Raises InstanceNotFound."""
         lasts = duration_ms("lasts", ALIVE_FOR)
-        if await self._record.run("beat", id=id, app=app, lasts=lasts) != b"ok":
+        whose = _app_and_owner(app, owner)
+        if await self._record.run("beat", id=id, app=whose, lasts=lasts) != b"ok":
             raise InstanceNotFound(app, id)
 
-    async def leave(self, app: str, id: str) -> None:
+    async def leave(self, app: str, id: str, *, owner: str = "") -> None:
         """It is called no more. Raises InstanceNotFound."""
-        if await self._record.run("leave", id=id, app=app) != b"ok":
+        whose = _app_and_owner(app, owner)
+        if await self._record.run("leave", id=id, app=whose, owner=owner) != b"ok":
             raise InstanceNotFound(app, id)
 
     async def find(self, app: str, id: str) -> Instance | None:

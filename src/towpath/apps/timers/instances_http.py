@@ -70,7 +70,8 @@ class RegisteredOut(Answer):
     instance_id: str
     """The id of the instance, for heartbeats."""
     secret: str
-    """The secret that signs the calls (Standard Webhooks). All instances of an app share it."""
+    """The secret that signs the calls (Standard Webhooks). The instances of an app that belong to
+    one owner share it."""
     heartbeat_s: float
     """Seconds between heartbeats. An instance without a heartbeat for 30 s gets no calls."""
 
@@ -122,12 +123,18 @@ class InstancesOut(Answer):
 )
 @audited("address", "task_types", "weight", answer=("instance_id",))
 async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) -> RegisteredOut:
-    """Register an instance: it is called when timers of these types are due. The same address
-    again replaces it. Needs the scope `work` for the types, with and without the app. 409 for a
-    type with another owner, 429 for too many instances.
+    """Register an instance: it is called when timers of these types are due. The same address of
+    the same owner again replaces it. Needs the scope `work` for the types, with and without the
+    app, and for those that it replaces. 409 for a type that another app owns, 429 for too many
+    instances; `limit` says whether of the app, of the owner or in total.
     """
+    access = timers.access(key)
     _require_types(key, app, body.task_types)
-    told = await timers.instances.register(app, body.address, body.task_types, weight=body.weight)
+    if (before := await timers.instances.at(app, body.address, access)) is not None:
+        _require_types(key, app, before.types)
+    told = await timers.instances.register(
+        app, body.address, body.task_types, weight=body.weight, access=access
+    )
     return RegisteredOut(
         instance_id=told.instance_id,
         secret=told.secret,
@@ -155,9 +162,11 @@ async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWo
 
 @instances_router.get("", response_model=InstancesOut, responses=documented())
 async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
-    """List the instances of the app; dead ones stay listed for ten minutes."""
-    found = [info for info in await timers.instances.all(app) if _covers(key, info.instance)]
-    return InstancesOut(instances=[InstanceOut.of(info) for info in found])
+    """List the owner's instances of the app; dead ones stay listed for ten minutes."""
+    found = await timers.instances.all(app, timers.access(key))
+    return InstancesOut(
+        instances=[InstanceOut.of(info) for info in found if _covers(key, info.instance)]
+    )
 
 
 def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
@@ -177,7 +186,7 @@ def _covers(key: KeyInfo, instance: Instance) -> bool:
 
 async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
     """The instance, if the key is for it: another's and a missing one get the same answer."""
-    found = await timers.instances.get(app, id)
+    found = await timers.instances.get(app, id, timers.access(key))
     if not _covers(key, found):
         raise InstanceNotFound(app, id)
     return found
@@ -264,7 +273,8 @@ async def complete(
 ) -> SettledOut:
     """Complete the timer. 409 if the token is no longer valid: another attempt has begun."""
     of = timer.key(key, body)
-    state = await timers.instances.complete(of, timer.task_id, body.token)
+    access = timers.access(key)
+    state = await timers.instances.complete(of, timer.task_id, body.token, access=access)
     return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
 
 
@@ -274,7 +284,9 @@ async def fail(timer: TheHandedOver, body: FailedIn, timers: TheTimers, key: Can
     """Report a failed attempt: the timer is `delayed` until the next one, or `dead` after the
     last."""
     of = timer.key(key, body)
-    state = await timers.instances.fail(of, timer.task_id, body.token, body.reason)
+    state = await timers.instances.fail(
+        of, timer.task_id, body.token, body.reason, access=timers.access(key)
+    )
     return SettledOut(task_id=timer.task_id, task_type=timer.task_type, state=state)
 
 
@@ -285,7 +297,9 @@ async def renew(
 ) -> HeldTimerOut:
     """Extend the lease of the timer by `lease_s` seconds from now."""
     of = timer.key(key, body)
-    lease = await timers.instances.renew(of, timer.task_id, body.token, seconds(body.lease_s))
+    lease = await timers.instances.renew(
+        of, timer.task_id, body.token, seconds(body.lease_s), access=timers.access(key)
+    )
     return HeldTimerOut(
         task_id=timer.task_id,
         task_type=timer.task_type,

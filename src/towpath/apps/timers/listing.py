@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from towpath.apps.owners import ALL, Access
 from towpath.apps.timers.model import Timer, TypeKey, timer_of
 from towpath.apps.timers.types import TypeInfo
 from towpath.clock import instant_ms
@@ -99,10 +100,16 @@ class _Place(NamedTuple):
 
 
 async def page_of(
-    engine: Engine, infos: Sequence[TypeInfo], wanted: TimerQuery, *, after: str | None, size: int
+    engine: Engine,
+    infos: Sequence[TypeInfo],
+    wanted: TimerQuery,
+    *,
+    after: str | None,
+    size: int,
+    access: Access = ALL,
 ) -> TimerPage:
     """A page of the timers of these types, in the order of types. Raises InvalidOption."""
-    search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE))
+    search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE), access)
     begin = None if after is None else _Place.read(after)
     for info, state, inner in _lists(wanted.types(infos), wanted, begin):
         rest = inner
@@ -118,8 +125,8 @@ async def page_of(
 class _Search:
     """What one page was filled with so far."""
 
-    def __init__(self, engine: Engine, wanted: TimerQuery, size: int) -> None:
-        self._engine, self._wanted, self._size = engine, wanted, size
+    def __init__(self, engine: Engine, wanted: TimerQuery, size: int, access: Access) -> None:
+        self._engine, self._wanted, self._size, self._access = engine, wanted, size, access
         self.found: list[Timer] = []
         self._looked_at = 0
         self._counts: dict[TypeKey, Counts] = {}
@@ -143,7 +150,11 @@ class _Search:
             page = await self._engine.inspect.list(info.queue, state, after=after, size=size)
             self._looked_at += len(page.jobs)
             timers = [timer_of(info.key, job) for job in page.jobs]
-            self.found += [timer for timer in timers if self._wanted.fits(timer)]
+            self.found += [
+                timer
+                for timer in timers
+                if self._wanted.fits(timer) and self._access.owns(timer.owner)
+            ]
             after = page.after
             if after is None or (by_due and timers and self._wanted.is_past(timers[-1])):
                 return None

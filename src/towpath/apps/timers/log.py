@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from towpath.apps.owners import ALL, Access
 from towpath.apps.timers.measures import FIRED, LATE
 from towpath.apps.timers.model import TypeKey
 from towpath.apps.timers.options import TimersOptions
@@ -72,6 +73,8 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     worker: str = ""
     """The worker, or the instance that was called."""
     reason: str | None = None
+    owner: str = ""
+    """Whose timer it was."""
 
 
 class FiringPage(msgspec.Struct, frozen=True):
@@ -122,8 +125,12 @@ class FiringLog:
         until: datetime | None = None,
         after: str | None = None,
         size: int = 100,
+        access: Access = ALL,
     ) -> FiringPage:
-        """A page of a type's firings, the latest first; the times are those of their ends."""
+        """A page of a type's firings, the latest first; the times are those of their ends.
+
+        Firings of other owners are left out, so a page may have fewer than *size*.
+        """
         size = whole("size", size, 1, LARGEST_PAGE)
         before = None if until is None else f"{instant_ms('until', until)}-0"
         if after is not None:
@@ -140,6 +147,7 @@ class FiringLog:
             "firings", since=from_ms, upto=upto, log_age=self._age, size=size
         )
         firings = [msgspec.json.decode(row, type=Firing) for _, row in rows]
+        firings = [firing for firing in firings if access.owns(firing.owner)]
         return FiringPage(firings, rows[-1][0].decode() if len(rows) == size else None)
 
     async def delete(self, key: TypeKey) -> None:
@@ -207,6 +215,7 @@ def firing_of(
     attempt: int,
     worker: str,
     reason: str | None = None,
+    owner: str = "",
 ) -> Firing:
     """A firing from times in milliseconds, by the server's clock."""
     return Firing(
@@ -219,4 +228,5 @@ def firing_of(
         attempt=attempt,
         worker=worker,
         reason=reason,
+        owner=owner,
     )

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
+from towpath.apps.owners import OWNER, Access
 from towpath.clock import (
     Duration,
     days,
@@ -173,6 +174,8 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
     params: Any = None
     retry: RetryPolicy | None = None
     record: bool = False
+    owner: str = ""
+    """Whose it is; '' = made without a key."""
 
     def packed(self) -> bytes:
         """Its bytes in the store: the same timer always has the same. Raises InvalidOption."""
@@ -185,8 +188,11 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
     def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
         """What its job is submitted with, beside its bytes."""
         options: JobOptions = {**self.when.moved(), "id": task_id, "retry": self.retry}
+        headers = Access(self.owner).headers
         if recorded:
-            options["headers"] = {"handler": RECORDED}
+            headers["handler"] = RECORDED
+        if headers:
+            options["headers"] = headers
         return with_own_attempts(options)
 
 
@@ -201,6 +207,7 @@ def new_timer(
     due: datetime | str | None = None,
     retry: RetryPolicy | None = None,
     record: bool = False,
+    owner: str = "",
 ) -> NewTimer:
     """A timer to submit; every value is checked here. Raises InvalidName, InvalidOption."""
     return NewTimer(
@@ -210,6 +217,7 @@ def new_timer(
         params=params,
         retry=retry,
         record=record,
+        owner=owner,
     )
 
 
@@ -257,6 +265,8 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     record: bool = False
     existed: bool = False
     """Whether an earlier submit under the same id had made it."""
+    owner: str = ""
+    """Whose it is; '' = made without a key."""
 
     @property
     def delay_time(self) -> int:
@@ -284,6 +294,7 @@ def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
         reason=job.reason,
         record=recorded,
         existed=existed,
+        owner=job.headers.get(OWNER, ""),
     )
 
 

@@ -35,6 +35,13 @@ class TimersOptions(Options, frozen=True, kw_only=True):
     """How long an instance may take to answer a call; for longer work it answers 202."""
     calls_per_type: Annotated[int, Meta(ge=1, le=1000)] = 20
     """How many timers of a type one scheduler calls at once."""
+    instances: Annotated[int, Meta(ge=1, le=10_000)] = 1000
+    """Maximum number of live instances of all apps together."""
+    instances_per_owner: Annotated[int, Meta(ge=1, le=10_000)] = 250
+    """Maximum number of live instances that the keys of one owner register, of all its apps."""
+    shared: bool = False
+    """Whether all keys may use each other's timers and instances. If not, a timer or an instance
+    belongs to the owner of the key that made it."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

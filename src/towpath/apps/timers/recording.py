@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from towpath.app.jobs import state_of
-from towpath.apps.timers.errors import TimerDiffers, TimerEnded
+from towpath.apps.owners import OWNER, Access
+from towpath.apps.timers.errors import TimerDiffers, TimerEnded, TimerTaken
 from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
 from towpath.engine.model import JobRef
 from towpath.engine.states import State
@@ -35,11 +36,15 @@ class TimerRecords:
             raise LedgerMissing
         return self._jobs()
 
-    async def submit(self, queue: str, timer: NewTimer, task_id: str) -> Timer:
-        """Make the row. Raises TimerDiffers, TimerEnded for one that is there under its id."""
+    async def submit(self, queue: str, timer: NewTimer, task_id: str, access: Access) -> Timer:
+        """Make the row. Raises TimerTaken, TimerDiffers, TimerEnded for one that is there under its
+        id.
+        """
         data = timer.packed()
         made = await self.jobs.submit(queue, data, **timer.options(task_id, recorded=True))
         found = as_timer(timer.key, made.record, existed=made.existed)
+        if made.existed and not access.owns(found.owner):
+            raise TimerTaken(JobRef(made.record.queue, made.record.id))
         if made.existed and found.state in ENDED:
             raise TimerEnded(JobRef(made.record.queue, made.record.id), found.state)
         if made.existed and made.record.payload != data:
@@ -66,13 +71,12 @@ class TimerRecords:
         """What the timer is called in Redis: each time that it is queued anew, something else."""
         return JobRef(ref.queue, (await self.jobs.get(ref.queue, ref.id)).job)
 
-    async def has(self, ref: JobRef) -> bool:
-        """Whether there is a row of that id."""
+    async def find(self, key: TypeKey, ref: JobRef) -> Timer | None:
+        """The recorded timer of that id; None if there is no row, or no ledger."""
         try:
-            await self.jobs.get(ref.queue, ref.id)
+            return await self.get(key, ref) if self.kept else None
         except RecordNotFound:
-            return False
-        return True
+            return None
 
     async def same(self, timer: NewTimer, ref: JobRef) -> Timer | None:
         """The recorded timer of that id if it has the same content: Redis has none of it."""
@@ -107,4 +111,5 @@ def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
         reason=record.last_error,
         record=True,
         existed=existed,
+        owner=record.headers.get(OWNER, ""),
     )

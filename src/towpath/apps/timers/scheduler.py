@@ -95,7 +95,6 @@ class _Served:
         self._version = -1
         self._handlers: dict[TypeKey, list[AppHandler[Any, Any, Any]]] = {}
         self._balancer = Balancer(self._breaker_changed)
-        self._secrets: dict[str, tuple[str, ...]] = {}
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """What it is called where its breakers are shown."""
         self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
@@ -247,7 +246,7 @@ class _Served:
                 call.body,
                 headers=_JSON,
                 message=message_id(f"{call.ctx.queue}/{call.ctx.id}"),
-                secrets=self._signing(call.app),
+                secrets=secrets_of(call.app, self._options.secrets, owner=instance.owner),
             )
         except AnswerTooLarge as large:
             return CallAnswer(large.status, {}, b"")
@@ -275,11 +274,6 @@ class _Served:
 
     def _count(self, outcome: str) -> None:
         self._app.metrics.own(CALLS).labels(outcome).inc()
-
-    def _signing(self, app: str) -> tuple[str, ...]:
-        if (found := self._secrets.get(app)) is None:
-            found = self._secrets[app] = secrets_of(app, self._options.secrets)
-        return found
 
     def _breaker_changed(self, instance: Instance, task_type: str, pause: float) -> None:
         """Tell it, and serve what is left."""

@@ -7,13 +7,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapp
 from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from towpath.app.jobs import STATES
 from towpath.apps.application import Host
+from towpath.apps.owners import ALL, Access, access_of
 from towpath.apps.timers.errors import (
     TimerDiffers,
     TimerEnded,
     TimerNotFound,
     TimerRunning,
+    TimerTaken,
     TimerTypeAmbiguous,
     TimerTypesFull,
 )
@@ -52,11 +56,13 @@ from towpath.errors import (
     JobNotFound,
     JobNotWaiting,
     ServerError,
+    ServerUnreachable,
     TowpathError,
 )
 from towpath.ledger.errors import RecordEnded, RecordNotFound, RecordNotWaiting
 
 if TYPE_CHECKING:
+    from towpath.ledger.keys.key import KeyInfo
     from towpath.ledger.records.jobs import Jobs
 
 _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
@@ -93,6 +99,10 @@ class TimerService:
 
     # ── a timer's life ───────────────────────────────────────────────────────────────────
 
+    def access(self, key: KeyInfo) -> Access:
+        """What *key* may use."""
+        return access_of(key, shared=self.options.shared)
+
     async def submit(self, timer: NewTimer) -> Timer:
         """Submit a timer. When this returns it is stored.
 
@@ -106,9 +116,10 @@ class TimerService:
         return answer
 
     async def submit_many(
-        self, timers: Sequence[NewTimer], *, call: Call | None = None
+        self, timers: Sequence[NewTimer], *, call: Call | None = None, access: Access = ALL
     ) -> list[Timer | TowpathError]:
         """Submit many timers, answered one by one, in order: a refused one's answer is its error.
+        For one whose id is another owner's that is TimerTaken.
 
         Those of one type are one step, and so one call of that name. Where the store does not
         answer they may be stored: repeat them with the same ids.
@@ -119,21 +130,33 @@ class TimerService:
         answers: dict[int, Timer | TowpathError] = {}
         for (key, record), places in steps.items():
             some = [timers[place] for place in places]
-            answered = await (self._record(some) if record else self._submit(key, some, call))
+            if record:
+                answered = await self._record(some, access)
+            else:
+                answered = await self._submit(key, some, call, access)
             answers |= dict(zip(places, answered, strict=True))
         return [answers[place] for place in range(len(timers))]
 
-    async def set(self, timer: NewTimer, *, call: Call | None = None) -> Timer:
+    async def set(
+        self, timer: NewTimer, *, call: Call | None = None, access: Access = ALL
+    ) -> Timer:
         """Make a timer under its id, or put it in the place of the one that waits there.
 
-        One that has ended is made anew. `existed` says whether it replaced one. Raises
-        TimerRunning for one that is being worked on, and what `submit` raises.
+        One that has ended is made anew. It keeps its owner. `existed` says whether it replaced one.
+        Raises TimerRunning for one that is being worked on, TimerTaken for another owner's, and
+        what `submit` raises.
         """
         queue = await self.types.note(timer.key)
         job = _job(timer)
         ref = JobRef(queue, job.id)
         with _in_its_words(ref):
-            if timer.record or await self._is_recorded(ref):
+            there = await self._existing(ref, access)
+            row = await self._records.find(_ANY, ref) if timer.record else None
+            for found in filter(None, (there, row)):
+                if not access.owns(found.owner):
+                    raise TimerTaken(ref)
+                timer = msgspec.structs.replace(timer, owner=found.owner)
+            if timer.record or (there is not None and there.record):
                 return await self._records.set(queue, timer, job.id)
             placed = await self._connect().set(
                 queue, job.payload, call=call, **timer.options(job.id)
@@ -141,7 +164,13 @@ class TimerService:
         return await self._seen(timer, ref, placed.state, existed=placed.replaced)
 
     async def move(
-        self, key: TypeKey, task_id: str, when: When, *, call: Call | None = None
+        self,
+        key: TypeKey,
+        task_id: str,
+        when: When,
+        *,
+        call: Call | None = None,
+        access: Access = ALL,
     ) -> Timer:
         """Give a timer that waits another time; a time that is past is now.
 
@@ -149,42 +178,52 @@ class TimerService:
         """
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
-            if await self._is_recorded(ref):
+            if await self._is_recorded(ref, access):
                 return await self._records.move(key, ref, when)
             await self._connect().move(ref, **when.moved(), call=call)
         return await self.get(key, task_id)
 
-    async def cancel(self, key: TypeKey, task_id: str, *, call: Call | None = None) -> Timer:
+    async def cancel(
+        self, key: TypeKey, task_id: str, *, call: Call | None = None, access: Access = ALL
+    ) -> Timer:
         """End a timer that has not ended: cancelled, or leased if its worker was asked to stop.
 
         Raises TimerNotFound, TimerEnded.
         """
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
-            if await self._is_recorded(ref):
+            if await self._is_recorded(ref, access):
                 return await self._records.cancel(key, ref)
             await self._connect().cancel(ref, call=call)
         return await self.get(key, task_id)
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
-    async def get(self, key: TypeKey, task_id: str) -> Timer:
-        """Read a timer. Raises TimerNotFound."""
+    async def get(self, key: TypeKey, task_id: str, *, access: Access = ALL) -> Timer:
+        """Read a timer. Raises TimerNotFound for another owner's, as for a missing one."""
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
-            try:
-                timer = timer_of(key, await self._connect().inspect.job(ref))
-            except JobNotFound:
-                if not self._records.kept:
-                    raise
-                return await self._records.get(key, ref)
-            return await self._records.get(key, ref) if timer.record else timer
+            timer = await self._get(key, ref)
+        if not access.owns(timer.owner):
+            raise TimerNotFound(ref)
+        return timer
 
-    async def explain(self, key: TypeKey, task_id: str) -> TimerExplanation:
+    async def _get(self, key: TypeKey, ref: JobRef) -> Timer:
+        try:
+            timer = timer_of(key, await self._connect().inspect.job(ref))
+        except JobNotFound:
+            if not self._records.kept:
+                raise
+            return await self._records.get(key, ref)
+        return await self._records.get(key, ref) if timer.record else timer
+
+    async def explain(
+        self, key: TypeKey, task_id: str, *, access: Access = ALL
+    ) -> TimerExplanation:
         """Why the timer is not running, in a word and a sentence. Raises TimerNotFound."""
         ref = job_ref(queue_of(key), task_id)
         with _in_its_words(ref):
-            if await self._is_recorded(ref):
+            if await self._is_recorded(ref, access):
                 ref = await self._records.queued_as(ref)
             found = await self._connect().inspect.explain(ref)
             if found.why is Why.NOT_DUE:
@@ -209,10 +248,11 @@ class TimerService:
         after: str | None = None,
         size: int = 100,
         covers: Callable[[str], bool] = _everything,
+        access: Access = ALL,
     ) -> TimerPage:
         """A page of timers by type, state and time, of queues that are covered."""
         infos = [info for info in await self.types.all() if covers(info.queue)]
-        return await page_of(self._connect(), infos, wanted, after=after, size=size)
+        return await page_of(self._connect(), infos, wanted, after=after, size=size, access=access)
 
     async def all_types(self, covers: Callable[[str], bool] = _everything) -> list[TypeView]:
         """Every type, who serves it and what it holds."""
@@ -247,7 +287,7 @@ class TimerService:
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _submit(
-        self, key: TypeKey, timers: Sequence[NewTimer], call: Call | None
+        self, key: TypeKey, timers: Sequence[NewTimer], call: Call | None, access: Access
     ) -> list[Timer | TowpathError]:
         try:
             queue = await self.types.note(key)
@@ -257,15 +297,21 @@ class TimerService:
         except (*_REFUSALS, ServerError) as refusal:
             return [refusal for _ in timers]
         each = zip(timers, taken, strict=True)
-        return list(await asyncio.gather(*(self._told(*one) for one in each)))
+        return list(await asyncio.gather(*(self._told(*one, access) for one in each)))
 
-    async def _told(self, timer: NewTimer, taken: Submitted | TowpathError) -> Timer | TowpathError:
+    async def _told(
+        self, timer: NewTimer, taken: Submitted | TowpathError, access: Access
+    ) -> Timer | TowpathError:
         """What the submitter hears."""
         if isinstance(taken, TowpathError):
             return taken
-        if taken.existed and taken.state in ENDED:
-            return TimerEnded(taken.job, taken.state)
         try:
+            if taken.existed and access is not ALL:
+                there = await self._existing(taken.job, access)
+                if there is not None and not access.owns(there.owner):
+                    return TimerTaken(taken.job)
+            if taken.existed and taken.state in ENDED:
+                return TimerEnded(taken.job, taken.state)
             if taken.existed and not taken.same_payload:
                 return await self._records.same(timer, taken.job) or TimerDiffers(taken.job)
             return await self._seen(timer, taken.job, taken.state, existed=taken.existed)
@@ -284,46 +330,66 @@ class TimerService:
             state=state,
             due=instant(timer.when.due),
             params=timer.params,
+            owner=timer.owner,
         )
 
-    async def _record(self, timers: Sequence[NewTimer]) -> list[Timer | TowpathError]:
+    async def _record(
+        self, timers: Sequence[NewTimer], access: Access
+    ) -> list[Timer | TowpathError]:
         """Recorded timers: rows, one transaction for those that come at once."""
-        answers = await asyncio.gather(*map(self._record_one, timers), return_exceptions=True)
+        answers = await asyncio.gather(
+            *(self._record_one(timer, access) for timer in timers), return_exceptions=True
+        )
         return [_or_error(answer) for answer in answers]
 
-    async def _record_one(self, timer: NewTimer) -> Timer:
+    async def _record_one(self, timer: NewTimer, access: Access) -> Timer:
         queue, job = queue_of(timer.key), _job(timer)
         # Without an answer of Redis, the row waits until it is back.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(_REDIS_WITHIN):
                 await self.types.note(timer.key)
                 if timer.task_id is not None:
-                    await self._refuse_plain(timer.key, JobRef(queue, job.id))
-        return await self._records.submit(queue, timer, job.id)
+                    await self._refuse_plain(timer.key, JobRef(queue, job.id), access)
+        return await self._records.submit(queue, timer, job.id, access)
 
-    async def _refuse_plain(self, key: TypeKey, ref: JobRef) -> None:
+    async def _refuse_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
         """A timer without a row may have the id: then that is the timer of this id."""
         try:
             there = timer_of(key, await self._connect().inspect.job(ref))
         except JobNotFound:
             return
         if not there.record:
+            if not access.owns(there.owner):
+                raise TimerTaken(ref)
             ended = there.state in ENDED
             raise TimerEnded(ref, there.state) if ended else TimerDiffers(ref)
 
-    async def _is_recorded(self, ref: JobRef) -> bool:
-        """Whether its row decides. One look, where there are rows at all."""
-        if not self._records.kept:
-            return False
+    async def _is_recorded(self, ref: JobRef, access: Access) -> bool:
+        """Whether its row decides. Raises TimerNotFound for another owner's timer."""
+        there = await self._existing(ref, access)
+        if access is not ALL and (there is None or not access.owns(there.owner)):
+            raise TimerNotFound(ref)
+        return there is not None and there.record
+
+    async def _existing(self, ref: JobRef, access: Access) -> Timer | None:
+        """The timer of that id; None if there is none. One look, where there are rows or owners
+        at all.
+        """
+        if not self._records.kept and access is ALL:
+            return None
         try:
             async with asyncio.timeout(_REDIS_WITHIN):
-                return timer_of(_ANY, await self._connect().inspect.job(ref)).record
-        except (JobNotFound, TimeoutError):
-            return await self._records.has(ref)
-        except ServerError:
-            if await self._records.has(ref):
-                return True
-            raise  # the same call would only wait for as long again
+                return timer_of(_ANY, await self._connect().inspect.job(ref))
+        except JobNotFound:
+            return await self._records.find(_ANY, ref)
+        except (ServerError, TimeoutError) as error:
+            found = await self._records.find(_ANY, ref)
+            if found is None and isinstance(error, ServerError):
+                raise
+            if found is None and access is not ALL:
+                # Only Redis knows whose a timer without a row is.
+                raise ServerUnreachable("Redis did not answer in time") from error
+            return found
 
 
 _ANY = TypeKey("any")

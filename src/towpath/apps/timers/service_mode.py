@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from random import random
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from towpath.apps.owners import ALL, OWNER, Access
 from towpath.apps.timers.balancer import BreakerState
 from towpath.apps.timers.errors import InstanceNotFound, TimerNotFound
 from towpath.apps.timers.instances import (
@@ -52,12 +54,15 @@ _WORKER = "instance"
 """The worker of a lease that is only named by its token."""
 
 
-def secrets_of(app: str, secrets: Sequence[str]) -> tuple[str, ...]:
-    """What calls to *app* are signed with: made of the server's own secrets, in their order.
+@lru_cache(maxsize=4096)
+def secrets_of(app: str, secrets: tuple[str, ...], *, owner: str = "") -> tuple[str, ...]:
+    """What calls to the instances of *app* and *owner* are signed with: made of the server's own
+    secrets, in their order.
 
-    Nothing of it is stored, and who has one app's knows no other's.
+    Nothing of it is stored, and who has those of one app and owner knows no others.
     """
-    return tuple(derived(secret, f"timers {app}") for secret in secrets)
+    whose = f"timers {app}\0{owner}" if owner else f"timers {app}"
+    return tuple(derived(secret, whose) for secret in secrets)
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +106,18 @@ class ServiceMode:
     # ── instances ────────────────────────────────────────────────────────────────────────
 
     async def register(
-        self, app: str, address: str, task_types: Sequence[str], *, weight: int = 1
+        self,
+        app: str,
+        address: str,
+        task_types: Sequence[str],
+        *,
+        weight: int = 1,
+        access: Access = ALL,
     ) -> Registered:
         """An instance of *app* is there, and called for these types within a second.
 
-        The same address again replaces it. Raises InvalidName; InvalidOption for an address that
-        may not be called; TimerTypeTaken, TimerTypesFull, TooManyInstances.
+        The same address of the same owner again replaces it. Raises InvalidName; InvalidOption for
+        an address that may not be called; TimerTypeTaken, TimerTypesFull, TooManyInstances.
         """
         text_name("app", app, longest=LONGEST_NAME)
         whole("weight", weight, 1, MOST_WEIGHT)
@@ -117,8 +128,11 @@ class ServiceMode:
             self._guard.target(address)
         except CallRefused as error:
             raise InvalidOption("address", "…", rule=error.reason) from error
-        before = await self._instances.find(app, instance_id(app, address))
-        instance = await self._instances.register(app, address, task_types, weight=weight)
+        owner = access.owner
+        before = await self.at(app, address, access)
+        instance = await self._instances.register(
+            app, address, task_types, weight=weight, owner=owner
+        )
         try:
             await self._types.serve(app, instance.types, who=instance.id)
         except QueueError:
@@ -128,36 +142,42 @@ class ServiceMode:
             await self._types.leave(app, sorted(dropped), who=instance.id)
         return Registered(
             instance_id=instance.id,
-            secret=secrets_of(app, self._options.secrets)[0],
+            secret=secrets_of(app, self._options.secrets, owner=owner)[0],
             heartbeat=HEARTBEAT,
         )
 
     async def _undo(self, instance: Instance, before: Instance | None) -> None:
         """As it was before a registration that was refused."""
         if before is None:
-            await self._instances.leave(instance.app, instance.id)
+            await self._instances.leave(instance.app, instance.id, owner=instance.owner)
         else:
             its = before.app, before.address, before.types
-            await self._instances.register(*its, weight=before.weight)
+            await self._instances.register(*its, weight=before.weight, owner=before.owner)
+
+    async def at(self, app: str, address: str, access: Access) -> Instance | None:
+        """The instance that a registration of this address would replace."""
+        return await self._instances.find(app, instance_id(app, address, access.owner))
 
     async def beat(self, instance: Instance) -> None:
         """It is alive for another 30 seconds. Raises InstanceNotFound, TimerTypeTaken."""
-        await self._instances.beat(instance.app, instance.id)
+        await self._instances.beat(instance.app, instance.id, owner=instance.owner)
         await self._types.serve(instance.app, instance.types, who=instance.id)
 
     async def leave(self, instance: Instance) -> None:
         """It is called no more; calls under way may end. Raises InstanceNotFound."""
-        await self._instances.leave(instance.app, instance.id)
+        await self._instances.leave(instance.app, instance.id, owner=instance.owner)
         await self._types.leave(instance.app, instance.types, who=instance.id)
 
-    async def get(self, app: str, id: str) -> Instance:
-        """What an instance said of itself. Raises InstanceNotFound."""
+    async def get(self, app: str, id: str, access: Access = ALL) -> Instance:
+        """What an instance said of itself. Raises InstanceNotFound for another owner's, as for a
+        missing one.
+        """
         found = await self._instances.find(app, id)
-        if found is None:
+        if found is None or not access.owns(found.owner):
             raise InstanceNotFound(app, id)
         return found
 
-    async def all(self, app: str | None = None) -> list[InstanceInfo]:
+    async def all(self, app: str | None = None, access: Access = ALL) -> list[InstanceInfo]:
         """The instances of *app*, or of all, by app and address; those silent for less than ten
         minutes too.
         """
@@ -173,7 +193,7 @@ class ServiceMode:
             for instance in sorted(
                 roster.all(), key=lambda instance: (instance.app, instance.address)
             )
-            if app is None or instance.app == app
+            if (app is None or instance.app == app) and access.owns(instance.owner)
         ]
 
     async def avoided(self, app: str, task_type: str) -> bool:
@@ -185,20 +205,27 @@ class ServiceMode:
 
     @property
     def _instances(self) -> Instances:
-        return Instances(self._connect())
+        return Instances(self._connect(), self._options)
 
     # ── timers that were handed over ─────────────────────────────────────────────────────
 
-    async def complete(self, key: TypeKey, task_id: str, token: int) -> State:
+    # A token is a number that can be guessed. So a timer is settled only by its owner, or by one
+    # who has an instance that serves its type.
+
+    async def complete(
+        self, key: TypeKey, task_id: str, token: int, *, access: Access = ALL
+    ) -> State:
         """End a timer under its token. Raises TimerNotFound; LeaseLost for a token that no longer
         counts.
         """
-        held = await self._held(key, task_id, token)
+        held = await self._held(key, task_id, token, access)
         return await self._settled(held, Complete(held.lease))
 
-    async def fail(self, key: TypeKey, task_id: str, token: int, reason: str) -> State:
+    async def fail(
+        self, key: TypeKey, task_id: str, token: int, reason: str, *, access: Access = ALL
+    ) -> State:
         """End this attempt: another one later, or dead after the last. Raises as `complete`."""
-        held = await self._held(key, task_id, token)
+        held = await self._held(key, task_id, token, access)
         # The policy is the timer's own or the queue's; of a recorded one the row counts attempts.
         options = await self._connect().queues.known_options(held.lease.queue)
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
@@ -209,13 +236,16 @@ class ServiceMode:
             return await self._settled(held, Bury(held.lease, reason))
         return await self._settled(held, Fail(held.lease, reason, delay, keep_turn=True))
 
-    async def renew(self, key: TypeKey, task_id: str, token: int, lease: Duration) -> Lease:
+    async def renew(
+        self, key: TypeKey, task_id: str, token: int, lease: Duration, *, access: Access = ALL
+    ) -> Lease:
         """Hold it for longer, from now on. Raises as `complete`."""
-        return await self._connect().renew((await self._held(key, task_id, token)).lease, lease)
+        held = await self._held(key, task_id, token, access)
+        return await self._connect().renew(held.lease, lease)
 
-    async def _held(self, key: TypeKey, task_id: str, token: int) -> _Held:
+    async def _held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
         """The lease of a timer as far as its token names it, and its record if it has one."""
-        ref = job_ref(queue_of(key), task_id)
+        ref = asked = job_ref(queue_of(key), task_id)
         try:
             job = await self._connect().inspect.job(ref)
         except JobNotFound:
@@ -224,9 +254,19 @@ class ServiceMode:
         if job is None or job.headers.get("handler") == RECORDED:
             record = await self._record(ref)
             ref = job_ref(record.queue, record.job)
+        told = record or job
+        if told is not None and not access.may_use(told.headers):
+            await self._require_instance(asked, key, access)
         retry = job.retry if job is not None else None
         lease = lease_by_token(ref, token, worker=_WORKER, retry=retry)
         return _Held(key, task_id, lease, job, record)
+
+    async def _require_instance(self, ref: JobRef, key: TypeKey, access: Access) -> None:
+        """Raises TimerNotFound unless the caller has an instance that serves the type."""
+        for info in await self.all(key.app, access):
+            if key.task_type in info.instance.types:
+                return
+        raise TimerNotFound(ref)
 
     async def _record(self, ref: JobRef) -> Record:
         if self._jobs is None:
@@ -296,6 +336,7 @@ class _Held(NamedTuple):
             attempt=self.attempt,
             worker=_WORKER,
             reason=reason,
+            owner=told.headers.get(OWNER, "") if told else "",
         )
 
 

@@ -22,6 +22,7 @@ def described(timer: Timer) -> dict[str, Any]:
     facts = msgspec.structs.asdict(timer)
     facts["state"] = timer.state.value
     facts["delay_time"] = timer.delay_time
+    facts["owner"] = timer.owner or None
     return {name: value for name, value in facts.items() if value is not None}
 
 

@@ -9,9 +9,10 @@ from typing import Annotated
 
 from fastapi import Query, Response
 
-from towpath.apps.messages.http import CanLook, TheMessages
+from towpath.apps.messages.http import CanLook, TheMessages, sees
 from towpath.apps.messages.model import MESSAGES
 from towpath.apps.messages.service import Messages
+from towpath.apps.owners import Access
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.states import State
@@ -29,16 +30,18 @@ async def messages(
     page: ThePage,
     service: TheMessages,
     engine: TheEngine,
-    _: CanLook,
+    key: CanLook,
     user: Annotated[str, Query(max_length=512)] = "",
 ) -> Response:
     """Users whose messages wait; of one user, what is in process and what waits."""
+    access = sees(service, key)
     if user:
-        return await _one_user(page, service, engine, user)
+        return await _one_user(page, service, engine, access, user)
     found = [await engine.inspect.list(MESSAGES, state, size=_SHOWN) for state in _OPEN]
-    lanes = [job.lane for listed in found for job in listed.jobs if job.lane]
+    jobs = [job for listed in found for job in listed.jobs if access.may_use(job.headers)]
+    lanes = [job.lane for job in jobs if job.lane]
     users = list(dict.fromkeys(lanes))[:_SHOWN]
-    queues = await asyncio.gather(*map(service.user, users))
+    queues = await asyncio.gather(*(service.user(user, access) for user in users))
     return page.show(
         "messages/users.html",
         load=await service.load(),
@@ -49,8 +52,10 @@ async def messages(
     )
 
 
-async def _one_user(page: DashboardPage, service: Messages, engine: Engine, user: str) -> Response:
-    queue, lane = await service.user(user), await engine.inspect.lane(MESSAGES, user)
+async def _one_user(
+    page: DashboardPage, service: Messages, engine: Engine, access: Access, user: str
+) -> Response:
+    queue, lane = await service.user(user, access), await engine.inspect.lane(MESSAGES, user)
     waiting = await engine.inspect.list(MESSAGES, State.WAITING, lane=user, size=_SHOWN)
     current, first = queue.current_message_id, list[JobInfo]()
     if lane.head and lane.head != current:
@@ -61,7 +66,7 @@ async def _one_user(page: DashboardPage, service: Messages, engine: Engine, user
         user=user,
         queue=queue,
         head=await service.look(current) if current else None,
-        jobs=[*first, *waiting.jobs],
+        jobs=[job for job in (*first, *waiting.jobs) if access.may_use(job.headers)],
         more=waiting.after,
         live=MESSAGES,
     )

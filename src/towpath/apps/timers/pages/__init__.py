@@ -27,7 +27,9 @@ async def timers(
 ) -> Response:
     """The types, and the timers of one or of all in the order of their due times."""
     wanted = TimerQuery(app=app, task_type=task_type or None)
-    found = await service.list(wanted, after=after or None, size=50, covers=key.covers)
+    found = await service.list(
+        wanted, after=after or None, size=50, covers=key.covers, access=service.access(key)
+    )
     return page.show(
         "timers/list.html",
         types=await service.all_types(key.covers),

@@ -1,13 +1,15 @@
 -- leave: an instance is called no more, and forgotten.
 --
 -- keys   said     hash     by id: what the instance said of itself
---        owners   hash     by id: its app
---        sizes    hash     by app: how many instances it has
+--        owners   hash     by id: its app, and its owner behind a NUL if it has one
+--        sizes    hash     by app and owner: how many instances there are
+--        held     hash     by owner: how many instances it has, of all apps
 --        alive    zset     ids by the end of their time, ms
 --        changes  zset     ids by the version in which they were said last
 --        version  string   grows with every change
 -- args   id       text     which instance
---        app      text     whose instance
+--        app      text     whose instance: the app, and the owner behind a NUL if it has one
+--        owner    text     the owner; '' = none
 -- reply  ok
 --        UNKNOWN_INSTANCE
 -- uses   clock
@@ -22,5 +24,6 @@ redis.call('HDEL', OWNERS, id)
 redis.call('ZREM', ALIVE, id)
 redis.call('ZREM', CHANGES, id)
 if redis.call('HINCRBY', SIZES, app, -1) <= 0 then redis.call('HDEL', SIZES, app) end
+if owner ~= '' and redis.call('HINCRBY', HELD, owner, -1) <= 0 then redis.call('HDEL', HELD, owner) end
 redis.call('SET', VERSION, int(version))
 return 'ok'
