@@ -11,7 +11,7 @@ from towpath.console.exits import NotInstalled
 from towpath.console.verb import Session, verb
 
 if TYPE_CHECKING:
-    from towpath.web.tools import ToolRequest
+    from towpath.web.mcp import ToolCall
 
 EXAMPLES = """
     towpath mcp
@@ -54,7 +54,8 @@ async def mcp(
         given["roles"] = [role.strip() for role in roles.split(",") if role.strip()]
     async with Remote.of(session, api_url) as remote:
 
-        async def ask(request: ToolRequest, _: object) -> ToolAnswer:
+        async def ask(call: ToolCall, _: object) -> ToolAnswer:
+            request = call.request
             path = f"{request.path}?{request.query}" if request.query else request.path
             answer = await remote.answer(request.method, path, request.body)
             return ToolAnswer(answer.status, answer.body)

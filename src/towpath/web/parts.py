@@ -20,6 +20,7 @@ from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
 from towpath.errors import TowpathError
+from towpath.supervise import detached
 from towpath.web.auth import Key, OpenKind, Sessions
 from towpath.web.fields import Answer
 from towpath.web.streams import Followed
@@ -73,12 +74,17 @@ class Poll:
             return leases
 
     async def while_there(
-        self, asking: Coroutine[Any, Any, T | None], give_back: Callable[[T], Awaitable[object]]
+        self,
+        asking: Coroutine[Any, Any, T | None],
+        give_back: Callable[[T], Coroutine[Any, Any, object]],
+        *,
+        waits: bool,
     ) -> T | None:
         """What *asking* answers; None if the client leaves, its key ends or the server stops
-        before. What came for a client that has left is given back.
+        before. What came for a client that has left is given back. Only one that *waits* counts
+        as a waiting claim.
         """
-        async with self._ends() as (left, stops):
+        async with self._ends(counts=waits) as (left, stops):
             task = asyncio.ensure_future(asking)
             try:
                 await _first(task, left, stops)
@@ -89,6 +95,10 @@ class Poll:
                     await give_back(found)
                     return None
                 return found
+            except asyncio.CancelledError:
+                if task.done() and not task.cancelled() and not task.exception():
+                    _give_back_later(task.result(), give_back)
+                raise
             finally:
                 await _end(task)
 
@@ -143,25 +153,42 @@ class Poll:
                 await _end(woken)
 
     @asynccontextmanager
-    async def _ends(self) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
+    async def _ends(
+        self, *, counts: bool = True
+    ) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
         """What ends a poll before its time: the client leaves, the server stops.
 
         Whose key has ended is shown out, and counts as one that left. 429, 503.
         """
-        session = self._sessions.open(self._request, OpenKind.WAIT)
+        session = self._sessions.open(self._request, OpenKind.WAIT) if counts else None
         left = asyncio.ensure_future(self._client_left())
-        session.on_end(left.cancel)
+        if session is not None:
+            session.on_end(left.cancel)
         stops = asyncio.ensure_future(self._stopping.wait())
         try:
             yield left, stops
         finally:
-            session.close()
+            if session is not None:
+                session.close()
             await _end(left)
             await _end(stops)
 
     async def _client_left(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
+
+
+_giving_back: set[asyncio.Task[Any]] = set()
+
+
+def _give_back_later(
+    found: T | None, give_back: Callable[[T], Coroutine[Any, Any, object]]
+) -> None:
+    """Give back what came for a client whose request was cancelled, which can't wait for it."""
+    if found is not None:
+        task = detached("giving back of an answer", give_back(found))
+        _giving_back.add(task)
+        task.add_done_callback(_giving_back.discard)
 
 
 async def _first(*tasks: asyncio.Future[Any]) -> None:

@@ -68,6 +68,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """It changes nothing."""
     repeatable: bool = False
     """Twice is as good as once."""
+    undo: str = ""
+    """The tool that takes back what the answer gives, if nobody receives the answer. The answer has
+    all arguments that the other tool requires."""
 
     def schema(self, given: Sequence[str] = ()) -> dict[str, Any]:
         """The schema of its arguments; those that are *given* need not be sent."""

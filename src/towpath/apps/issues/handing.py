@@ -78,6 +78,7 @@ class Handing:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._undoing: set[asyncio.Task[None]] = set()
 
     async def request(
         self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
@@ -167,7 +168,9 @@ class Handing:
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
-            detached("giving back of a task", self._undo(lease, noting))
+            undoing = detached("giving back of a task", self._undo(lease, noting))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
             raise
         except TowpathError:
             with suppress(TowpathError):

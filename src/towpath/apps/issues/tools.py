@@ -134,6 +134,7 @@ TOOLS = Tools(
             arguments=RequestTask,
             path="/api/v1/request-task",
             nothing="No task is free for you now. Call request_task again later, or with wait.",
+            undo="release_task",
         ),
         Tool(
             name="heartbeat",
