@@ -117,6 +117,7 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
         title=tool.title,
         description=tool.about,
         input_schema=tool.schema(given),
+        output_schema=tool.answer_schema(),
         annotations=hints,
     )
 
@@ -124,7 +125,8 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
 def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     """What a model is told. Texts of strangers are values of JSON, never words of ours."""
     if answered.status == 204:
-        return CallToolResult(content=[TextContent(text=tool.nothing)])
+        nothing = {"nothing": tool.nothing}
+        return CallToolResult(content=[TextContent(text=tool.nothing)], structured_content=nothing)
     try:
         content: Any = msgspec.json.decode(answered.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):

@@ -10,11 +10,12 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.types import Message
 
 from tests.apps.issues.served import ServedIssues, issues_served
 from tests.programs import ROOT
@@ -192,3 +193,107 @@ class TestAClient:
         await first.is_over()
         await served.tell(1)
         assert (await second.line())["answer"]["issue_number"] == 1
+
+
+class RawRequest:
+    """A request to the server's app whose client leaves at a chosen moment."""
+
+    def __init__(self, served: ServedIssues, path: str, content: Any) -> None:
+        self._app, self._path, self._key = served.app, path, served.key
+        self._body = json.dumps(content).encode()
+        self.left = asyncio.Event()
+        self.at_start: Callable[[], Awaitable[None]] | None = None
+        self._began = False
+
+    async def run(self) -> None:
+        headers = {
+            "host": "localhost",
+            "authorization": f"Bearer {self._key}",
+            "content-type": "application/json",
+            "accept": "application/json, text/event-stream",
+            "content-length": str(len(self._body)),
+        }
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "POST",
+            "scheme": "http",
+            "path": self._path,
+            "raw_path": self._path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        await self._app(scope, self._receive, self._send)
+
+    async def _receive(self) -> Message:
+        if not self._began:
+            self._began = True
+            return {"type": "http.request", "body": self._body, "more_body": False}
+        await self.left.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start" and self.at_start is not None:
+            await self.at_start()
+
+
+class TestATaskForAnAnswerThatNobodyReceives:
+    """The issue is held already, and its answer not sent yet."""
+
+    @pytest.fixture
+    async def request_(self, served: ServedIssues) -> RawRequest:
+        await served.tell(1)
+        params = {"name": "request_task", "arguments": {"agent_id": "a-1"}}
+        message = {"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": params}
+        return RawRequest(served, "/mcp", message)
+
+    async def is_held(self, served: ServedIssues) -> None:
+        async def held() -> bool:
+            return (await served.look(1))["holder"] == "a-1"
+
+        await eventually_async(held)
+
+    async def test_is_given_back_if_the_client_hangs_up(
+        self, served: ServedIssues, request_: RawRequest
+    ) -> None:
+        async def hang_up() -> None:
+            await self.is_held(served)
+            request_.left.set()
+
+        request_.at_start = hang_up
+        await request_.run()
+        await is_free(served, 1)
+
+    async def test_is_given_back_if_the_client_cancels(
+        self, served: ServedIssues, request_: RawRequest
+    ) -> None:
+        async def cancel() -> None:
+            await self.is_held(served)
+            params = {"requestId": 5}
+            message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+            await RawRequest(served, "/mcp", message).run()
+
+        request_.at_start = cancel
+        await request_.run()
+        await is_free(served, 1)
+
+    async def test_is_kept_by_a_client_that_hangs_up_with_its_answer(
+        self, served: ServedIssues, request_: RawRequest
+    ) -> None:
+        await request_.run()
+        request_.left.set()
+        await self.is_held(served)
+
+    async def test_is_not_held_for_a_plain_request_of_somebody_who_has_left(
+        self, served: ServedIssues
+    ) -> None:
+        """Also without `wait`."""
+        await served.tell(1)
+        request = RawRequest(served, "/api/v1/request-task", {"agent_id": "a-1"})
+        request.left.set()
+        await request.run()
+        await is_free(served, 1)
