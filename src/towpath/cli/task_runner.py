@@ -36,6 +36,7 @@ from towpath.processes.command import (
 
 T = TypeVar("T")
 
+_REQUEST = "/api/v1/request-task"
 _RESULT_MOST = 2000
 """Characters that the server keeps of a result or a reason."""
 _OUTPUT_KEPT = 64 * 1024
@@ -141,9 +142,19 @@ class TaskRunner:
         }
         # Under the same key a request whose answer was lost gives the same task again.
         headers = {"idempotency-key": uuid.uuid4().hex}
-        return await self._patiently(
-            lambda: self._remote.post("/api/v1/request-task", wish, headers)
-        )
+        try:
+            return await self._patiently(lambda: self._remote.post(_REQUEST, wish, headers))
+        except asyncio.CancelledError:
+            await self._give_back_unseen({**wish, "wait": 0}, headers)
+            raise
+
+    async def _give_back_unseen(self, wish: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Give back the task of a cancelled request: its answer may have been on its way."""
+        with suppress(CallFailed, RemoteRefused, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                found = await self._remote.post(_REQUEST, wish, headers)
+            if found.content is not None:
+                await self._told(found.content, TaskOutcome("release", "the agent was stopped"))
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, however long the server is away. Raises RemoteRefused for good."""

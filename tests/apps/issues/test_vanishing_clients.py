@@ -18,9 +18,10 @@ import pytest
 from starlette.types import Message
 
 from tests.apps.issues.served import ServedIssues, issues_served
-from tests.programs import ROOT
-from tests.waiting import eventually_async
+from tests.programs import COMMAND, ROOT, Program
+from tests.waiting import HANGS, eventually_async
 from towpath.embedded import EmbeddedServer
+from towpath.testing.proxy import Faults, Hole, Proxy
 
 BROUGHT = Path(sys.prefix) / "npm" / "node_modules"
 NODE = shutil.which("node")
@@ -296,4 +297,53 @@ class TestATaskForAnAnswerThatNobodyReceives:
         request = RawRequest(served, "/api/v1/request-task", {"agent_id": "a-1"})
         request.left.set()
         await request.run()
+        await is_free(served, 1)
+
+
+class TestAnAnswerThatIsLostOnItsWay:
+    """The server has sent it; whoever asked is stopped before it has come."""
+
+    @pytest.fixture
+    async def proxy(self, served: ServedIssues) -> AsyncIterator[Proxy]:
+        port = int(served.address.rpartition(":")[2])
+        async with Proxy(("127.0.0.1", port), Faults(), tcp=True) as line:
+            yield line
+
+    async def lose_answer(self, served: ServedIssues, proxy: Proxy) -> None:
+        await are_waiting(served, 1)
+        proxy.faults.hole = Hole.REPLIES
+        await served.tell(1)
+
+        async def lost() -> bool:
+            return proxy.swallowed > 0
+
+        await eventually_async(lost)
+        assert (await served.look(1))["holder"] == "a-1"
+        proxy.faults.hole = Hole.NOTHING
+
+    async def test_is_taken_back_by_the_command_for_tools(
+        self, served: ServedIssues, clients: Any, proxy: Proxy
+    ) -> None:
+        address = proxy.url.replace("redis:", "http:")
+        how = {"mode": "auto", "stdio": True, "address": address}
+        client = await clients(PYTHON_CLIENT, how)
+        await self.lose_answer(served, proxy)
+        client.cancel()
+        await is_free(served, 1)
+
+    async def test_is_taken_back_by_an_agent(
+        self, served: ServedIssues, proxy: Proxy, tmp_path: Path
+    ) -> None:
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TOWPATH_")}
+        address = proxy.url.replace("redis:", "http:")
+        own = {"TOWPATH_API_URL": address, "TOWPATH_API_KEY": served.key}
+        agent: Program[str] = Program(
+            [COMMAND, "agent", "--agent", "a-1", "--", "true"],
+            env={**inherited, **own},
+            cwd=tmp_path,
+        )
+        with agent:
+            await self.lose_answer(served, proxy)
+            agent.send_signal(signal.SIGTERM)
+            assert await asyncio.to_thread(agent.wait, HANGS) == 0
         await is_free(served, 1)
