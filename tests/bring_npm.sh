@@ -1,6 +1,7 @@
 #!/bin/sh
 # bring_npm.sh DIRECTORY: install what the tests take from npm into DIRECTORY: axe-core, GitHub's
-# description of its API, tus-js-client and Uppy. The versions and hashes are in tests/npm/package-lock.json.
+# description of its API, the official MCP client, tus-js-client and Uppy. The versions and hashes are in
+# tests/npm/package-lock.json.
 # No package runs a script of its own, and nothing is left behind if the installation fails.
 set -eu
 into=$1

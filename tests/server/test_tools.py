@@ -74,6 +74,7 @@ async def _try_all(client: Client) -> None:
     schema = tools["greet"].input_schema
     assert schema["properties"]["name"]["description"] == "Whom to greet."
     assert schema["required"] == ["name"]
+    assert (tools["greet"].output_schema or {})["required"] == ["job"]
     result = await call(client, "greet", name="ann")
     assert not result.is_error
     assert result.structured_content == {"job": "ann"}
@@ -128,7 +129,8 @@ class TestThePath:
         answer = greeting.client().post("/mcp", content=body, headers=headers)
         assert answer.status_code == status
 
-    def test_holds_no_sessions(self, greeting: RunningServer) -> None:
+    def test_gives_each_client_a_session_and_stores_none(self, greeting: RunningServer) -> None:
+        """The id only tells clients apart, so that of another server is as good."""
         message: dict[str, Any] = {
             "jsonrpc": "2.0",
             "id": 1,
@@ -139,9 +141,16 @@ class TestThePath:
                 "clientInfo": {"name": "t", "version": "1"},
             },
         }
-        answer = greeting.client().post("/mcp", json=message, headers=ACCEPT)
-        assert answer.status_code == 200
-        assert "mcp-session-id" not in answer.headers
+        given = set[str]()
+        for _ in range(2):
+            answer = greeting.client().post("/mcp", json=message, headers=ACCEPT)
+            assert answer.status_code == 200
+            given.add(answer.headers["mcp-session-id"])
+        assert len(given) == 2
+        for session in (*given, "of-another-server"):
+            answer = self.post(greeting, **{"Mcp-Session-Id": session})
+            assert answer.status_code == 200
+            assert "mcp-session-id" not in answer.headers
 
     @pytest.mark.parametrize("method", ["GET", "DELETE", "PUT"])
     def test_opens_no_streams_of_its_own(self, greeting: RunningServer, method: str) -> None:

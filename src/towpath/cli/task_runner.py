@@ -36,12 +36,18 @@ from towpath.processes.command import (
 
 T = TypeVar("T")
 
+_REQUEST = "/api/v1/request-task"
 _RESULT_MOST = 2000
 """Characters that the server keeps of a result or a reason."""
 _OUTPUT_KEPT = 64 * 1024
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
 _FAREWELL = 10.0
+"""Seconds for the last words about a task: that it is given back, or what a stopped agent says."""
 _SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
+_SHORTEST_TRY = 1.0
+_STOP_TIME = 2.0
+"""Seconds before the end of the lease at which the command of a silent server's task is stopped. A
+command that ignores SIGTERM takes one of them."""
 _OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
 """How names of variables begin that may hold what is ours: keys, secrets, addresses."""
 _TOLD = {
@@ -74,13 +80,18 @@ class TaskOutcome(NamedTuple):
     said: str
     pr_number: int | None = None
 
+    @property
+    def failed(self) -> bool:
+        return self.verb == "fail"
+
 
 class _Lost(Exception):
     """The task is not this agent's any more, or should not be."""
 
-    def __init__(self, why: str, *, withdrawn: bool = False) -> None:
+    def __init__(self, why: str, *, may_be_held: bool = False) -> None:
         super().__init__(why)
-        self.withdrawn = withdrawn
+        self.may_be_held = may_be_held
+        """The server may still count it as held: withdrawn, or no heartbeat was answered."""
 
 
 Tell = Callable[[str], None]
@@ -115,7 +126,7 @@ class TaskRunner:
         task: dict[str, Any] = found.content
         name = f"{task['repository']}#{task['issue_number']}"
         self._tell(f"{name}: {task['task_type']}, task {task['task_id']}")
-        outcome = await self._worked_on(task, _lease_of(found))
+        outcome = await self._work_on(task, _lease_of(found))
         self._tell(f"{name}: {outcome.verb} {outcome.said}".rstrip())
         return {"task_id": task["task_id"], "outcome": outcome.verb, "said": outcome.said}
 
@@ -131,9 +142,19 @@ class TaskRunner:
         }
         # Under the same key a request whose answer was lost gives the same task again.
         headers = {"idempotency-key": uuid.uuid4().hex}
-        return await self._patiently(
-            lambda: self._remote.post("/api/v1/request-task", wish, headers)
-        )
+        try:
+            return await self._patiently(lambda: self._remote.post(_REQUEST, wish, headers))
+        except asyncio.CancelledError:
+            await self._give_back_unseen({**wish, "wait": 0}, headers)
+            raise
+
+    async def _give_back_unseen(self, wish: Mapping[str, Any], headers: Mapping[str, str]) -> None:
+        """Give back the task of a cancelled request: its answer may have been on its way."""
+        with suppress(CallFailed, RemoteRefused, TimeoutError):
+            async with asyncio.timeout(_FAREWELL):
+                found = await self._remote.post(_REQUEST, wish, headers)
+            if found.content is not None:
+                await self._told(found.content, TaskOutcome("release", "the agent was stopped"))
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]]) -> T:
         """The answer, however long the server is away. Raises RemoteRefused for good."""
@@ -154,65 +175,91 @@ class TaskRunner:
         """What comes of *work*; None once the agent is stopped, and the work is cancelled."""
         working = asyncio.ensure_future(work)
         stopping = asyncio.ensure_future(self._stopping.wait())
-        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
-        stopping.cancel()
-        if working.done():
-            return working.result()
-        working.cancel()
-        with suppress(asyncio.CancelledError):
-            return await working  # it may have come just now: then it is to be given back
-        return None
+        try:
+            await _first(working, stopping)
+        finally:
+            await _end(working, stopping)
+        # It may have come just now, although the agent is stopped: then it is to be given back.
+        return None if working.cancelled() else working.result()
 
     # ── one task ─────────────────────────────────────────────────────────────────────────
 
-    async def _worked_on(self, task: Mapping[str, Any], lease: float) -> TaskOutcome:
-        beating = asyncio.create_task(self._beat(task, lease))
-        working = asyncio.create_task(self._ran(task))
+    async def _work_on(self, task: Mapping[str, Any], lease: float) -> TaskOutcome:
+        """Run the command while the task is held, then tell the server what came of it.
+
+        When this returns or raises, nothing of the command runs any more.
+        """
+        held = asyncio.Event()
+        beating = asyncio.create_task(self._beat(task, lease, held))
+        working = asyncio.create_task(self._run_command(task, held))
+        stopping = asyncio.create_task(self._stopping.wait())
         try:
-            await asyncio.wait((beating, working), return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():
-                # It is stopped before anybody is told: two never work on the same task.
-                await _ended(working)
-                return await self._let_go(task, beating)
-            telling = asyncio.create_task(self._told(task, working.result()))
-            await asyncio.wait((beating, telling), return_when=asyncio.FIRST_COMPLETED)
-            if telling.done():
-                return telling.result()
-            await _ended(telling)
-            return TaskOutcome("lost", str(beating.exception()))
+            await _first(beating, working, stopping)
+            # The command has ended before anybody hears of it: two never work on the same task.
+            await _end(working)
+            lost = _loss(beating)
+            if lost is not None and not lost.may_be_held:
+                return TaskOutcome("lost", str(lost))
+            if not working.cancelled() and not (stopping.done() and working.result().failed):
+                outcome = working.result()
+            else:
+                outcome = TaskOutcome("release", str(lost or "the agent was stopped"))
+            return await self._tell_outcome(task, outcome, beating, stopping)
         finally:
-            await _ended(beating, working)
+            await _end(beating, working, stopping)
 
-    async def _let_go(self, task: Mapping[str, Any], beating: asyncio.Task[None]) -> TaskOutcome:
-        """What becomes of a task whose heartbeat has ended."""
+    async def _tell_outcome(
+        self,
+        task: Mapping[str, Any],
+        outcome: TaskOutcome,
+        beating: asyncio.Task[None],
+        stopping: asyncio.Task[Any],
+    ) -> TaskOutcome:
+        """Tell the server, while the task is held. A heartbeat may be refused because the server
+        has accepted the outcome already: its answer about the outcome counts. A stopped agent does
+        not wait long for a server that is away.
+        """
+        telling = asyncio.create_task(self._told(task, outcome))
         try:
-            beating.result()
-        except _Lost as lost:
-            if lost.withdrawn:
-                return await self._told(task, TaskOutcome("release", str(lost)))
-            return TaskOutcome("lost", str(lost))
-        raise AssertionError("a heartbeat ends by an error")
+            waiting = [telling, beating] if stopping.done() else [telling, beating, stopping]
+            await _first(*waiting)
+            if not telling.done():
+                await asyncio.wait((telling,), timeout=_FAREWELL)
+        finally:
+            await _end(telling)
+        if not telling.cancelled():
+            return telling.result()
+        return TaskOutcome("lost", str(_loss(beating) or f"the server is away; {outcome.said}"))
 
-    async def _beat(self, task: Mapping[str, Any], lease: float) -> None:
-        """Hold the task while this runs. Raises _Lost."""
-        until, path = steady() + lease, _path(task, "heartbeat")
-        pause = _pause(lease)
+    async def _beat(self, task: Mapping[str, Any], lease: float, held: asyncio.Event) -> None:
+        """Hold the task while this runs. Raises _Lost.
+
+        The first heartbeat comes at once and sets *held*: the task may have been long on its way.
+        Each lease is counted from the moment before its heartbeat was sent.
+        """
+        until, path, pause = _stop_at(steady(), lease), _path(task, "heartbeat"), 0.0
         while True:
             await asyncio.sleep(min(pause, max(until - steady(), 0)))
             asked = steady()
+            if asked >= until:
+                raise _Lost("no heartbeat was answered within the lease", may_be_held=True)
             try:
-                held = await self._remote.post(path, self._word(task))
+                # A connection that answers no more leaves time for a try on another one.
+                async with asyncio.timeout(min(until - asked, max(lease / 3, _SHORTEST_TRY))):
+                    answer = await self._remote.post(path, self._word(task))
+            except TimeoutError:
+                pause = 0.0
+                continue
             except (CallFailed, RemoteRefused) as error:
                 if error.retry is RetryAdvice.NEVER:
                     raise _Lost(str(error)) from error
-                if steady() >= until:
-                    raise _Lost("no heartbeat reached the server within the lease") from error
                 pause = min(_FIRST_PAUSE, _pause(lease))
                 continue
-            if why := held.content.get("withdrawn"):
-                raise _Lost(f"withdrawn: {why}", withdrawn=True)
-            lease = _lease_of(held)
-            until, pause = asked + lease, _pause(lease)
+            if why := answer.content.get("withdrawn"):
+                raise _Lost(f"withdrawn: {why}", may_be_held=True)
+            lease = _lease_of(answer)
+            until, pause = _stop_at(asked, lease), _pause(lease)
+            held.set()
 
     async def _told(self, task: Mapping[str, Any], outcome: TaskOutcome) -> TaskOutcome:
         """Say what became of the task, until the server has heard it. What is given back is taken
@@ -229,7 +276,7 @@ class TaskRunner:
         try:
             async with asyncio.timeout(patience):
                 await self._patiently(lambda: self._remote.post(_path(task, outcome.verb), said))
-        except RemoteRefused as error:
+        except (CallFailed, RemoteRefused) as error:
             return TaskOutcome("lost", str(error))
         except TimeoutError:
             return TaskOutcome("lost", f"the server is away; {outcome.said}")
@@ -240,17 +287,15 @@ class TaskRunner:
 
     # ── the command ──────────────────────────────────────────────────────────────────────
 
-    async def _ran(self, task: Mapping[str, Any]) -> TaskOutcome:
-        """Run the command; stopped with the agent."""
-        given = msgspec.json.encode(task)
+    async def _run_command(self, task: Mapping[str, Any], held: asyncio.Event) -> TaskOutcome:
+        """Run the command as soon as the task is *held*. Cancelled, it ends the command first."""
+        await held.wait()
         try:
-            ended = await self._unless_stopped(run(self._command(task), given))
+            ended = await run(self._command(task), msgspec.json.encode(task))
         except CommandTimedOut as error:
             return TaskOutcome("fail", f"{error}. {error.complaint}".strip())
-        except CommandError as error:
+        except (CommandError, OSError) as error:  # OSError: no room for its input, say
             return TaskOutcome("release", str(error))
-        if ended is None or (self._stopping.is_set() and ended.code):
-            return TaskOutcome("release", "the agent was stopped")
         return self._outcome(ended)
 
     def _outcome(self, ended: Ended) -> TaskOutcome:
@@ -294,11 +339,26 @@ def _completed(output: bytes) -> TaskOutcome:
     return TaskOutcome("complete", text)
 
 
-async def _ended(*tasks: asyncio.Task[Any]) -> None:
-    """Nobody waits for what these do any more."""
+async def _first(*tasks: asyncio.Future[Any]) -> None:
+    """Wait until one of *tasks* has ended. It cancels none: the caller does."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+
+
+async def _end(*tasks: asyncio.Future[Any]) -> None:
+    """Cancel those of *tasks* that still run, and wait until all have ended."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _loss(beating: asyncio.Task[None]) -> _Lost | None:
+    """Why the heartbeat has ended; None while it beats. Raises what is a defect."""
+    if not beating.done():
+        return None
+    error = beating.exception()
+    if isinstance(error, _Lost):
+        return error
+    raise error or AssertionError("a heartbeat ends by an error")
 
 
 def _path(task: Mapping[str, Any], verb: str) -> str:
@@ -309,6 +369,11 @@ def _lease_of(told: ServerAnswer) -> float:
     """Seconds that the task is held, by the server's clock alone. It tells whole seconds."""
     expires = datetime.fromisoformat(told.content["expires_at"])
     return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)
+
+
+def _stop_at(asked: float, lease: float) -> float:
+    """When to stop the command of a task whose *lease* was counted from *asked*."""
+    return asked + lease - min(_STOP_TIME, lease / 3)
 
 
 def _pause(lease: float) -> float:

@@ -35,6 +35,9 @@ _GRACE = 1.0
 _LAST_WORDS = 2.0
 """Seconds for what is left in the pipes, if one who left the group holds them open."""
 _UNKILLABLE = 5.0
+_GONE_WITHIN, _GONE_PAUSE = 1.0, 0.01
+"""Seconds until killed processes of the group are gone, and between two looks. Where nobody
+collects orphans, as in a container without init, dead ones stay in the group."""
 _PROBED_WITHIN = 10.0
 _INTERPRETERS = (
     (re.compile(r"(?:python|pypy)[0-9.]*"), re.compile(r"-[bBdEIOPqsSuv]+")),
@@ -322,6 +325,7 @@ async def _clear_away(running: _Running) -> None:
             await _happens(running.exited, within=_GRACE)
             _send(group, signal.SIGKILL)
             await _happens(running.exited, within=_UNKILLABLE)
+        await _wait_until_gone(group)
     finally:
         if not running.exited.is_set():  # this loop is closing, and cancels everybody
             _send(group, signal.SIGKILL)
@@ -331,6 +335,14 @@ async def _clear_away(running: _Running) -> None:
 def _send(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # nobody is left, or none that is ours
         os.killpg(group, number)
+
+
+async def _wait_until_gone(group: int) -> None:
+    with suppress(ProcessLookupError, PermissionError, TimeoutError):
+        async with asyncio.timeout(_GONE_WITHIN):
+            while True:
+                os.killpg(group, 0)
+                await asyncio.sleep(_GONE_PAUSE)
 
 
 async def _happens(event: asyncio.Event, *, within: float) -> None:

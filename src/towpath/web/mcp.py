@@ -5,13 +5,24 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import uuid
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Generator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, NamedTuple, cast
 
 import msgspec
+from mcp import MCPError
 from mcp.server.lowlevel.server import Server
 from mcp.server.stdio import stdio_server
+from mcp.server.streamable_http import REQUEST_CANCELLED
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from mcp_types import (
     CallToolRequestParams,
@@ -25,12 +36,14 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towpath.errors import TowpathError
-from towpath.supervise import Background
-from towpath.web.auth import within
+from towpath.supervise import Background, detached
+from towpath.web.auth import key_of, within
 from towpath.web.bodies import Bodies
 from towpath.web.tools import Tool, ToolRequest, Tools
 
 NAME = "towpath"
+_SESSION = b"mcp-session-id"
+_CALL = "towpath.mcp_call"
 _FIELDS_OF_PROBLEMS = {"type", "title", "status", "detail", "remedy", "retry"}
 
 
@@ -41,8 +54,23 @@ class ToolAnswer(NamedTuple):
     body: bytes
 
 
-Ask = Callable[[ToolRequest, Any], Awaitable[ToolAnswer]]
-"""`(request, the MCP request's context)`: ask the path of a tool. Raises TowpathError."""
+class ToolCall(NamedTuple):
+    """A call of a tool: the request for its path, and the tool that takes the answer back."""
+
+    request: ToolRequest
+    undo: Tool | None
+
+    def undo_request(self, answer: ToolAnswer) -> ToolRequest | None:
+        """The request that takes back what *answer* gives; None if it gives nothing."""
+        if self.undo is None or answer.status != 200:
+            return None
+        content = cast("dict[str, Any]", msgspec.json.decode(answer.body))
+        fields = self.undo.arguments.model_fields.items()
+        return self.undo.request({name: content[name] for name, at in fields if at.is_required()})
+
+
+Ask = Callable[[ToolCall, Any], Awaitable[ToolAnswer]]
+"""`(call, the MCP request's context)`: ask the path of a tool. Raises TowpathError."""
 
 
 def server_of(
@@ -62,7 +90,8 @@ def server_of(
         own = {name: value for name, value in added.items() if name in tool.arguments.model_fields}
         try:
             request = tool.request({**own, **(params.arguments or {})})
-            return _result(tool, await ask(request, context))
+            undo = tools[tool.undo] if tool.undo else None
+            return _result(tool, await ask(ToolCall(request, undo), context))
         except TowpathError as error:
             return _refused(f"{error.code}: {error}", error.remedy)
 
@@ -88,6 +117,7 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
         title=tool.title,
         description=tool.about,
         input_schema=tool.schema(given),
+        output_schema=tool.answer_schema(),
         annotations=hints,
     )
 
@@ -95,7 +125,8 @@ def _shown(tool: Tool, given: Sequence[str]) -> Shown:
 def _result(tool: Tool, answered: ToolAnswer) -> CallToolResult:
     """What a model is told. Texts of strangers are values of JSON, never words of ours."""
     if answered.status == 204:
-        return CallToolResult(content=[TextContent(text=tool.nothing)])
+        nothing = {"nothing": tool.nothing}
+        return CallToolResult(content=[TextContent(text=tool.nothing)], structured_content=nothing)
     try:
         content: Any = msgspec.json.decode(answered.body)
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -118,20 +149,33 @@ def _refused(what: str, remedy: str) -> CallToolResult:
 
 
 class ToolsEndpoint:
-    """Tools over streamable HTTP, without sessions: each request stands for itself."""
+    """Tools over streamable HTTP. Each request stands for itself: any server can answer it.
+
+    A client that takes part in a handshake gets the id of a session, which is stored nowhere. It
+    only tells apart requests of several clients that share a key: `notifications/cancelled` comes
+    in a request of its own, and names the other one by a number that every client begins at 0.
+    """
 
     def __init__(self, server: Server[Any]) -> None:
         self._server = server
         self._manager: StreamableHTTPSessionManager | None = None
         self._ready, self._stopped = asyncio.Event(), asyncio.Event()
         self._running = Background("tools over MCP", self._run)
+        self._open = OpenCalls()
 
     @classmethod
     async def started(cls, app: ASGIApp, found: Sequence[Tools], version: str) -> ToolsEndpoint:
         """One that answers; it asks the paths of *app* itself."""
 
-        async def ask(request: ToolRequest, context: Any) -> ToolAnswer:
-            return await _asked(app, request, context.request)
+        async def ask(call: ToolCall, context: Any) -> ToolAnswer:
+            outer: Request = context.request
+
+            async def take_back(answer: ToolAnswer) -> None:
+                if (undo := call.undo_request(answer)) is not None:
+                    await _asked(app, undo, outer)
+
+            open_call: OpenCall = outer.scope[_CALL]
+            return await open_call.run(_asked(app, call.request, outer), take_back)
 
         endpoint = cls(server_of(found, version=version, ask=ask))
         endpoint._running.start()
@@ -162,8 +206,183 @@ class ToolsEndpoint:
             yield _replayed(await request.body(), receive) if came else None
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._manager is not None:
+        if self._manager is None:
+            return
+        if scope["method"] != "POST":
             await self._manager.handle_request(scope, receive, send)
+            return
+        body: bytes = (await receive())["body"]
+        message = _Message.read(body)
+        client = (key_of(Request(scope)).id, dict(scope["headers"]).get(_SESSION, b""))
+        if (cancelled := message.cancels) is not None:
+            self._open.cancel(*client, cancelled)
+        headers = [(_SESSION, uuid.uuid4().hex.encode())] if message.opens_session else []
+        call = OpenCall(body, receive, send, headers)
+        scope[_CALL] = call
+        with self._open.holding(call, *client, message.id):
+            async with call:
+                await self._manager.handle_request(scope, call.receive, call.send)
+
+
+class _Message(msgspec.Struct):
+    """What is read of a JSON-RPC message here; the library reads it all."""
+
+    id: Any = None
+    method: str = ""
+    params: Any = None
+
+    @classmethod
+    def read(cls, body: bytes) -> _Message:
+        """An empty one for what is none: the library refuses it."""
+        try:
+            return msgspec.json.decode(body, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return cls()
+
+    @property
+    def opens_session(self) -> bool:
+        return self.method == "initialize"
+
+    @property
+    def cancels(self) -> Any:
+        """The id of the request that this message cancels."""
+        if self.method != "notifications/cancelled" or not isinstance(self.params, dict):
+            return None
+        return cast("dict[str, Any]", self.params).get("requestId")
+
+
+class OpenCall:
+    """One POST until its answer was sent: whether somebody still waits for the answer.
+
+    The client leaves by hanging up or by cancelling. What was got for its answer is taken back
+    unless the answer was sent before.
+    """
+
+    def __init__(
+        self,
+        body: bytes,
+        receive: Receive,
+        send: Send,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
+        self._body: bytes | None = body
+        self._receive, self._send, self._headers = receive, send, headers
+        self._left, self._cancelled = asyncio.Event(), asyncio.Event()
+        self._sent = self._over = False
+        self._take_back: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self._taking_back: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> OpenCall:
+        self._watching = asyncio.ensure_future(self._watch())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over = True
+        self._watching.cancel()
+        await asyncio.wait((self._watching,))
+        if not self._sent:
+            for undo in self._take_back:
+                self._start(undo())
+
+    def cancel(self) -> None:
+        """The client does not want the answer any more."""
+        self._cancelled.set()
+
+    async def receive(self) -> Message:
+        """The body; then, once the client has hung up, that."""
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": False}
+        await self._left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, message: Message) -> None:
+        """Send a part of the answer; note whether the client was there for the first of it."""
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *self._headers]
+        elif not self._sent and _is_answer(message.get("body", b"")):
+            await asyncio.sleep(0)  # whoever has hung up by now is known after it
+            self._sent = not (self._left.is_set() or self._cancelled.is_set())
+        await self._send(message)
+
+    async def run(
+        self,
+        asking: Coroutine[Any, Any, ToolAnswer],
+        take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
+    ) -> ToolAnswer:
+        """What *asking* answers. Ends it if the client leaves. An answer that the client does not
+        get is given to *take_back*.
+        """
+        task = asyncio.ensure_future(asking)
+        cancelled = asyncio.ensure_future(self._cancelled.wait())
+        try:
+            await asyncio.wait((task, cancelled), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            cancelled.cancel()
+            if task.done():
+                self._answered(task, take_back)
+            else:  # it may answer nevertheless
+                task.add_done_callback(lambda done: self._answered(done, take_back))
+                task.cancel()
+        await asyncio.wait((task,))
+        if task.cancelled():
+            raise MCPError(REQUEST_CANCELLED, "the client cancelled the request")
+        return task.result()
+
+    def _answered(
+        self,
+        done: asyncio.Future[ToolAnswer],
+        take_back: Callable[[ToolAnswer], Coroutine[Any, Any, None]],
+    ) -> None:
+        """Take the answer back now if nobody can get it any more; else when the call is over."""
+        if done.cancelled() or done.exception() is not None:
+            return
+        if self._over:
+            self._start(take_back(done.result()))
+        else:
+            self._take_back.append(lambda: take_back(done.result()))
+
+    def _start(self, undo: Coroutine[Any, Any, None]) -> None:
+        task = detached("taking back of an answer", undo)
+        self._taking_back.add(task)
+        task.add_done_callback(self._taking_back.discard)
+
+    async def _watch(self) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self._left.set()
+
+
+def _is_answer(part: bytes) -> bool:
+    """Whether *part* of a body belongs to the answer, and not to the pings before it."""
+    return bool(part) and not part.startswith(b":")
+
+
+class OpenCalls:
+    """The calls that wait for an answer, by who made them."""
+
+    def __init__(self) -> None:
+        self._calls: dict[tuple[str, bytes, str], set[OpenCall]] = {}
+
+    @contextmanager
+    def holding(self, call: OpenCall, key: str, session: bytes, id: Any) -> Generator[None]:
+        """Know *call* by its client, a *key* and a *session*, and the *id* of its request."""
+        name = (key, session, json.dumps(id))
+        calls = self._calls.setdefault(name, set())
+        calls.add(call)
+        try:
+            yield
+        finally:
+            calls.discard(call)
+            if not calls:
+                self._calls.pop(name, None)
+
+    def cancel(self, key: str, session: bytes, id: Any) -> None:
+        """Cancel that client's call. Without a session, nobody's if several could be meant."""
+        calls = self._calls.get((key, session, json.dumps(id)), set[OpenCall]())
+        if session or len(calls) == 1:
+            for call in calls:
+                call.cancel()
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:

@@ -20,6 +20,7 @@ from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.model import Call, Lease, Release
 from towpath.errors import TowpathError
+from towpath.supervise import detached
 from towpath.web.auth import Key
 from towpath.web.fields import Answer
 from towpath.web.open_requests import OpenKind, OpenRequests
@@ -77,20 +78,25 @@ class Poll:
     async def while_there(
         self,
         asking: Coroutine[Any, Any, T | None],
-        give_back: Callable[[T], Awaitable[object]] | None = None,
+        give_back: Callable[[T], Coroutine[Any, Any, object]] | None = None,
+        *,
+        waits: bool = True,
     ) -> T | None:
         """What *asking* answers; None if the client leaves, its credential ends or the server
-        stops before. What came for a client that has left is given back.
+        stops before. What came for a client that has left is given back. Only one that *waits*
+        counts as a waiting claim.
         """
         with closing(asking):  # also where it is not begun, as too many wait
-            return await self._while_there(asking, give_back)
+            return await self._while_there(asking, give_back, waits=waits)
 
     async def _while_there(
         self,
         asking: Coroutine[Any, Any, T | None],
-        give_back: Callable[[T], Awaitable[object]] | None,
+        give_back: Callable[[T], Coroutine[Any, Any, object]] | None,
+        *,
+        waits: bool,
     ) -> T | None:
-        async with self._ends() as (left, stops):
+        async with self._ends(counts=waits) as (left, stops):
             task = asyncio.ensure_future(asking)
             try:
                 await _first(task, left, stops)
@@ -102,6 +108,10 @@ class Poll:
                         await give_back(found)
                     return None
                 return found
+            except asyncio.CancelledError:
+                if task.done() and not task.cancelled() and not task.exception():
+                    _give_back_later(task.result(), give_back)
+                raise
             finally:
                 await _end(task)
 
@@ -156,25 +166,42 @@ class Poll:
                 await _end(woken)
 
     @asynccontextmanager
-    async def _ends(self) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
+    async def _ends(
+        self, *, counts: bool = True
+    ) -> AsyncGenerator[tuple[asyncio.Future[None], asyncio.Future[Any]]]:
         """What ends a poll before its time: the client leaves, the server stops.
 
         A client whose credential has ended counts as one that left. 429, 503.
         """
-        hold = self._open_requests.open(self._request, OpenKind.WAIT)
+        hold = self._open_requests.open(self._request, OpenKind.WAIT) if counts else None
         left = asyncio.ensure_future(self._client_left())
-        hold.on_end(left.cancel)
+        if hold is not None:
+            hold.on_end(left.cancel)
         stops = asyncio.ensure_future(self._stopping.wait())
         try:
             yield left, stops
         finally:
-            hold.close()
+            if hold is not None:
+                hold.close()
             await _end(left)
             await _end(stops)
 
     async def _client_left(self) -> None:
         while (await self._request.receive())["type"] != "http.disconnect":
             pass
+
+
+_giving_back: set[asyncio.Task[Any]] = set()
+
+
+def _give_back_later(
+    found: T | None, give_back: Callable[[T], Coroutine[Any, Any, object]] | None
+) -> None:
+    """Give back what came for a client whose request was cancelled, which can't wait for it."""
+    if found is not None and give_back is not None:
+        task = detached("giving back of an answer", give_back(found))
+        _giving_back.add(task)
+        task.add_done_callback(_giving_back.discard)
 
 
 async def _first(*tasks: asyncio.Future[Any]) -> None:

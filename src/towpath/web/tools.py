@@ -50,6 +50,11 @@ class ToolRequest(NamedTuple):
     query: str
     body: bytes
 
+    def without_wait(self) -> ToolRequest:
+        """The same request, answered at once."""
+        content: Any = msgspec.json.decode(self.body) if self.body else {}
+        return self._replace(body=msgspec.json.encode({**content, "wait": 0}))
+
 
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """One tool for an agent."""
@@ -59,15 +64,20 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     """What it does and when to use it, for a model."""
     arguments: type[Arguments]
+    answer: type[BaseModel]
+    """What the path answers."""
     path: str
     """Of the HTTP API; what is in braces is taken from the arguments."""
     method: str = "POST"
     nothing: str = ""
-    """What the model is told where the answer is empty (204)."""
+    """What the model is told where the answer is empty (204), also as the field `nothing`."""
     reads: bool = False
     """It changes nothing."""
     repeatable: bool = False
     """Twice is as good as once."""
+    undo: str = ""
+    """The tool that takes back what the answer gives, if nobody receives the answer. The answer has
+    all arguments that the other tool requires."""
 
     def schema(self, given: Sequence[str] = ()) -> dict[str, Any]:
         """The schema of its arguments; those that are *given* need not be sent."""
@@ -75,6 +85,21 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
         required = [name for name in schema.get("required", []) if name not in given]
         rest = {name: value for name, value in schema.items() if name != "required"}
         return rest | {"required": required} if required else rest
+
+    def answer_schema(self) -> dict[str, Any]:
+        """The schema of its answers: the path's, or only `nothing` where that can be empty."""
+        schema = self.answer.model_json_schema(mode="serialization")
+        if not self.nothing:
+            return schema
+        definitions = schema.pop("$defs", {})
+        nothing = {
+            "type": "object",
+            "properties": {"nothing": {"type": "string"}},
+            "required": ["nothing"],
+            "additionalProperties": False,
+        }
+        either: dict[str, Any] = {"type": "object", "anyOf": [schema, nothing]}
+        return either | {"$defs": definitions} if definitions else either
 
     def request(self, arguments: Mapping[str, Any]) -> ToolRequest:
         """Raises ToolArgumentsInvalid, which repeats no value."""

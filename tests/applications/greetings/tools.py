@@ -2,6 +2,7 @@
 
 from pydantic import Field
 
+from tests.applications.greetings.http import GreetedOut
 from towpath.web.tools import Arguments, Tool, Tools
 
 
@@ -17,6 +18,7 @@ TOOLS = Tools(
             title="Greet somebody",
             about="Greet somebody by name.",
             arguments=GreetArguments,
+            answer=GreetedOut,
             path="/api/v1/greetings/{name}",
         ),
     ),

@@ -124,6 +124,23 @@ async def test_a_request_can_be_repeated(client: httpx.AsyncClient) -> None:
     assert first.json() == again.json()
 
 
+@pytest.mark.parametrize("waits", [(0.2, 0), (0, 0.2), (0.2, 0.2), (0, 0)])
+async def test_a_request_can_be_repeated_with_another_wait(
+    client: httpx.AsyncClient, waits: tuple[float, float]
+) -> None:
+    """Whether the first had to wait or not."""
+    first, second = waits
+    body, named = {"agent_id": "ann", "wait": first}, {"Idempotency-Key": "k1"}
+    answer = await client.post("/api/v1/request-task", json=body, headers=named)
+    assert answer.status_code == 204
+    await put(client)
+    for wait in (second, first, second):
+        answer = await client.post(
+            "/api/v1/request-task", json=body | {"wait": wait}, headers=named
+        )
+        assert answer.status_code == 200, answer.text
+
+
 async def test_a_held_issue_is_taken_away(client: httpx.AsyncClient) -> None:
     await put(client)
     task = await ask(client)

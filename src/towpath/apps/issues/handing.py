@@ -24,7 +24,7 @@ from towpath.apps.issues.model import (
     role_name,
     selector_of,
 )
-from towpath.clock import ZERO, Duration, instant, seconds, steady
+from towpath.clock import ZERO, Duration, instant, milliseconds, seconds, steady
 from towpath.engine.model import Call, Lease
 from towpath.errors import InvalidOption, JobError, LeaseError, TowpathError
 from towpath.forges.texts import is_repository
@@ -35,6 +35,7 @@ SELECTORS_MOST = 100
 """Kinds of tasks that one claim can name."""
 _SLICE = seconds(5)
 """How long one look waits: kinds of tasks may come that were not there before."""
+_SHORTEST_LOOK = milliseconds(1)
 _LOOK_AGAIN = 0.5
 """Seconds between two looks for a kind of tasks that there never was."""
 _NAMED_MOST = 100
@@ -78,6 +79,7 @@ class Handing:
 
     def __init__(self, board: Board) -> None:
         self._board = board
+        self._undoing: set[asyncio.Task[None]] = set()
 
     async def request(
         self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
@@ -87,6 +89,8 @@ class Handing:
         avoided: set[str] = set()
         while True:
             rest = seconds(max(until - steady(), 0))
+            if call is not None:  # named looks of a waiting claim: repeatable with another wait
+                rest = max(rest, _SHORTEST_LOOK)
             lease = await self._claim(wish, avoided, min(rest, _SLICE), call)
             if lease is not None:
                 task = await self._handed_out(lease, wish, avoided)
@@ -167,7 +171,9 @@ class Handing:
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
-            detached("giving back of a task", self._undo(lease, noting))
+            undoing = detached("giving back of a task", self._undo(lease, noting))
+            self._undoing.add(undoing)
+            undoing.add_done_callback(self._undoing.discard)
             raise
         except TowpathError:
             with suppress(TowpathError):

@@ -128,7 +128,7 @@ async def request_task(
     )
     wait, call = seconds(body.wait), named.call() if named else None
     asking = issues.request(wish, wait=wait, call=call)
-    task = await (poll.while_there(asking, issues.give_back) if body.wait else asking)
+    task = await poll.while_there(asking, issues.give_back, waits=bool(body.wait))
     return Response(status_code=204) if task is None else TaskOut.model_validate(task)
 
 

@@ -10,7 +10,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from towpath.apps.issues.forms import WAIT_MOST
+from towpath.apps.issues.forms import (
+    WAIT_MOST,
+    EndedOut,
+    HeldTaskOut,
+    IssueExplanationOut,
+    IssuesOut,
+    TaskOut,
+)
 from towpath.apps.issues.model import NUMBER_MOST
 from towpath.apps.issues.service import LARGEST_PAGE, RESULT_MOST
 from towpath.web.tools import Arguments, Tool, Tools
@@ -132,8 +139,10 @@ TOOLS = Tools(
             " issue), review (review the pull request pr_number) or fix (correct that pull"
             f" request). {_STRANGERS}",
             arguments=RequestTask,
+            answer=TaskOut,
             path="/api/v1/request-task",
             nothing="No task is free for you now. Call request_task again later, or with wait.",
+            undo="release_task",
         ),
         Tool(
             name="heartbeat",
@@ -142,6 +151,7 @@ TOOLS = Tools(
             " before expires_at. If `withdrawn` in the answer is not null, it says why you should"
             " stop: the issue was closed, assigned or relabelled. Then call release_task.",
             arguments=AboutTask,
+            answer=HeldTaskOut,
             path="/api/v1/tasks/{task_id}/heartbeat",
             repeatable=True,
         ),
@@ -151,6 +161,7 @@ TOOLS = Tools(
             about="Report that the task is done: the work is pushed, or the review is written."
             " Call it once, at the end. The task is not handed out again.",
             arguments=CompleteTask,
+            answer=EndedOut,
             path="/api/v1/tasks/{task_id}/complete",
             repeatable=True,
         ),
@@ -160,6 +171,7 @@ TOOLS = Tools(
             about="Report that you tried and failed. The issue is offered again after a pause;"
             " after the last attempt it is given up.",
             arguments=FailTask,
+            answer=EndedOut,
             path="/api/v1/tasks/{task_id}/fail",
         ),
         Tool(
@@ -168,6 +180,7 @@ TOOLS = Tools(
             about="Give the task back if you will not do it, for example because you lack the"
             " skills. It is offered to other agents, and no attempt is counted.",
             arguments=ReleaseTask,
+            answer=EndedOut,
             path="/api/v1/tasks/{task_id}/release",
         ),
         Tool(
@@ -176,6 +189,7 @@ TOOLS = Tools(
             about="List issues: which are free, and which agent holds which. You do not need this"
             f" to get a task. {_STRANGERS}",
             arguments=ListIssues,
+            answer=IssuesOut,
             path="/api/v1/issues",
             method="GET",
             reads=True,
@@ -185,6 +199,7 @@ TOOLS = Tools(
             title="Explain an issue",
             about="Explain why an issue is not handed out, or say who holds it.",
             arguments=ExplainIssue,
+            answer=IssueExplanationOut,
             path="/api/v1/issues/{repository}/{number}/explain",
             method="GET",
             reads=True,

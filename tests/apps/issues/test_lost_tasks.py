@@ -1,0 +1,252 @@
+"""`towpath agent` loses its tasks in every way: no issue ever has two commands at a time.
+
+The command holds a lock for its issue until all of its processes have ended. A command that finds
+the lock taken says so in the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from tests.amounts import amount
+from tests.apps.issues.served import REPOSITORY, ServedIssues, issues_served
+from tests.programs import COMMAND, Program
+from tests.server.serving import RunningServer, up
+from tests.waiting import HANGS, eventually, eventually_async
+from towpath.apps.issues.options import IssuesOptions
+from towpath.clock import milliseconds, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.testing.proxy import Faults, Hole, Proxy
+
+LOCKING = Path(__file__).with_name("locking_command.py")
+PLACE = REPOSITORY.replace("/", "%2F")
+KINDS = ["heeding", "deaf", "parent"]
+
+
+class Agents:
+    """Starts `towpath agent` with the locking command, and reads what these wrote down."""
+
+    def __init__(self, folder: Path, stack: ExitStack) -> None:
+        self._folder, self._stack = folder, stack
+
+    def start(
+        self, address: str, key: str, *words: str, name: str = "a-1", kind: str = "heeding"
+    ) -> Program[str]:
+        command = [sys.executable, str(LOCKING), str(self._folder), kind]
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("TOWPATH_")}
+        process: Program[str] = Program(
+            [COMMAND, "agent", "--agent", name, "--wait", "5s", *words, "--", *command],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            env={**inherited, "TOWPATH_API_URL": address, "TOWPATH_API_KEY": key},
+            cwd=self._folder,
+        )
+        self._stack.callback(process.communicate)
+        self._stack.callback(process.kill)
+        return process
+
+    def lines(self, word: str) -> list[list[str]]:
+        journal = self._folder / "journal"
+        lines = journal.read_text().splitlines() if journal.exists() else []
+        return [line.split()[1:] for line in lines if line.startswith(word)]
+
+    @property
+    def begun(self) -> int:
+        return len(self.lines("began"))
+
+    async def have_begun(self, count: int) -> None:
+        """Wait until *count* commands began. Fails if one began beside another one."""
+
+        async def there() -> bool:
+            assert self.lines("second") == []
+            return self.begun >= count
+
+        await eventually_async(there)
+
+    def finish(self) -> None:
+        """Let commands end by themselves."""
+        (self._folder / "finish").touch()
+
+
+@pytest.fixture
+def agents(tmp_path: Path) -> Iterator[Agents]:
+    with ExitStack() as stack:
+        yield Agents(tmp_path, stack)
+
+
+@pytest.fixture
+async def served(server: EmbeddedServer, prepared_file_url: str) -> AsyncIterator[ServedIssues]:
+    """Agents that are silent for 6 s lose their task."""
+    options = IssuesOptions(lease=seconds(6), look=milliseconds(100), attempts=1000)
+    async with issues_served(server.url, prepared_file_url, options) as running:
+        yield running
+
+
+@pytest.fixture
+async def proxy(served: ServedIssues) -> AsyncIterator[Proxy]:
+    """A line to the server that can fail."""
+    port = int(served.address.rpartition(":")[2])
+    async with Proxy(("127.0.0.1", port), Faults(), tcp=True) as line:
+        yield line
+
+
+def through(proxy: Proxy) -> str:
+    return proxy.url.replace("redis:", "http:")
+
+
+async def take_away(served: ServedIssues, number: int) -> None:
+    answer = await served.client.post(f"/api/v1/issues/{PLACE}/{number}/release", json={})
+    assert answer.status_code in (200, 409), answer.text
+
+
+async def is_gone(pid: str) -> None:
+    """Wait until a command has ended, and was collected."""
+    await asyncio.to_thread(eventually, lambda: not Path(f"/proc/{pid}").exists())
+
+
+async def ended(agent: Program[str]) -> tuple[int, Counter[str]]:
+    """The exit code of an agent that was told to stop, and how many tasks had which outcome."""
+    out, _ = await asyncio.to_thread(agent.communicate, timeout=HANGS)
+    return agent.wait(), Counter(json.loads(line)["outcome"] for line in out.splitlines())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+class TestTheCommandOfALostTask:
+    async def test_has_ended_before_the_next_begins(
+        self, served: ServedIssues, agents: Agents, kind: str
+    ) -> None:
+        await served.tell(7)
+        agent = agents.start(served.address, served.key, kind=kind)
+        for count in (1, 2, 3):
+            await agents.have_begun(count)
+            await take_away(served, 7)
+        await agents.have_begun(4)
+        agent.send_signal(signal.SIGTERM)
+        code, outcomes = await ended(agent)
+        assert (code, outcomes["lost"], outcomes["complete"]) == (0, 3, 0)
+
+    async def test_has_ended_before_that_of_another_issue_begins(
+        self, served: ServedIssues, agents: Agents, kind: str
+    ) -> None:
+        """A closed issue is withdrawn: it is given back, and the next one taken."""
+        await served.tell(7)
+        agents.start(served.address, served.key, kind=kind)
+        await agents.have_begun(1)
+        await served.tell(8)
+        await served.tell(7, state="closed")
+        await agents.have_begun(2)
+        [[_, first], [issue, _]] = agents.lines("began")
+        assert issue == "8"
+        await is_gone(first)
+        assert (await served.look(7))["holder"] is None
+        await served.tell(7, state="open")
+        await served.tell(8, state="closed")
+        await agents.have_begun(3)
+
+    async def test_ends_when_the_agent_is_stopped_and_the_task_is_given_back(
+        self, served: ServedIssues, agents: Agents, kind: str
+    ) -> None:
+        await served.tell(7)
+        agent = agents.start(served.address, served.key, kind=kind)
+        await agents.have_begun(1)
+        agent.send_signal(signal.SIGINT)
+        assert await ended(agent) == (0, {"release": 1})
+        assert (await served.take())["issue_number"] == 7
+        again = agents.start(served.address, served.key, kind=kind)
+        await served.tell(7, state="closed")
+        await served.tell(7, state="open")
+        await agents.have_begun(2)
+        again.kill()
+
+
+@pytest.mark.parametrize("fault", ["requests", "replies", "reset"])
+async def test_an_agent_without_answers_ends_its_command_before_another_begins(
+    served: ServedIssues, agents: Agents, proxy: Proxy, fault: str
+) -> None:
+    """The other agent gets the issue when the lease ends, and not before the first has let go."""
+    await served.tell(7)
+    agents.start(through(proxy), served.key, kind="deaf")
+    await agents.have_begun(1)
+    agents.start(served.address, served.key, name="a-2")
+    proxy.faults.hole = {"requests": Hole.REQUESTS, "replies": Hole.REPLIES}.get(
+        fault, Hole.REQUESTS
+    )
+    if fault == "reset":
+        proxy.faults.reset = True
+
+        async def taken_over() -> bool:
+            await proxy.drop_all()
+            assert agents.lines("second") == []
+            return agents.begun == 2
+
+        await eventually_async(taken_over)
+    await agents.have_begun(2)
+    assert (await served.look(7))["holder"] == "a-2"
+
+
+class TestAServer:
+    @pytest.fixture
+    def running(self, tmp_path: Path) -> Iterator[RunningServer]:
+        home = tmp_path / "home"
+        home.mkdir()
+        with up(home, TOWPATH_ISSUES__LEASE="6s", TOWPATH_ISSUES__LOOK="100ms") as server:
+            issue = {"repository": REPOSITORY, "number": 7, "title": "Issue"}
+            assert server.client().post("/api/v1/issues", json=issue).status_code == 200
+            yield server
+
+    @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+    async def test_that_is_silent_for_longer_than_the_lease_has_no_command_running(
+        self, running: RunningServer, agents: Agents, number: signal.Signals
+    ) -> None:
+        agents.start(running.address, running.key)
+        await agents.have_begun(1)
+        running.process.send_signal(number)
+        [[_, pid]] = agents.lines("began")
+        try:
+            await is_gone(pid)
+        finally:
+            running.process.send_signal(signal.SIGCONT)
+        if number == signal.SIGSTOP:
+            await agents.have_begun(2)
+
+
+async def test_no_issue_has_two_commands_over_many_losses(
+    served: ServedIssues, agents: Agents, proxy: Proxy
+) -> None:
+    """People take tasks away, close and reopen issues, and the line to the server fails."""
+    seed = int(os.environ.get("LOST_TASKS_SEED", random.randrange(2**32)))
+    print(f"LOST_TASKS_SEED={seed}")  # noqa: T201 -- shown when the test fails
+    chance = random.Random(seed)
+    for number in (1, 2):
+        await served.tell(number)
+    agents.start(through(proxy), served.key, kind=chance.choice(KINDS))
+    for round in range(1, amount(8, thoroughly=100)):
+        await agents.have_begun(round)
+        [number, pid] = agents.lines("began")[-1]
+        match chance.choice(["taken", "closed", "hole", "reset"]):
+            case "taken":
+                await take_away(served, int(number))
+            case "closed":
+                await served.tell(int(number), state="closed")
+                await served.tell(int(number), state="open")
+            case fault:
+                proxy.faults.hole = chance.choice([Hole.REQUESTS, Hole.REPLIES])
+                proxy.faults.reset = fault == "reset"
+                await proxy.drop_all()
+                await is_gone(pid)
+                proxy.faults.hole, proxy.faults.reset = Hole.NOTHING, False
+                await proxy.drop_all()  # requests that were swallowed have no answer
