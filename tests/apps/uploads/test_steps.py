@@ -107,10 +107,10 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
     def counted(kind: type, name: str, error: Exception) -> None:
         real = getattr(kind, name)
 
-        async def call(own: Any, *args: Any, **more: Any) -> Any:
-            word = args[0] if name in ("run", "read") and kind is SpaceRecord else name
+        async def call(*args: Any, **more: Any) -> Any:
+            word = args[1] if name in ("run", "read") and kind is SpaceRecord else name
             told = f"{kind.__name__}.{word}"
-            return await CallFaults.now.call(told, error, lambda: real(own, *args, **more))
+            return await CallFaults.now.call(told, error, lambda: real(*args, **more))
 
         monkeypatch.setattr(kind, name, call)
 

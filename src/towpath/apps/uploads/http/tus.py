@@ -186,7 +186,7 @@ async def _sent(
         upload_id,
         offset,
         come if wanted else whatever_comes(come, cut),
-        holder=key.id,
+        holder=key.owner,
         length=announced_length(request),
         wanted=wanted,
     )
