@@ -19,7 +19,7 @@ from tests.apps.uploads.tus_client import TUS, create, patch
 from tests.server.in_process import client_of, listening
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import KIB, MIB
-from towpath.apps.uploads.records import Lease
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import UploadService
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
@@ -268,5 +268,7 @@ async def fill(app: FastAPI) -> None:
     """Others have all the room that is for new parts."""
     budget = uploads_of(app).lifecycle.records.budget
     for other in range(5):
-        lease = Lease(f"l{other}", f"u{other}", 0, f"o{other // 2}", 8 * MIB, 8 * MIB, stays=True)
+        lease = BodyLease(
+            f"l{other}", f"u{other}", 0, f"o{other // 2}", 8 * MIB, 8 * MIB, stays=True
+        )
         assert await budget.reserve(lease) is None

@@ -12,7 +12,7 @@ from tests.waiting import eventually_async
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
 from towpath.apps.uploads.errors import OffsetDiffers, ShareFull
 from towpath.apps.uploads.options import MIB
-from towpath.apps.uploads.records import Lease
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import View
 from towpath.embedded import EmbeddedServer
 
@@ -92,7 +92,7 @@ async def test_a_refused_body_leaves_another_one_its_room(
     monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
     view = await uploads.start(size=2 * SIZE, chunk_size=SIZE)
     budget, data = uploads.lifecycle.records.budget, bytes(2 * SIZE)
-    other = Lease("body", "other", 0, "key", extent=12 * MIB, own=12 * MIB, stays=False)
+    other = BodyLease("body", "other", 0, "key", extent=12 * MIB, own=12 * MIB, stays=False)
     assert await budget.reserve(other) is None
 
     async def append(size: int, body: AsyncIterator[bytes]) -> int:

@@ -12,7 +12,14 @@ from tests.apps.uploads.uploading import new_row, put_one
 from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.records import LEASE, SCRIPTS, Budget, HoldAnswer, Lease, UploadRecords
+from towpath.apps.uploads.records import (
+    LEASE,
+    SCRIPTS,
+    BodyLease,
+    Budget,
+    HoldAnswer,
+    UploadRecords,
+)
 from towpath.apps.uploads.states import Put
 from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
@@ -23,10 +30,10 @@ NAMES: Iterator[int] = count()
 
 def lease(
     upload: str, holder: str, size: int, *, part: int = 0, own: int = 0, stays: bool = False
-) -> Lease:
+) -> BodyLease:
     """A body of a part of *size* MiB; it brings all of it, or its *own* MiB."""
     name, brings = f"body-{next(NAMES)}", own or size
-    return Lease(name, upload, part, holder, size * MIB, brings * MIB, stays)
+    return BodyLease(name, upload, part, holder, size * MIB, brings * MIB, stays)
 
 
 def budget_of(engine: Engine, *, budget: int, owner_share: int) -> Budget:
@@ -251,7 +258,7 @@ class TestManyBodiesAtRandom:
         self, engine: Engine, server: EmbeddedServer, clock: ManualClock, seed: int
     ) -> None:
         chance, budget = random.Random(seed), budget_of(engine, budget=100, owner_share=25)
-        alive: dict[Lease, int] = {}
+        alive: dict[BodyLease, int] = {}
         dead: list[tuple[int, int]] = []
         there: dict[tuple[str, int], int] = {}
         lasts = round(LEASE.total_seconds())
@@ -279,7 +286,7 @@ class TestManyBodiesAtRandom:
                     await budget.finish(body, 0)
                 case "die" if alive:
                     body = chance.choice(list(alive))
-                    dead.append((alive.pop(body) + lasts - 10, body.own))  # what it staged is gone
+                    dead.append((alive.pop(body) + lasts - 5, body.own))  # what it staged is gone
                 case "store" if there:
                     key = chance.choice(list(there))
                     del there[key]

@@ -7,11 +7,11 @@ from typing import cast
 
 import pytest
 
-from tests.apps.uploads.uploading import UploadServices
+from tests.apps.uploads.uploading import UploadServices, end_leases
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
 from towpath.apps.uploads.errors import BodyGaveWay, BudgetFull
 from towpath.apps.uploads.options import MIB
-from towpath.apps.uploads.records import Budget, Lease
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import View
 from towpath.embedded import EmbeddedServer
 
@@ -58,13 +58,6 @@ async def halting(middle: Awaitable[None]) -> AsyncIterator[bytes]:
     yield bytes(SIZE // 2)
 
 
-async def end_leases(budget: Budget) -> None:
-    """What becomes of the room of a server that stood still for too long."""
-    for name in await budget.coming():
-        await budget.finish(Lease(name, "", 0, "", extent=0, own=0, stays=True), 0)
-    assert await budget.used() == 0
-
-
 class TestABodyWhoseRoomHasExpired:
     async def test_has_room_again_before_more_of_it_counts(
         self, uploads: UploadServices, sending: Sending
@@ -88,7 +81,7 @@ class TestABodyWhoseRoomHasExpired:
         async def others_come() -> None:
             await end_leases(budget)
             for holder, size in (("a", 32 * MIB), ("b", 16 * MIB)):
-                lease = Lease(holder, holder, 0, holder, extent=size, own=size, stays=False)
+                lease = BodyLease(holder, holder, 0, holder, extent=size, own=size, stays=False)
                 assert await budget.reserve(lease) is None
 
         with pytest.raises(BudgetFull):
@@ -110,9 +103,9 @@ class TestABodyThatIsSlow:
 
         async def others_are_refused() -> None:
             for holder, size in (("a", 30 * MIB), ("b", 12 * MIB)):
-                lease = Lease(holder, holder, 0, holder, extent=size, own=size, stays=False)
+                lease = BodyLease(holder, holder, 0, holder, extent=size, own=size, stays=False)
                 assert await budget.reserve(lease) is None
-            lease = Lease("c", "c", 0, "c", extent=8 * MIB, own=8 * MIB, stays=False)
+            lease = BodyLease("c", "c", 0, "c", extent=8 * MIB, own=8 * MIB, stays=False)
             assert await budget.reserve(lease) is not None
             await refused.wait()
 

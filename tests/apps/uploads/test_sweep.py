@@ -8,7 +8,7 @@ from tests.apps.uploads.uploading import UploadServices, change
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
-from towpath.apps.uploads.records import Lease
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
 from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.apps.uploads.sweeping import Sweep
@@ -183,7 +183,7 @@ class TestAnOrphan:
         """A worker that dies between the part and its room."""
         view = await uploads.start(size=len(data))
         budget, id = uploads.lifecycle.records.budget, view.upload.upload_id
-        lease = Lease("body", id, 2, "key", extent=C, own=C, stays=True)
+        lease = BodyLease("body", id, 2, "key", extent=C, own=C, stays=True)
         assert await budget.reserve(lease) is None
         await uploads.put(view, 0, data[:C])
         assert (await uploads.service.sweeping.once()).released == 0

@@ -191,7 +191,7 @@ class NoRoom(NamedTuple):
     """Seconds until there may be room."""
 
 
-class Lease(NamedTuple):
+class BodyLease(NamedTuple):
     """The room that one body has in one part, while it comes."""
 
     name: str
@@ -225,7 +225,7 @@ class Budget:
         self._record, self._options = record, options
         self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
 
-    async def reserve(self, lease: Lease) -> NoRoom | None:
+    async def reserve(self, lease: BodyLease) -> NoRoom | None:
         """Room for a body before it comes, or again for longer; None = it has it."""
         options = self._options
         word, *after = await self._record.run(
@@ -245,13 +245,13 @@ class Budget:
             return None
         return NoRoom(share=word == b"SHARE_FULL", after=-(-int(after[0]) // 1000))
 
-    async def hold(self, lease: Lease, *, slow: bool) -> HoldAnswer:
+    async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
         """The body still comes. One that is *slow* gives way if others were refused."""
         expiry = duration_ms("expiry", LEASE)
         answer = await self._record.run("hold", lease=lease.name, slow=int(slow), expiry=expiry)
         return HoldAnswer(answer)
 
-    async def finish(self, lease: Lease, came: int) -> None:
+    async def finish(self, lease: BodyLease, came: int) -> None:
         """The body has ended, and *came* bytes of it are there."""
         await self._record.run(
             "finish",

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 
 from towpath.apps.uploads.errors import BodyGaveWay, BudgetFull, ShareFull, UploadGone
 from towpath.apps.uploads.model import Range
-from towpath.apps.uploads.records import LEASE, STAGED, HoldAnswer, Lease, NoRoom, UploadRecords
+from towpath.apps.uploads.records import LEASE, STAGED, BodyLease, HoldAnswer, NoRoom, UploadRecords
 from towpath.apps.uploads.states import UploadUnknown
 from towpath.clock import steady
 from towpath.errors import ServerError
@@ -31,9 +31,10 @@ class BodyRoom:
 
     def __init__(self, records: UploadRecords, upload_id: str, holder: str) -> None:
         self._records, self._id, self._holder = records, upload_id, holder
-        self._leases: dict[int, Lease] = {}
+        self._leases: dict[int, BodyLease] = {}
         self._came: dict[int, int] = {}
         self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
+        self._is_whole = False
         self._deadline: asyncio.Timeout | None = None
         self._refusal: BudgetFull | None = None
         self.tokens: set[str] = set()
@@ -68,11 +69,10 @@ class BodyRoom:
         if part in self._leases:
             return None
         name = secrets.token_hex(8)
-        lease = Lease(name, self._id, part, self._holder, extent, own, stays)
-        self._leases[part], self._came[part] = lease, 0
+        lease = BodyLease(name, self._id, part, self._holder, extent, own, stays)
         refusal = await self._records.budget.reserve(lease)
-        if refusal is not None:
-            del self._leases[part]
+        if refusal is None:
+            self._leases[part], self._came[part] = lease, 0
         return refusal
 
     def has(self, part: int) -> bool:
@@ -96,8 +96,9 @@ class BodyRoom:
             if steady() - self._held > _UNHEARD:
                 await self._hold()
                 if self._refusal is not None:
-                    raise self._refusal
+                    await asyncio.get_running_loop().create_future()  # the deadline ends it
             yield data
+        self._is_whole = True
 
     async def _keep_on(self) -> None:
         while True:
@@ -108,7 +109,8 @@ class BodyRoom:
     async def _hold(self) -> None:
         """Say that the body still comes, and how fast."""
         arrived, now = self._arrived - self._seen, steady()
-        slow = arrived < self._records.options.slowest * (now - self._looked)
+        enough = self._records.options.slowest * (now - self._looked)
+        slow = arrived < enough and not self._is_whole
         self._seen, self._looked = self._arrived, now
         for lease in list(self._leases.values()):
             answer = await self._records.budget.hold(lease, slow=slow)
@@ -117,7 +119,7 @@ class BodyRoom:
                 after = math.ceil(HOLD_EVERY)
                 self._give_up(BodyGaveWay(self._id, (), after=after, what=what))
                 return
-            if answer is HoldAnswer.GONE and lease.part in self._leases:
+            if answer is HoldAnswer.GONE and self._leases.get(lease.part) is lease:
                 refusal = await self._records.budget.reserve(lease)
                 if refusal is not None:
                     self._give_up(refused(self._id, refusal))
