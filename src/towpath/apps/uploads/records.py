@@ -248,19 +248,20 @@ class Budget:
     async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
         """The body still comes. One that is *slow* gives way if others were refused."""
         expiry = duration_ms("expiry", LEASE)
-        answer = await self._record.run("hold", lease=lease.name, slow=int(slow), expiry=expiry)
+        answer = await self._record.run("prolong", lease=lease.name, slow=int(slow), expiry=expiry)
         return HoldAnswer(answer)
 
     async def finish(self, lease: BodyLease, came: int) -> None:
         """The body has ended, and *came* bytes of it are there."""
+        # What stays was counted for all of it when the lease ended.
+        late: int = 0 if lease.stays else came
         await self._record.run(
             "finish",
             lease=lease.name,
             member=_member(lease.upload_id, lease.part),
             holder=lease.holder,
             came=came,
-            # What stays was counted for all of it when the lease ended.
-            late=0 if lease.stays else came,
+            late=late,
             stays=self._stays,
         )
 

@@ -9,7 +9,7 @@
 -- full   works
 
 local found = {}
-for _, member in ipairs(redis.call('ZREVRANGE', RESERVED, 0, most - 1)) do
+for _, member in ipairs(redis.call('ZRANGE', RESERVED, 0, most - 1, 'REV')) do
   local words = redis.call('HGET', PARTS, member) or ''
   local floor, bodies = string.match(words, '^(%d+) %d+ %d+ (%d+)$')
   -- An earlier release wrote no words.

@@ -1,4 +1,4 @@
--- hold: a body still comes, and its server is alive. One that is too slow gives way to others.
+-- prolong: a body still comes, and its server is alive. One that is too slow gives way to others.
 --
 -- keys   reserved  zset     parts by the time until they have their room, ms
 --        sizes     hash     part -> bytes that are counted, and holder
