@@ -22,6 +22,7 @@ from tests.faults.upload_deployment import (
     UploadFaults,
     upload_deployment,
 )
+from tests.waiting import eventually_async
 from towpath.apps.uploads.errors import UploadGone
 from towpath.apps.uploads.model import Status
 from towpath.apps.uploads.service import UploadService
@@ -113,6 +114,12 @@ async def check_deployment(
             assert not kinds & {"chunks", "pending", "fill", "held"}, kinds
             without_end = [key for key in keys if deployment.store.ask("PTTL", key.decode()) == -1]
             assert without_end == []
+
+        async def room_is_back() -> bool:
+            await uploads.sweeping.once(store_too=False)
+            return await uploads.lifecycle.records.budget.used() == 0
+
+        await eventually_async(room_is_back)
 
 
 async def check_store(deployment: UploadDeployment, uploads: UploadService) -> None:

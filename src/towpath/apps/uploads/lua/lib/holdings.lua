@@ -6,7 +6,7 @@ local LONGEST = 60000 -- ms that anybody is told to wait: parts may be stored so
 
 local function look(member)
   local size, holder = string.match(redis.call('HGET', SIZES, member) or '', '^(%d+) (.*)$')
-  local words = redis.call('HGET', PARTS, member) or ''
+  local words = size and redis.call('HGET', PARTS, member) or ''
   local floor, own, extent, bodies = string.match(words, '^(%d+) (%d+) (%d+) (%d+)$')
   local part = { member = member, size = tonumber(size or 0), holder = holder }
   -- What an earlier release counted has no words: all of it may be there.
