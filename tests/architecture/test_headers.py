@@ -256,7 +256,7 @@ def test_every_piece_of_a_space_is_used(folder: Path) -> None:
 
 APPLICATIONS = [folder for folder in SPACES if SOURCE / "apps" in folder.parents]
 applications = pytest.mark.parametrize("folder", APPLICATIONS, ids=shown)
-OF_APPLICATIONS = {"beyond", "bits", "member", "members"}
+OF_APPLICATIONS = {"bits", "member", "members"}
 """Arguments that only an application and its scripts tell each other."""
 NOTED = {"last_length", "short", "status", "true"}
 """Fields that scripts note for scripts, one that outsiders read, and a value."""

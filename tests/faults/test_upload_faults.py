@@ -126,6 +126,12 @@ async def check_deployment(
             without_end = [key for key in keys if deployment.store.ask("PTTL", key.decode()) == -1]
             assert without_end == []
 
+        async def room_is_back() -> bool:
+            await uploads.sweeping.once(store_too=False)
+            return await uploads.lifecycle.records.budget.used() == 0
+
+        await eventually_async(room_is_back)
+
 
 async def check_store(deployment: UploadDeployment, uploads: UploadService) -> None:
     store = new_store(deployment.options)

@@ -39,8 +39,8 @@ def ledger_options() -> dict[str, Any]:
 
 @pytest.fixture
 def options(tmp_path: Path) -> UploadsOptions:
-    """Room for eight parts, four of them one key's."""
-    return UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB)
+    """Room for eight parts, two of them for begun ones only; one owner has at most four."""
+    return UploadsOptions(directory=tmp_path / "objects", budget=64 * MIB, owner_share=50)
 
 
 @pytest.fixture

@@ -3,12 +3,18 @@
 from typing import Any
 
 import httpx
+from fastapi import FastAPI
 
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
 
 C = 4 * MIB
 ROOT = "/api/v1/uploads"
+
+
+async def pause(app: FastAPI) -> None:
+    """No part is stored from now on."""
+    await app.state.services["uploads"].lifecycle.engines[0].queues.pause("uploads")
 
 
 async def start(client: httpx.AsyncClient, **fields: Any) -> dict[str, Any]:

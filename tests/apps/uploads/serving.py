@@ -21,11 +21,11 @@ ORIGIN = "https://files.example"
 async def uploads_app(
     server: EmbeddedServer, database: str, folder: Path, **more: Any
 ) -> AsyncGenerator[FastAPI]:
-    """Room for eight parts, four of them one key's; and whatever else is said."""
+    """Room for eight parts, four of them one owner's; and whatever else is said."""
     ledger = Ledger(database, tables=[TABLES])
     async with ledger:
         await ledger.migrate()
-    given: dict[str, Any] = {"budget": 64 * MIB, "origins": (ORIGIN,)}
+    given: dict[str, Any] = {"budget": 64 * MIB, "owner_share": 50, "origins": (ORIGIN,)}
     options = UploadsOptions(directory=folder / "objects", **(given | more))
     built = build_server(
         server.url, ledger, {"uploads": options}, patience=PATIENT, with_workers=True

@@ -12,11 +12,12 @@ from tests.waiting import eventually_async
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
 from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers
 from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import View
 from towpath.embedded import EmbeddedServer
 
 SIZE = 8 * MIB
-"""One chunk and one part: half of the budget has room for four of them."""
+"""One chunk and one part: the share of an owner has room for four of them."""
 Sending = Callable[[UploadServices, View, AsyncIterator[bytes]], Awaitable[object]]
 
 
@@ -91,7 +92,8 @@ async def test_a_refused_body_leaves_another_one_its_room(
     monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
     view = await uploads.start(size=2 * SIZE, chunk_size=SIZE)
     budget, data = uploads.lifecycle.records.budget, bytes(2 * SIZE)
-    assert await budget.reserve("other", 0, holder="key", size=4 * MIB) is None
+    other = BodyLease("body", "other", 0, "key", extent=12 * MIB, own=12 * MIB, stays=False)
+    assert await budget.reserve(other) is None
 
     async def append(size: int, body: AsyncIterator[bytes]) -> int:
         wanted = ExpectedDigest("sha256", hashlib.sha256(data[:size]).digest(), hashlib.sha256)
@@ -106,7 +108,7 @@ async def test_a_refused_body_leaves_another_one_its_room(
         yield data[: SIZE - 1]
         with pytest.raises(BudgetFull):
             await append(2 * SIZE, whole())
-        assert await budget.used() == SIZE + 4 * MIB
+        assert await budget.used() == SIZE + 12 * MIB
         yield data[SIZE - 1 : SIZE]
 
     assert await append(SIZE, body()) == SIZE

@@ -1,92 +1,347 @@
-"""The budget for chunks in Redis: a whole part at a time, never too much, and no deadlock."""
+"""The budget for chunks in Redis: what is there and what comes, never too much, no deadlock."""
 
 import random
+from collections.abc import Iterator
+from itertools import count
+from typing import cast
 
 import pytest
 
+from tests.amounts import amount
 from tests.apps.uploads.uploading import new_row, put_one
 from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import UploadPlan
-from towpath.apps.uploads.records import SCRIPTS, Budget, UploadRecords
+from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.records import (
+    LEASE,
+    SCRIPTS,
+    BodyLease,
+    Budget,
+    HoldAnswer,
+    UploadRecords,
+)
 from towpath.apps.uploads.states import Put
-from towpath.clock import ManualClock, hours, minutes
+from towpath.clock import ManualClock, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
+
+NAMES: Iterator[int] = count()
+
+
+def lease(
+    upload: str, holder: str, size: int, *, part: int = 0, own: int = 0, stays: bool = False
+) -> BodyLease:
+    """A body of a part of *size* MiB; it brings all of it, or its *own* MiB."""
+    name, brings = f"body-{next(NAMES)}", own or size
+    return BodyLease(name, upload, part, holder, size * MIB, brings * MIB, stays)
+
+
+def budget_of(engine: Engine, *, budget: int, owner_share: int) -> Budget:
+    options = UploadsOptions(budget=budget * MIB, owner_share=owner_share)
+    return Budget(engine.space("uploads", SCRIPTS).at("budget"), options)
+
+
+async def used(budget: Budget) -> float:
+    """MiB"""
+    return await budget.used() / MIB
 
 
 class TestTheBudget:
     @pytest.fixture
     def budget(self, engine: Engine) -> Budget:
-        record = engine.space("uploads", SCRIPTS).at("budget")
-        return Budget(record, most=100, chunk_expiry=hours(1))
+        """100 MiB: 75 for new parts, 40 for one owner."""
+        return budget_of(engine, budget=100, owner_share=40)
 
-    async def test_is_never_exceeded_and_one_holder_has_half(self, budget: Budget) -> None:
-        assert await budget.reserve("u1", 0, holder="a", size=30) is None
-        refusal = await budget.reserve("u1", 1, holder="a", size=30)
+    async def test_is_never_exceeded_and_one_owner_has_a_share(self, budget: Budget) -> None:
+        assert await budget.reserve(lease("u1", "a", 30)) is None
+        refusal = await budget.reserve(lease("u1", "a", 30, part=1))
         assert refusal is not None
         assert refusal.share
-        assert await budget.reserve("u2", 0, holder="b", size=50) is None
-        refusal = await budget.reserve("u3", 0, holder="c", size=30)
+        assert await budget.reserve(lease("u2", "b", 40)) is None
+        refusal = await budget.reserve(lease("u3", "c", 30))
         assert refusal is not None
         assert not refusal.share
-        assert await budget.used() == 80
+        assert await used(budget) == 70
+
+    async def test_counts_what_is_there_once_a_body_has_ended(self, budget: Budget) -> None:
+        body = lease("u1", "a", 8, own=1)
+        assert await budget.reserve(body) is None
+        assert await used(budget) == 8
+        await budget.finish(body, MIB)
+        assert await used(budget) == 1
+
+    async def test_counts_a_part_once_for_bodies_of_different_chunks(self, budget: Budget) -> None:
+        first, second = (lease("u1", "a", 8, own=4) for _ in range(2))
+        for body in (first, first, second):
+            assert await budget.reserve(body) is None
+        assert await used(budget) == 8
+        await budget.finish(first, 4 * MIB)
+        assert await used(budget) == 8
+        await budget.finish(second, 0)
+        assert await used(budget) == 4
+
+    async def test_counts_bodies_of_one_chunk_each(self, budget: Budget) -> None:
+        bodies = [lease("u1", "a", 8) for _ in range(3)]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+        assert await used(budget) == 24
+        for body, came in zip(bodies, (8, 0, 0), strict=True):
+            await budget.finish(body, came * MIB)
+        assert await used(budget) == 8
+
+    async def test_keeps_room_for_what_is_begun(self, budget: Budget) -> None:
+        begun = lease("u1", "a", 20, own=1)
+        assert await budget.reserve(begun) is None
+        await budget.finish(begun, MIB)
+        for holder in "bc":
+            assert await budget.reserve(lease(holder, holder, 37)) is None
+        refusal = await budget.reserve(lease("u1", "a", 8, part=1))
+        assert refusal is not None
+        assert not refusal.share
+        assert await budget.reserve(lease("u1", "a", 20, own=19)) is None
 
     async def test_has_room_again_for_what_was_given_back_once(self, budget: Budget) -> None:
-        await budget.reserve("u1", 0, holder="a", size=50)
-        await budget.reserve("u1", 0, holder="a", size=50)
-        assert await budget.used() == 50
+        body = lease("u1", "a", 40)
+        await budget.reserve(body)
+        await budget.finish(body, 40 * MIB)
         for _ in range(2):
             await budget.release("u1", [0])
-        assert await budget.used() == 0
+        assert await used(budget) == 0
 
-    async def test_takes_back_what_a_client_that_went_away_had_reserved(
-        self, budget: Budget, clock: ManualClock
+    @pytest.mark.parametrize("stays", [False, True])
+    async def test_takes_back_what_a_dead_server_had_reserved(
+        self, budget: Budget, clock: ManualClock, *, stays: bool
     ) -> None:
-        await budget.reserve("u1", 0, holder="a", size=50)
-        await budget.reserve("u2", 0, holder="b", size=50)
-        await budget.renew("u2", [0])
-        clock.advance(minutes(3))
-        assert await budget.reserve("u3", 0, holder="c", size=50) is None
-        assert await budget.reserve("u1", 0, holder="a", size=50) is not None
+        """Of a body whose bytes stay, all that may have come is counted until somebody looks."""
+        dead, alive = lease("u1", "a", 40, own=3, stays=stays), lease("u2", "b", 30)
+        for body in (dead, alive):
+            assert await budget.reserve(body) is None
+        clock.advance(LEASE / 2)
+        assert await budget.hold(alive, slow=False) is HoldAnswer.HELD
+        clock.advance(LEASE / 2 + seconds(1))
+        assert await budget.reserve(lease("u3", "c", 40)) is None
+        assert await used(budget) == 70 + 3 * stays
+        assert await budget.hold(dead, slow=False) is HoldAnswer.GONE
+        await budget.finish(dead, MIB)  # what was taken for there was counted before
+        assert await used(budget) == 70 + (3 if stays else 1)
 
-    async def test_of_those_who_went_away_is_taken_back_by_the_sweep(
+    async def test_of_dead_servers_is_taken_back_by_the_sweep(
         self, budget: Budget, server: EmbeddedServer, clock: ManualClock
     ) -> None:
-        await budget.reserve("u1", 0, holder="a", size=8)
+        await budget.reserve(lease("u1", "a", 8))
         await budget.tidy()
-        assert await budget.used() == 8
-        clock.advance(minutes(3))
+        assert await used(budget) == 8
+        clock.advance(LEASE + seconds(1))
         await budget.tidy()
-        assert await budget.used() == 0
-        assert server.ask("KEYS", "uploads:{budget}:[rst]*") == []
+        assert await used(budget) == 0
+        assert left(server) == []
 
-    async def test_of_what_may_come_is_told_from_that_of_what_is_here(self, budget: Budget) -> None:
-        """The sweep takes only the latter back: a part that was reserved just now is not its."""
-        await budget.reserve("u1", 0, holder="a", size=8)
-        await budget.reserve("u1", 1, holder="a", size=8)
-        await budget.renew("u1", [1])
-        assert await budget.settled() == {"u1": {1}}
+    async def test_tells_what_is_there_from_what_comes(self, budget: Budget) -> None:
+        await budget.reserve(lease("u1", "a", 8))
+        body = lease("u1", "a", 8, part=1)
+        await budget.reserve(body)
+        await budget.finish(body, 5)
+        assert await budget.settled() == {"u1": {1: 5}}
+
+    async def test_is_corrected_unless_it_has_changed(self, budget: Budget) -> None:
+        body = lease("u1", "a", 8)
+        await budget.reserve(body)
+        assert await budget.correct("u1", "a", {0: (0, 3 * MIB)}) == 0
+        await budget.finish(body, MIB)
+        assert await budget.correct("u1", "a", {0: (0, 3 * MIB)}) == 0
+        assert await budget.correct("u1", "a", {0: (MIB, 3 * MIB), 1: (0, MIB)}) == 2
+        assert await used(budget) == 4
+        assert await budget.correct("u1", "a", {0: (3 * MIB, 0), 1: (MIB, 0)}) == 2
+        assert await used(budget) == 0
 
     async def test_leaves_nothing_behind(self, budget: Budget, server: EmbeddedServer) -> None:
-        await budget.reserve("u1", 0, holder="a", size=50)
+        body = lease("u1", "a", 40)
+        await budget.reserve(body)
+        await budget.finish(body, 3)
         await budget.release("u1", [0])
-        keys = server.ask("KEYS", "uploads:*")
-        assert isinstance(keys, list)
-        assert [key for key in keys if b":call:" not in bytes(str(key), "ascii")] == []
+        assert left(server) == []
+
+    async def test_reads_what_an_earlier_release_reserved(
+        self, budget: Budget, server: EmbeddedServer, clock: ManualClock
+    ) -> None:
+        await budget.reserve(lease("u0", "a", 8))
+        until = server.ask("ZSCORE", "uploads:{budget}:reserved", "u0/0")
+        size = 8 * MIB
+        server.ask("ZADD", "uploads:{budget}:reserved", cast("str", until), "u1/0")
+        server.ask("HSET", "uploads:{budget}:sizes", "u1/0", f"{size} b")
+        server.ask("HSET", "uploads:{budget}:shares", "b", str(size))
+        server.ask("INCRBY", "uploads:{budget}:total", str(size))
+        assert await budget.settled() == {"u1": {0: size}}
+        await budget.release("u1", [0])
+        assert await used(budget) == 8
+
+
+def left(server: EmbeddedServer) -> list[str]:
+    keys = cast("list[bytes]", server.ask("KEYS", "uploads:*"))
+    return [key.decode() for key in keys if b":call:" not in key]
+
+
+class TestASlowBody:
+    async def test_gives_way_only_to_those_who_were_refused(self, engine: Engine) -> None:
+        budget = budget_of(engine, budget=100, owner_share=40)
+        slow, other = lease("u1", "a", 40), lease("u2", "b", 30)
+        for body in (slow, other):
+            assert await budget.reserve(body) is None
+            assert await budget.hold(body, slow=True) is HoldAnswer.HELD
+        assert await budget.reserve(lease("u3", "a", 8)) is not None
+        assert await budget.hold(other, slow=True) is HoldAnswer.HELD  # another owner's
+        assert await budget.hold(slow, slow=False) is HoldAnswer.HELD
+        assert await budget.hold(slow, slow=True) is HoldAnswer.GIVE_WAY
+        assert await budget.hold(slow, slow=True) is HoldAnswer.HELD  # one was enough
+        assert await budget.reserve(lease("u3", "c", 8)) is not None
+        assert await budget.hold(other, slow=True) is HoldAnswer.GIVE_WAY
+
+
+class TestTheTimeToWait:
+    """Retry-After: by the rate at which room comes free, and by what falls due."""
+
+    @pytest.fixture
+    def budget(self, engine: Engine) -> Budget:
+        return budget_of(engine, budget=100, owner_share=40)
+
+    async def after(self, budget: Budget, holder: str, size: int) -> int:
+        refusal = await budget.reserve(lease("late", holder, size))
+        assert refusal is not None
+        return refusal.after
+
+    async def test_is_short_at_first_and_as_long_as_nothing_came_free(
+        self, budget: Budget, clock: ManualClock
+    ) -> None:
+        bodies = [lease(holder, holder, 37) for holder in "ab"]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+            await budget.finish(body, 37 * MIB)
+        assert await self.after(budget, "c", 20) == 1
+        clock.advance(seconds(17))
+        assert await self.after(budget, "c", 20) == 17
+        clock.advance(minutes(10))
+        assert await self.after(budget, "c", 20) == 60
+
+    async def test_is_by_the_rate_at_which_room_comes_free(
+        self, budget: Budget, clock: ManualClock
+    ) -> None:
+        for part in range(9):
+            body = lease("u", "abc"[part // 3], 8, part=part)
+            assert await budget.reserve(body) is None
+            await budget.finish(body, 8 * MIB)
+        for part in range(3):  # 8 MiB per second
+            clock.advance(seconds(1))
+            await budget.release("u", [part])
+            body = lease("u", "a", 8, part=10 + part)
+            assert await budget.reserve(body) is None
+            await budget.finish(body, 8 * MIB)
+        assert 1 <= await self.after(budget, "d", 8) <= 5
+        assert await self.after(budget, "d", 37) > await self.after(budget, "d", 8)
+
+    async def test_is_no_longer_than_dead_servers_have_their_room(
+        self, budget: Budget, clock: ManualClock
+    ) -> None:
+        for holder in "ab":
+            assert await budget.reserve(lease(holder, holder, 37)) is None
+        clock.advance(LEASE - seconds(3))
+        assert await self.after(budget, "c", 20) == 3
+        clock.advance(seconds(3))
+        assert await budget.reserve(lease("late", "c", 20)) is None
+
+
+class TestManyBodiesAtRandom:
+    """Bodies of three owners begin, come, end, and die with their servers. A fourth has little."""
+
+    SHARE, ALL = 25, 100
+
+    async def test_no_room_is_exceeded_and_all_of_it_comes_back(
+        self, engine: Engine, server: EmbeddedServer, clock: ManualClock, seed: int
+    ) -> None:
+        chance, budget = random.Random(seed), budget_of(engine, budget=100, owner_share=25)
+        alive: dict[BodyLease, int] = {}
+        dead: list[tuple[int, int]] = []
+        there: dict[tuple[str, int], int] = {}
+        lasts = round(LEASE.total_seconds())
+        now = 0
+        for _ in range(amount(300, thoroughly=3000)):
+            match chance.choice(["begin"] * 4 + ["end", "hold", "cut", "die", "store", "wait"]):
+                case "begin":
+                    upload, part = chance.choice("abcd"), chance.randrange(4)
+                    size = chance.choice((4, 8, 12))
+                    holder = "k1" if upload in "ab" else "k2"
+                    own = chance.randint(1, size)
+                    body = lease(upload, holder, size, part=part, own=own)
+                    if await budget.reserve(body) is None:
+                        alive[body] = now
+                case "end" if alive:
+                    body = chance.choice(list(alive))
+                    del alive[body]
+                    came = chance.randint(0, body.own)
+                    await budget.finish(body, came)
+                    key = body.upload_id, body.part
+                    there[key] = there.get(key, 0) + came
+                case "cut" if alive:
+                    body = chance.choice(list(alive))
+                    del alive[body]
+                    await budget.finish(body, 0)
+                case "die" if alive:
+                    body = chance.choice(list(alive))
+                    dead.append((alive.pop(body) + lasts - 5, body.own))  # what it staged is gone
+                case "store" if there:
+                    key = chance.choice(list(there))
+                    del there[key]
+                    await budget.release(key[0], [key[1]])
+                case "wait":
+                    clock.advance(seconds(5))
+                    now += 5
+                    for body in alive:  # servers that are alive say so in time
+                        answer = await budget.hold(body, slow=chance.random() < 0.2)
+                        assert answer is not HoldAnswer.GONE
+                        alive[body] = now
+                case _:
+                    for body in alive:
+                        await budget.hold(body, slow=False)
+                        alive[body] = now
+            staged = sum(body.own for body in alive) + sum(own for end, own in dead if end > now)
+            total = await budget.used()
+            assert sum(there.values()) + staged <= total <= 100 * MIB, f"at {now} s"
+            assert all(share <= 25 * MIB for share in shares(server).values())
+            await self.second_owner_gets_its_share(budget)
+        for body in alive:
+            await budget.finish(body, 0)
+        clock.advance(LEASE + seconds(1))
+        await budget.tidy()
+        assert await budget.used() == sum(there.values())
+        clock.advance(hours(2))
+        await budget.tidy()
+        assert await budget.used() == 0
+        assert [key for key in left(server) if not key.endswith(":wanted")] == []
+
+    async def second_owner_gets_its_share(self, budget: Budget) -> None:
+        """Whatever the others have, all of its own share is there for it."""
+        bodies = [lease(f"quiet{n}", "quiet", 12) for n in range(2)]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+        for body in bodies:
+            await budget.finish(body, 0)
+
+
+def shares(server: EmbeddedServer) -> dict[str, int]:
+    found = cast("list[bytes]", server.ask("HGETALL", "uploads:{budget}:shares"))
+    return {found[i].decode(): int(found[i + 1]) for i in range(0, len(found), 2)}
 
 
 class TestManyUploadsWithASmallBudget:
     async def test_all_end_and_the_budget_holds_whatever_the_order(
         self, engine: Engine, records: UploadRecords, seed: int
     ) -> None:
-        """Chunks of six uploads in any order, room for four parts: whoever is refused sends what
-        the open parts need first. Nobody waits for ever, and there is never more than the budget.
+        """Chunks of six uploads in any order, room for four parts: once one is refused, some upload
+        sends what its begun parts need. One of these can always go on, so nobody waits for ever,
+        and there is never more than the budget. A byte counts as a MiB.
         """
         chance = random.Random(seed)
         plan = UploadPlan(4, 12, 50)
-        budget = Budget(
-            engine.space("uploads", SCRIPTS).at("budget"), most=48, chunk_expiry=hours(1)
-        )
+        budget = budget_of(engine, budget=48, owner_share=50)
         waiting: list[tuple[str, int]] = []
         for upload_id in "abcdef":
             await records.state(upload_id).open(new_row(upload_id), {})
@@ -96,20 +351,23 @@ class TestManyUploadsWithASmallBudget:
         refused = rounds = 0
         while waiting:
             rounds += 1
-            assert rounds < 2000, f"{len(waiting)} chunks wait for ever"
+            assert rounds < 5000, f"{len(waiting)} chunks wait for ever"
             upload_id, number = waiting.pop(0)
             part = plan.part_of(number)
             size = plan.part_length(part)
             holder = ("abc".find(upload_id) >= 0 and "k1") or "k2"
-            if await budget.reserve(upload_id, part, holder=holder, size=size) is not None:
+            data = b"zz" if number == 12 else b"xxxx"
+            body = lease(upload_id, holder, size, part=part, own=len(data))
+            if await budget.reserve(body) is not None:
                 refused += 1
                 waiting.append((upload_id, number))
-                await _what_has_room_first(records, upload_id, waiting)
+                await _what_has_room_first(records, chance.choice("abcdef"), waiting)
                 continue
-            data = b"zz" if number == 12 else b"xxxx"
             found = await _put(records, upload_id, number, data)
             held[upload_id, number] = len(data)
-            assert sum(held.values()) <= await budget.used() <= 48
+            assert sum(held.values()) <= await used(budget) <= 48
+            await budget.finish(body, len(data) * MIB)
+            assert sum(held.values()) == await used(budget)
             if found.turn is not None:
                 await records.state(upload_id).commit(1, part, found.turn, PartEntry("e", size))
                 await budget.release(upload_id, [part])

@@ -86,7 +86,13 @@ async def timed(
 async def before_the_bytes(timed: TimedUploads) -> None:
     """Its room is taken back when nothing came."""
     view = await timed.start()
-    await timed.dies(Receiving, "_staged", lambda: timed.put(view))
+
+    async def left(*_: Any) -> None:
+        """What the process would have done for its end."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Budget, "finish", left)
+        await timed.dies(Receiving, "_staged", lambda: timed.put(view))
     assert await timed.services.lifecycle.records.budget.used() > 0
     timed.clock.advance(minutes(3))
     await timed.swept()
@@ -120,13 +126,12 @@ async def before_the_place(timed: TimedUploads) -> None:
 
 
 async def before_the_room_is_kept(timed: TimedUploads) -> None:
-    """A chunk that is sent again has its room for as long as its bytes."""
+    """Bytes that are there and not counted are counted by the sweep."""
     view = await timed.start()
-    await timed.dies(Budget, "renew", lambda: timed.put(view))
-    await timed.put(view)
-    timed.clock.advance(minutes(30))
-    await timed.services.lifecycle.records.budget.tidy()
-    assert await timed.services.lifecycle.records.budget.used() > 0
+    await timed.dies(Budget, "finish", lambda: timed.put(view))
+    timed.clock.advance(minutes(3))
+    await timed.services.service.sweeping.once(older=ZERO)
+    assert await timed.services.lifecycle.records.budget.used() == SIZE
 
 
 async def before_the_job(timed: TimedUploads) -> None:
@@ -209,13 +214,13 @@ async def test_a_gap_is_repaired(timed: TimedUploads, gap: Gap) -> None:
 # ── faults in what repairs them ──────────────────────────────────────────────────────────
 
 PUSH, SWEEP = f"{HERE}.lifecycle", f"{HERE}.sweeping"
-RECORDS, RECEIVING, PARTS = f"{HERE}.records", f"{HERE}.receiving", f"{HERE}.parts"
+RECORDS, PARTS = f"{HERE}.records", f"{HERE}.parts"
 FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         before_the_bytes,
         PlantedFault(
             "room is kept for nobody",
-            SWEEP, "Sweep._release", "await self._records.budget.tidy()", "pass",
+            SWEEP, "Sweep._count_room", "await budget.tidy()", "pass",
         ),
     ),
     (
@@ -236,8 +241,8 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
     (
         before_the_room_is_kept,
         PlantedFault(
-            "a duplicate keeps no room",
-            RECEIVING, "Receiving._compared", "if put.token:", "if False:",
+            "what nobody counted is not looked for",
+            SWEEP, "Sweep._count_room", "counted.keys() | self._waiting.keys()", "counted.keys()",
         ),
     ),
     (
@@ -266,7 +271,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         before_the_room_is_given_back,
         PlantedFault(
             "room of what is stored is kept",
-            SWEEP, "Sweep._release", "parts - begun", "parts - parts",
+            SWEEP, "Sweep._count_room", "if wrong:", "if False:",
         ),
     ),
     (

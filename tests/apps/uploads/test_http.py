@@ -11,7 +11,7 @@ import httpx
 import pytest
 from fastapi import FastAPI
 
-from tests.apps.uploads.requests import ROOT, C, finished, put, start, uploaded
+from tests.apps.uploads.requests import ROOT, C, finished, pause, put, start, uploaded
 from tests.apps.uploads.serving import ORIGIN, uploads_app
 from tests.server.in_process import client_of, key_of, listening
 from tests.waiting import eventually_async
@@ -272,25 +272,27 @@ class TestTheServerRefuses:
         assert answer.status_code == 422
 
     async def test_for_a_full_share_and_names_what_to_send_first(
-        self, client: httpx.AsyncClient, data: bytes
+        self, app: FastAPI, client: httpx.AsyncClient, data: bytes
     ) -> None:
+        """32 MiB for the owner: three parts and the half of a fourth are here."""
+        await pause(app)
         upload = await start(client, size=50 * MIB)
-        for part in range(4):
-            assert (await put(client, upload, part * 2, data[:C])).status_code == 200
+        for number in range(7):
+            assert (await put(client, upload, number, data[:C])).status_code == 200
         answer = await put(client, upload, 8, data[:C])
         assert answer.status_code == 429
         assert int(answer.headers["Retry-After"]) >= 1
-        assert answer.json()["missing"] == [[1, 1], [3, 3], [5, 5], [7, 7]]
+        assert answer.json()["missing"] == [[7, 7]]
 
     async def test_for_a_full_budget_with_503(self, app: FastAPI) -> None:
-        """A few bytes of a part reserve all of it: eight parts are the whole budget."""
-        few, small = bytes(64 * 1024), {"size": 50 * MIB, "chunk_size": 64 * 1024}
+        """New parts get three quarters of 64 MiB, and one owner at most the half."""
+        await pause(app)
         answers: list[httpx.Response] = []
-        for _ in range(3):
+        for parts in (4, 2, 1):
             async with client_of(app, await key_of(app, "read", "submit")) as client:
-                upload = await start(client, **small)
-                answers += [await put(client, upload, part * 128, few) for part in range(4)]
-        assert [answer.status_code for answer in answers] == [200] * 8 + [503] * 4
+                upload = await start(client, size=50 * MIB, chunk_size=2 * C)
+                answers += [await put(client, upload, n, bytes(2 * C)) for n in range(parts)]
+        assert [answer.status_code for answer in answers] == [200] * 6 + [503]
         assert int(answers[-1].headers["Retry-After"]) >= 1
         assert answers[-1].json()["missing"] == []
 

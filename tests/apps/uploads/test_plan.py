@@ -65,6 +65,17 @@ class TestThePlan:
         plan = UploadPlan.of(0, MIB, largest_part=ANY)
         assert (plan.total_chunks, plan.total_parts, plan.most_chunks) == (0, 0, 0)
 
+    def test_a_part_above_the_share_of_an_owner_is_refused_at_the_start(self) -> None:
+        options = UploadsOptions(budget=128 * MIB, owner_share=10)
+        with pytest.raises(PartTooLarge):
+            UploadPlan.of(100 * MIB, 13 * MIB, largest_part=options.largest_part)
+        UploadPlan.of(100 * MIB, 12 * MIB, largest_part=options.largest_part)
+
+    def test_the_share_of_an_owner_has_room_for_a_part(self) -> None:
+        with pytest.raises(InvalidOption):
+            UploadsOptions(budget=128 * MIB, owner_share=6)
+        assert UploadsOptions(budget=128 * MIB, owner_share=7).share >= 8 * MIB
+
     def test_a_part_above_a_quarter_of_the_budget_is_refused_at_the_start(self) -> None:
         options = UploadsOptions(budget=64 * MIB)
         with pytest.raises(PartTooLarge, match=rf"\b{17 * MIB}\b.*\b{16 * MIB}\b"):

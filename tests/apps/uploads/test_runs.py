@@ -209,7 +209,7 @@ class TestARefusalOfARun:
     ) -> None:
         for _ in range(4):
             other = await uploads.start(size=SIZE, chunk_size=K)
-            await send(uploads, other, data, 0, 2)
+            await send(uploads, other, data, 0, 32)
         view, read = await uploads.start(size=SIZE, chunk_size=K), False
 
         async def body() -> AsyncIterator[bytes]:

@@ -10,13 +10,13 @@ from tests.apps.uploads.uploading import UploadServices, in_pieces
 from tests.waiting import eventually_async
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
-    BudgetFull,
     ChunkCut,
     ChunkDiffers,
     ChunkInvalid,
     DigestMismatch,
     PartTooLarge,
     QuotaReached,
+    ShareFull,
     UploadConflict,
     UploadDiffers,
     UploadEnded,
@@ -280,15 +280,15 @@ class TestTheBudget:
     async def test_refuses_a_new_part_and_says_what_has_room(
         self, uploads: UploadServices, data: bytes
     ) -> None:
-        """64 MiB for all, 32 for the key: four parts of 8 MiB can be begun."""
+        """32 MiB for the owner: three parts and the half of a fourth are here."""
         view = await uploads.start(size=50 * MIB)
-        for part in range(4):
-            await uploads.put(view, part * 2, data[:C])
-        with pytest.raises(BudgetFull) as refusal:
+        for number in range(7):
+            await uploads.put(view, number, data[:C])
+        with pytest.raises(ShareFull) as refusal:
             await uploads.put(view, 8, data[:C])
-        assert refusal.value.missing == tuple(Range(n, n) for n in (1, 3, 5, 7))
+        assert refusal.value.missing == (Range(7, 7),)
         assert refusal.value.after > 0
-        await uploads.put(view, 1, data[:C])
+        await uploads.put(view, 7, data[:C])
         await uploads.work()
         await uploads.put(view, 8, data[:C])
 

@@ -1,15 +1,19 @@
 """Bodies that take longer than the room reserved for them lasts: no byte comes without room."""
 
+import asyncio
 import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import cast
 
 import pytest
 
-from tests.apps.uploads.uploading import UploadServices
+from tests.apps.uploads.uploading import UploadServices, end_leases
 from towpath.apps.uploads.appending import Appending, ExpectedDigest
-from towpath.apps.uploads.errors import BudgetFull
+from towpath.apps.uploads.errors import BodyGaveWay, BudgetFull
 from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import View
+from towpath.embedded import EmbeddedServer
 
 SIZE = 6 * MIB
 """One part, in six chunks."""
@@ -41,8 +45,8 @@ SENDINGS: dict[Sending, int] = {alone: 6 * MIB, together: MIB, appended: MIB, ch
 
 @pytest.fixture(params=list(SENDINGS), ids=["alone", "together", "appended", "checked"])
 def sending(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Sending:
-    """One of them, in a time in which each piece is a slow one."""
-    monkeypatch.setattr("towpath.apps.uploads.pieces.ASK_EVERY", 0.0)
+    """One of them, by a server that says with each piece that it is alive."""
+    monkeypatch.setattr("towpath.apps.uploads.room._UNHEARD", 0.0)
     monkeypatch.setattr("towpath.apps.uploads.writing._ROOM_WITHIN", 0.0)
     return request.param
 
@@ -61,7 +65,7 @@ class TestABodyWhoseRoomHasExpired:
         view = await uploads.start(size=SIZE, chunk_size=SENDINGS[sending])
         budget = uploads.lifecycle.records.budget
 
-        await sending(uploads, view, halting(budget.release(view.upload.upload_id, [0])))
+        await sending(uploads, view, halting(end_leases(budget)))
 
         assert await budget.used() == SIZE
         await uploads.work()
@@ -75,9 +79,43 @@ class TestABodyWhoseRoomHasExpired:
         budget = uploads.lifecycle.records.budget
 
         async def others_come() -> None:
-            await budget.release(view.upload.upload_id, [0])
-            for holder in ("a", "b"):
-                assert await budget.reserve(holder, 0, holder=holder, size=32 * MIB) is None
+            await end_leases(budget)
+            for holder, size in (("a", 32 * MIB), ("b", 16 * MIB)):
+                lease = BodyLease(holder, holder, 0, holder, extent=size, own=size, stays=False)
+                assert await budget.reserve(lease) is None
 
         with pytest.raises(BudgetFull):
             await sending(uploads, view, halting(others_come()))
+
+
+class TestABodyThatIsSlow:
+    """Whoever is refused wants the room of those who send too little."""
+
+    @pytest.fixture(autouse=True)
+    def quickly(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("towpath.apps.uploads.room.HOLD_EVERY", 0.01)
+
+    async def test_gives_way_and_its_bytes_are_gone_or_counted(
+        self, uploads: UploadServices, sending: Sending, server: EmbeddedServer
+    ) -> None:
+        view = await uploads.start(size=SIZE, chunk_size=SENDINGS[sending])
+        budget, refused = uploads.lifecycle.records.budget, asyncio.Event()
+
+        async def others_are_refused() -> None:
+            for holder, size in (("a", 30 * MIB), ("b", 12 * MIB)):
+                lease = BodyLease(holder, holder, 0, holder, extent=size, own=size, stays=False)
+                assert await budget.reserve(lease) is None
+            lease = BodyLease("c", "c", 0, "c", extent=8 * MIB, own=8 * MIB, stays=False)
+            assert await budget.reserve(lease) is not None
+            await refused.wait()
+
+        with pytest.raises(BodyGaveWay) as given:
+            await sending(uploads, view, halting(others_are_refused()))
+        assert given.value.after >= 1
+        kept = sum(
+            cast("int", server.ask("STRLEN", key))
+            for kind in ("staging", "chunks")
+            for key in cast("list[str]", server.ask("KEYS", f"upload:*:{kind}:*"))
+        )
+        assert await budget.used() == 42 * MIB + kept
+        assert kept == (SIZE // 2 if sending in (together, appended) else 0)

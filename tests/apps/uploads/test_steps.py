@@ -16,7 +16,7 @@ from typing import Any, ClassVar, cast
 
 import pytest
 
-from tests.apps.uploads.uploading import UploadServices, in_pieces
+from tests.apps.uploads.uploading import UploadServices, end_leases, in_pieces
 from towpath.apps.uploads import model, pieces, records
 from towpath.apps.uploads.model import UPLOADS, NewUpload, Status
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
@@ -45,8 +45,8 @@ TELLING = (
 )
 """Steps at which each kind of fault is tried always."""
 EACH = (
-    "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.place SpaceRecord.commit"
-    " Engine.submit Ledger.decide"
+    "SpaceRecord.reserve SpaceRecord.keep SpaceRecord.put SpaceRecord.finish SpaceRecord.place"
+    " SpaceRecord.commit Engine.submit Ledger.decide"
 )
 IN_PARTS = f"{EACH} SpaceRecord.extend DirectoryStore.put_part DirectoryStore.complete"
 TOGETHER_IN_PARTS = f"{EACH} DirectoryStore.put_part DirectoryStore.complete"
@@ -107,10 +107,10 @@ def faults(monkeypatch: pytest.MonkeyPatch) -> CallFaults:
     def counted(kind: type, name: str, error: Exception) -> None:
         real = getattr(kind, name)
 
-        async def call(own: Any, *args: Any, **more: Any) -> Any:
-            word = args[0] if name in ("run", "read") and kind is SpaceRecord else name
+        async def call(*args: Any, **more: Any) -> Any:
+            word = args[1] if name in ("run", "read") and kind is SpaceRecord else name
             told = f"{kind.__name__}.{word}"
-            return await CallFaults.now.call(told, error, lambda: real(own, *args, **more))
+            return await CallFaults.now.call(told, error, lambda: real(*args, **more))
 
         monkeypatch.setattr(kind, name, call)
 
@@ -199,6 +199,7 @@ class UploadRun:
         assert await self.uploads.content(view) == self.data
         events = [event for event in await self.uploads.events() if event["upload_id"] == upload]
         assert len(events) == 1
+        await end_leases(self.uploads.lifecycle.records.budget)
         await self.uploads.service.sweeping.once(older=ZERO)
         assert [multipart async for multipart in self.uploads.store.list_multiparts()] == []
         assert await self.uploads.lifecycle.records.budget.used() == 0

@@ -10,6 +10,7 @@ from tests.apps.uploads.uploading import UploadServices, change
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import MIB, UploadsOptions
+from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
 from towpath.apps.uploads.stores.port import ObjectStore
 from towpath.apps.uploads.sweeping import Sweep
@@ -302,13 +303,27 @@ class TestAnOrphan:
     async def test_in_the_budget_is_released(self, uploads: UploadServices, data: bytes) -> None:
         """A worker that dies between the part and its room."""
         view = await uploads.start(size=len(data))
-        budget = uploads.lifecycle.records.budget
-        await budget.reserve(view.upload.upload_id, 2, holder="key", size=8 * MIB)
+        budget, id = uploads.lifecycle.records.budget, view.upload.upload_id
+        lease = BodyLease("body", id, 2, "key", extent=C, own=C, stays=True)
+        assert await budget.reserve(lease) is None
         await uploads.put(view, 0, data[:C])
         assert (await uploads.service.sweeping.once()).released == 0
-        await budget.renew(view.upload.upload_id, [2])
+        await budget.finish(lease, C)
+        assert await budget.used() == 2 * C
         assert (await uploads.service.sweeping.once()).released == 1
-        assert await budget.used() == 8 * MIB
+        assert await budget.used() == C
+
+    async def test_of_bytes_without_room_is_counted(
+        self, uploads: UploadServices, data: bytes
+    ) -> None:
+        """A server that dies between the place of a chunk and its room."""
+        view = await uploads.start(size=len(data))
+        await uploads.put(view, 0, data[:C])
+        budget = uploads.lifecycle.records.budget
+        await budget.release(view.upload.upload_id, [0])
+        assert await budget.used() == 0
+        await uploads.service.sweeping.once()
+        assert await budget.used() == C
 
 
 class TestSeveralServers:

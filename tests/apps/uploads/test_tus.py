@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from fastapi import FastAPI
 
+from tests.apps.uploads.requests import pause
 from tests.apps.uploads.serving import ORIGIN
 from tests.apps.uploads.tus_client import (
     BODY,
@@ -208,10 +209,11 @@ class TestTusRefuses:
     async def test_for_a_full_share_and_counts_what_arrived(
         self, app: FastAPI, tus: httpx.AsyncClient, data: bytes, patient: None
     ) -> None:
-        """Four uploads have begun a part each: there is no room of this key's for a fifth."""
+        """Four uploads have a part each: there is no room of this owner's for a fifth."""
+        await pause(app)
         begun = [await create(tus, len(data)) for _ in range(4)]
         for path in begun:
-            assert (await patch(tus, path, 0, b"x")).status_code == 204
+            assert (await patch(tus, path, 0, data[:P])).status_code == 204
         path = await create(tus, len(data))
         answer = await patch(tus, path, 0, data)
         assert answer.status_code == 503  # tus-js-client gives up at 429

@@ -11,6 +11,7 @@ from towpath.apps.uploads.model import UPLOADS, NewUpload, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
 from towpath.apps.uploads.receiving import ChunkReceipt
+from towpath.apps.uploads.records import BodyLease, Budget
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import NewChunk, Put, UploadState
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
@@ -209,3 +210,9 @@ async def change(uploads: UploadServices, view: View, **values: int) -> None:
         connection.exec_driver_sql(sql, (view.upload.upload_id,))
 
     await uploads.ledger.write(write)
+
+
+async def end_leases(budget: Budget) -> None:
+    """What becomes of the room of bodies whose server died, or stood still for too long."""
+    for name in await budget.coming():
+        await budget.finish(BodyLease(name, "", 0, "", extent=0, own=0, stays=True), 0)

@@ -29,8 +29,9 @@ from towpath.apps.uploads.errors import (
 )
 from towpath.apps.uploads.lifecycle import Work
 from towpath.apps.uploads.model import FINAL, NewUpload, Status, Upload, UploadPlan
-from towpath.apps.uploads.pieces import in_pieces, with_room
+from towpath.apps.uploads.pieces import in_pieces
 from towpath.apps.uploads.records import PIECE, tail_token
+from towpath.apps.uploads.room import BodyRoom
 from towpath.apps.uploads.service import UploadService, View
 from towpath.apps.uploads.states import Closed, Front, UploadUnknown, not_open
 from towpath.apps.uploads.stores.port import Piece
@@ -139,19 +140,21 @@ class Appending:
         Raises UploadNotFound, UploadGone, UploadFailed, UploadJoined, OffsetDiffers,
         UploadTooLarge, BodyDiffers, ChunkCut, BudgetFull, ServerError.
         """
+        room = BodyRoom(self._records, upload_id, holder)
         try:
-            writing = await self._begun(upload_id, offset, holder, length)
+            writing = await self._begun(upload_id, offset, room, length)
         except UploadUnknown:
             await self._own.restore(upload_id)
-            writing = await self._begun(upload_id, offset, holder, length)
+            writing = await self._begun(upload_id, offset, room, length)
         try:
-            if wanted is None:
-                if length != 0:
-                    await writing.reserve_first()
-                await writing.write_all(body)
-            else:
-                await self._verified(writing, body, wanted, length)
-            await writing.rest()
+            async with room.opened():
+                if wanted is None:
+                    if length != 0:
+                        await writing.reserve_first()
+                    await writing.write_all(body)
+                else:
+                    await self._verified(writing, body, wanted, length)
+                await writing.rest()
         except (ChunkLost, UploadUnknown) as error:  # another has appended meanwhile
             now = (await self.look(upload_id)).offset or 0
             raise OffsetDiffers(upload_id, now, given=writing.offset) from error
@@ -159,7 +162,9 @@ class Appending:
             self._records.ends.note(upload_id, writing.front.generation, writing.offset)
         return writing.offset
 
-    async def _begun(self, upload_id: str, offset: int, holder: str, length: int | None) -> Writing:
+    async def _begun(
+        self, upload_id: str, offset: int, room: BodyRoom, length: int | None
+    ) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
         front = await self._records.state(upload_id).front()
         if not front.status.open and front.status is not Status.COMPLETED:
@@ -172,7 +177,7 @@ class Appending:
         plan = sized(plan, front)
         if plan.size is not None and offset + (length or 0) > plan.size:
             raise UploadTooLarge(f"{offset + (length or 0)} bytes of {plan.size}", upload_id)
-        return Writing(self._steps, Start(upload_id, plan, front, offset, holder))
+        return Writing(self._steps, room, Start(upload_id, plan, front, offset, length))
 
     async def _verified(
         self,
@@ -188,11 +193,10 @@ class Appending:
             raise UploadTooLarge(told, writing.upload_id)
         last = (writing.offset + length - 1) // writing.plan.chunk_size
         numbers = range(writing.number, last + 1) if length > PIECE else range(0)
-        async with self._records.body(writing.upload_id, numbers) as beside:
-            fork = await Fork.of(writing, numbers, beside) if numbers else None
-            if fork is None and length:
-                await writing.reserve_first()
-            await self._compared(writing, fork, body, wanted, length=length)
+        fork = await Fork.of(writing, numbers, writing.offset + length) if numbers else None
+        if fork is None and length:
+            await writing.reserve_first()
+        await self._compared(writing, fork, body, wanted, length=length)
 
     async def _compared(
         self,
@@ -205,7 +209,7 @@ class Appending:
     ) -> None:
         found, size, kept = wanted.new(), 0, bytearray()
         try:
-            async for piece in in_pieces(with_room(body, fork.reserve) if fork else body):
+            async for piece in in_pieces(writing.room.watch(body)):
                 size += len(piece)
                 if size > length:
                     break

@@ -24,6 +24,8 @@ TowpathError
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           the budget has no room for another part now
+    │   ├── ShareFull        the owner uses its share of it
+    │   └── BodyGaveWay      it came too slowly, and others needed its room
     ├── QuotaReached         the key has as much under way as it may
     ├── ChunkLost            Redis was lost while the chunk came
     ├── StoreAway            the object store does not answer
@@ -257,28 +259,28 @@ class UploadTooLarge(UploadError):
 
 
 class PartTooLarge(UploadTooLarge):
-    """One part of the object would take more than a quarter of the budget."""
+    """One part of the object would take more than a quarter of the budget, or than a share."""
 
     code = "part_too_large"
-    remedy = "Use smaller chunks, or raise the setting uploads.budget."
+    remedy = "Use smaller chunks, or raise the setting uploads.budget or uploads.owner_share."
 
     def __init__(self, part: int, most: int) -> None:
         super().__init__(
-            f"it needs parts of {part} bytes, which is more than a quarter of the budget for "
-            f"chunks ({most})"
+            f"it needs parts of {part} bytes, which is more than one part may take of the budget "
+            f"for chunks ({most})"
         )
 
 
 class BudgetFull(UploadError):
-    """The budget has no room for another part now; parts that have begun can go on."""
+    """The budget has no room for another part now; parts that have begun come first."""
 
     code = "budget_full"
-    remedy = "First send the chunks in `missing`: there is room for them. Then try again."
+    remedy = "First send the chunks in `missing`: room is kept for them. Then try again."
     retry = RetryAdvice.LATER
 
     def __init__(self, upload: str, missing: Sequence[Range], *, after: int, what: str) -> None:
         super().__init__(upload, what)
-        self.missing, self.after = tuple(missing), after
+        self.missing, self.after, self.what = tuple(missing), after, what
 
     @property
     def after_s(self) -> int:
@@ -290,9 +292,16 @@ class BudgetFull(UploadError):
 
 
 class ShareFull(BudgetFull):
-    """This key uses half of the budget; its parts that have begun can go on."""
+    """The owner of this key uses its share of the budget (uploads.owner_share)."""
 
     code = "share_full"
+
+
+class BodyGaveWay(BudgetFull):
+    """The body arrived too slowly, and others needed its room."""
+
+    code = "body_gave_way"
+    remedy = "Send it again, faster than the setting uploads.slowest, or in smaller chunks."
 
 
 class QuotaReached(UploadError):

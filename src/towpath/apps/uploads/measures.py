@@ -51,7 +51,7 @@ RESERVED = MetricSpec(
     "towpath_uploads_reserved_bytes",
     MetricKind.GAUGE,
     (),
-    "Reserved bytes of the budget for chunks, at this process's last look.",
+    "Bytes of the budget for chunks that are there or arrive, at this process's last look.",
     "Is there room? Compare it with the setting uploads.budget.",
 )
 ORPHANS = MetricSpec(

@@ -33,6 +33,10 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
 
     budget: Annotated[int, Meta(ge=32 * MIB, le=1024**4)] = 256 * MIB
     """Maximum bytes of chunks in Redis. Plan for twice as much memory."""
+    owner_share: Annotated[int, Meta(ge=1, le=100)] = 25
+    """Percent of the budget that the uploads of one owner may use; at least 8 MiB."""
+    slowest: Annotated[int, Meta(ge=0, le=1024**3)] = 64 * KIB
+    """Bytes per second. A body that arrives more slowly is ended if others need its room."""
     chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
     """Bytes of a chunk, unless the client chooses."""
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
@@ -80,13 +84,26 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
             rule = "up to 32 of A-Z, a-z, 0-9, '.', '_', '-'"
             raise InvalidOption("suffix", self.suffix, rule=rule)
         _check_public_url(self.public_url)
+        if self.share < 8 * MIB:
+            rule = "must be at least 8 MiB of the budget: one part"
+            raise InvalidOption("owner_share", self.owner_share, rule=rule)
         for drive in self.drives:
             if _DRIVE.fullmatch(drive) is None:
                 raise InvalidOption("drives", drive, rule=DRIVE_RULE)
 
     @property
+    def share(self) -> int:
+        """Bytes of the budget that one owner may use."""
+        return self.budget * self.owner_share // 100
+
+    @property
     def largest_part(self) -> int:
         """Bytes: a part above this could keep all others from ever being whole."""
+        return min(self.budget // 4, self.share)
+
+    @property
+    def kept_for_begun(self) -> int:
+        """Bytes of the budget that only parts which have begun may use: they can be finished."""
         return self.budget // 4
 
     def bucket_of(self, drive: str) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from typing import Any
 
 from towpath.apps.uploads.records import PIECE
-from towpath.clock import steady
-
-ASK_EVERY = 60.0
-"""Seconds between two signs that a slow body is still coming."""
 
 
 class Before:
@@ -37,18 +33,6 @@ class Before:
         task, self._task = self._task, None
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
-
-
-async def with_room(
-    body: AsyncIterator[bytes], ask: Callable[[], Awaitable[None]]
-) -> AsyncGenerator[bytes]:
-    """*body*. Its room lasts for two minutes: *ask* has it again for as long as bytes come."""
-    asked = steady()
-    async for data in body:
-        if steady() - asked > ASK_EVERY:
-            await ask()
-            asked = steady()
-        yield data
 
 
 async def in_pieces(body: AsyncIterator[bytes], of: int | None = None) -> AsyncGenerator[bytes]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Mapping
+from contextlib import AbstractAsyncContextManager
 from enum import StrEnum
 
 import msgspec
@@ -16,22 +17,21 @@ import msgspec
 from towpath.apps.uploads import tables
 from towpath.apps.uploads.digests import ContentDigest, Digesting
 from towpath.apps.uploads.errors import (
-    BudgetFull,
     ChunkCut,
     ChunkDiffers,
     ChunkInvalid,
     ChunkLost,
     DigestMismatch,
     LastChunkDiffers,
-    ShareFull,
     UploadEnded,
     UploadError,
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import Status, UploadPlan
-from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
+from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, renewed_parts
+from towpath.apps.uploads.room import BodyRoom, refused
 from towpath.apps.uploads.states import (
     Closed,
     Known,
@@ -48,7 +48,6 @@ from towpath.errors import DurabilityUnavailable, InvalidInput, MemoryFull, Serv
 _STORED_WITHIN = 30.0
 """Seconds that a client may wait for its part to be stored."""
 _LOOK_EVERY = 0.05
-_RETRY_AFTER = 1
 _NUMBER_MOST = 2**31
 
 
@@ -133,12 +132,9 @@ class Receiving:
         if ends:
             return await self._ended_empty(incoming, known, body)
         _check_length(incoming, plan, incoming.length)
-        part = plan.part_of(incoming.number)
-        async with self._records.body(incoming.upload_id, alone) as beside:
-            if beside or not self._records.kept.knows(incoming.upload_id, known.generation, part):
-                await self.reserve(incoming, plan, beside)
-            body = self.with_room(incoming, body, plan, beside)
-            return await self._stored(incoming, body, plan)
+        async with self.room(incoming) as room:
+            await self.reserve(room, incoming, plan)
+            return await self._stored(incoming, room, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
         """How safe the chunk is now; waits for its part to be stored if that was asked for."""
@@ -172,29 +168,30 @@ class Receiving:
 
     # ── before the body ──────────────────────────────────────────────────────────────────
 
-    async def reserve(self, incoming: Incoming, plan: UploadPlan, beside: str = "") -> None:
-        """Room for the whole part, and for a body *beside* it. Raises BudgetFull, ShareFull."""
-        id, part, holder = incoming.upload_id, plan.part_of(incoming.number), incoming.holder
-        reserve, size = self._records.budget.reserve, plan.part_length(part)
-        refusal = await reserve(id, part, holder=holder, size=size)
-        if refusal is None and beside:
-            refusal = await reserve(id, beside, holder=holder, size=plan.chunk_size)
-        if refusal is None:
-            return
-        chart = await self._records.state(incoming.upload_id).chart()
-        kind = ShareFull if refusal.share else BudgetFull
-        what = (
-            "the chunks of this key use half of the budget"
-            if refusal.share
-            else "the budget has no room for another part"
-        )
-        raise kind(incoming.upload_id, chart.missing_of_begun(), after=_RETRY_AFTER, what=what)
+    def room(self, incoming: Incoming) -> AbstractAsyncContextManager[BodyRoom]:
+        """For the room of a body, which it has while the block runs."""
+        return BodyRoom(self._records, incoming.upload_id, incoming.holder).opened()
 
-    def with_room(
-        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan, beside: str = ""
-    ) -> AsyncIterator[bytes]:
-        """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
-        return with_room(body, lambda: self.reserve(incoming, plan, beside))
+    async def reserve(
+        self, room: BodyRoom, incoming: Incoming, plan: UploadPlan, run: int | None = None
+    ) -> None:
+        """Room for the body, and for the rest of its part; a *run* of chunks has so many bytes.
+
+        Raises BudgetFull, ShareFull.
+        """
+        part = plan.part_of(incoming.number)
+        extent = plan.part_length(part)
+        length = plan.chunk_length(incoming.number)
+        if length is None:
+            length = plan.chunk_size if incoming.length is None else incoming.length
+            if incoming.last or length < plan.chunk_size:  # nothing comes behind it
+                before = incoming.number - plan.chunks_of(part)[0]
+                extent = min(extent, before * plan.chunk_size + length)
+        own, stays = (length, False) if run is None else (run, True)
+        refusal = await room.reserve(part, extent=extent, own=own, stays=stays)
+        if refusal is not None:
+            chart = await self._records.state(incoming.upload_id).chart()
+            raise refused(incoming.upload_id, refusal, chart.missing_of_begun())
 
     async def _ended_empty(
         self, incoming: Incoming, known: Known, body: AsyncIterator[bytes]
@@ -239,52 +236,64 @@ class Receiving:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
         put = await self._counted(incoming, digesting, length, token="", plan=plan)
         if put.token:
-            await self.place(incoming, {incoming.number: put.token}, put, plan)
+            kept = self._records.budget.renew(incoming.upload_id, [put.part])
+            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=kept)
         await self.follow(incoming, put, plan)
         return put
 
     async def _stored(
-        self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
+        self, incoming: Incoming, room: BodyRoom, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
+        part = plan.part_of(incoming.number)
+        room.tokens.add(token)
         try:
-            digesting, length = await self._staged(incoming, chunks, token, body, plan)
+            digesting, length = await self._staged(incoming, chunks, token, room.watch(body), plan)
             self._check_whole(incoming, digesting, length)
             _check_length(incoming, plan, length)
         except BaseException:
             await asyncio.shield(self.drop(chunks, token))
             raise
+        room.keep(part, length)
         try:
             put = await self._counted(incoming, digesting, length, token=token, plan=plan)
         except REFUSED:
+            room.keep(part, -length)
             await self.drop(chunks, token)
             raise
         # From here on the chunk counts, or may: whatever fails now, its bytes stay.
         if put.token != token:
+            room.keep(part, -length)
             await self.drop(chunks, token)
         else:
             # Only then: those who watch are not told of a chunk whose bytes are lost.
-            await self.place(incoming, {incoming.number: token}, put, plan)
+            ended = room.finish(part)
+            await self.place(incoming, {incoming.number: token}, put, plan, ended=ended)
             await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
         await self.follow(incoming, put, plan)
         return put
 
     async def place(
-        self, incoming: Incoming, tokens: Mapping[int, str], put: Put, plan: UploadPlan
+        self,
+        incoming: Incoming,
+        tokens: Mapping[int, str],
+        put: Put,
+        plan: UploadPlan,
+        *,
+        ended: Awaitable[None] | None = None,
     ) -> None:
         """Bytes that count are in their place, or their part is in the store by now. *put* is what
-        became of one of these chunks; all are of its part.
+        became of one of these chunks; all are of its part. *ended* counts their body's room.
 
         Raises ChunkLost if some are nowhere: then those don't count any more.
         """
-        id, kept, budget = incoming.upload_id, self._records.kept, self._records.budget
+        id, budget = incoming.upload_id, self._records.budget
         chunks = self._records.chunks(id)
         place = chunks.place(tokens, put.generation, durability=incoming.durability)
-        if kept.knows(id, put.generation, put.part):
+        if ended is None:
             gone, renewed = await place
         else:
-            (gone, renewed), _ = await asyncio.gather(place, budget.renew(id, [put.part]))
-            kept.note(id, put.generation, put.part)
+            (gone, renewed), _ = await asyncio.gather(place, ended)
         if renewed:
             await budget.renew(id, renewed_parts(plan, renewed))
         if gone:
@@ -301,21 +310,18 @@ class Receiving:
         plan: UploadPlan,
     ) -> tuple[Digesting, int]:
         """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
-        digesting, length = Digesting(incoming.digest), 0
-        kept, before = steady(), Before()
+        digesting, length, before = Digesting(incoming.digest), 0, Before()
         try:
             async for piece in in_pieces(body):
                 _check_most(incoming, plan, length + len(piece))
                 await digesting.update(piece)
                 await before.done()
-                slow = steady() - kept > ASK_EVERY  # what is staged stays for longer by that
-                staging = (chunks.append if slow else chunks.stage)(token, length, piece)
+                staging = chunks.stage(token, length, piece)
                 length += len(piece)
                 if length == incoming.length:
                     await staging
                 else:
                     before.start(staging)
-                kept = steady() if slow else kept
             await before.done()
         finally:
             await before.give_up()

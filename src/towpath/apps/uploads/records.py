@@ -7,30 +7,28 @@ or is found by whoever looks next.
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from enum import Enum
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import UploadMap, UploadState, UploadUnknown
-from towpath.clock import Duration, duration_ms, minutes, steady
+from towpath.clock import Duration, duration_ms, minutes, seconds, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
-from towpath.errors import ServerError
 
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
 """Bytes that go to Redis at once, and come from there."""
-STAGED = minutes(5)
-"""How long bytes stay that came and don't count yet."""
-_BEFORE_FIRST = minutes(2)
-"""How long a part has its room while nothing of it has come whole."""
+STAGED = seconds(20)
+"""How long bytes stay that came and don't count yet, unless their body still comes."""
+LEASE = seconds(30)
+"""How long a body has its room after its server was last heard of. What is staged goes before."""
 _COUNTED = minutes(10)
 """How long the count of a sweep is told."""
 _LONGER = minutes(1)
@@ -79,6 +77,11 @@ class Chunks:
         )
         if not isinstance(answer, int):
             raise ChunkLost(self._id, "a chunk")
+
+    async def stay(self, tokens: Iterable[str]) -> None:
+        """What is staged under these *tokens* stays for longer: it still comes."""
+        expiry = duration_ms("stays", STAGED)
+        await self._record.run("stay", tokens=list(tokens), expiry=expiry)
 
     async def staged(self, token: str) -> int:
         """How much has come of a chunk that is not whole."""
@@ -180,65 +183,135 @@ class Chunks:
 
 
 class NoRoom(NamedTuple):
-    """Why there is no room for a part."""
+    """Why there is no room for a body."""
 
     share: bool
-    """The holder has its share; else all have all."""
+    """The owner has its share; else all have all."""
+    after: int = 1
+    """Seconds until there may be room."""
+
+
+class BodyLease(NamedTuple):
+    """The room that one body has in one part, while it comes."""
+
+    name: str
+    upload_id: str
+    part: int
+    holder: str
+    extent: int
+    """Bytes of the part, as far as the body needs it: what is begun can be finished."""
+    own: int
+    """Bytes that the body may bring."""
+    stays: bool
+    """Whether what came of it stays if this server dies."""
+
+
+class HoldAnswer(Enum):
+    """What becomes of the room of a body that still comes."""
+
+    HELD = b"ok"
+    GONE = b"LEASE_GONE"
+    GIVE_WAY = b"GIVE_WAY"
 
 
 class Budget:
-    """The bytes that may be in Redis: reserved a whole part at a time."""
+    """The bytes that may be in Redis: those of parts that are there, and those that come.
 
-    def __init__(self, record: SpaceRecord, *, most: int, chunk_expiry: Duration) -> None:
-        self._record, self._most = record, most
-        self._expiry = _stay(chunk_expiry) + duration_ms("longer", _LONGER)
+    While a body comes, its whole part is counted, so that it can be finished. When it has ended, or
+    its server was not heard of for `LEASE`, only the bytes that are there are counted.
+    """
 
-    async def reserve(
-        self, upload_id: str, part: int | str, *, holder: str, size: int
-    ) -> NoRoom | None:
-        """Room for a part, before its first byte comes; None = it has it, for some minutes.
+    def __init__(self, record: SpaceRecord, options: UploadsOptions) -> None:
+        self._record, self._options = record, options
+        self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
 
-        Or for a body beside another one (`UploadRecords.body`).
-        """
-        answer = await self._record.run(
+    async def reserve(self, lease: BodyLease) -> NoRoom | None:
+        """Room for a body before it comes, or again for longer; None = it has it."""
+        options = self._options
+        word, *after = await self._record.run(
             "reserve",
-            member=_member(upload_id, part),
-            holder=holder,
-            size=size,
-            most=self._most,
-            share=self._most // 2,
-            expiry=duration_ms("expiry", _BEFORE_FIRST),
+            member=_member(lease.upload_id, lease.part),
+            lease=lease.name,
+            holder=lease.holder,
+            extent=lease.extent,
+            own=lease.own,
+            stays=self._stays if lease.stays else 0,
+            most=options.budget,
+            begun=options.kept_for_begun,
+            share=options.share,
+            expiry=duration_ms("expiry", LEASE),
         )
-        return None if answer == b"ok" else NoRoom(share=answer == b"SHARE_FULL")
+        if word == b"ok":
+            return None
+        return NoRoom(share=word == b"SHARE_FULL", after=-(-int(after[0]) // 1000))
+
+    async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
+        """The body still comes. One that is *slow* gives way if others were refused."""
+        expiry = duration_ms("expiry", LEASE)
+        answer = await self._record.run("prolong", lease=lease.name, slow=int(slow), expiry=expiry)
+        return HoldAnswer(answer)
+
+    async def finish(self, lease: BodyLease, came: int) -> None:
+        """The body has ended, and *came* bytes of it are there."""
+        # What stays was counted for all of it when the lease ended.
+        late: int = 0 if lease.stays else came
+        await self._record.run(
+            "finish",
+            lease=lease.name,
+            member=_member(lease.upload_id, lease.part),
+            holder=lease.holder,
+            came=came,
+            late=late,
+            stays=self._stays,
+        )
 
     async def renew(self, upload_id: str, parts: Iterable[int]) -> None:
         """Parts of which bytes are here keep their room for longer than the bytes stay."""
         members = [_member(upload_id, part) for part in parts]
-        await self._record.run("renew", members=members, expiry=self._expiry)
+        await self._record.run("renew", members=members, expiry=self._stays)
 
-    async def release(self, upload_id: str, parts: Iterable[int | str]) -> None:
-        """These parts need no room any more."""
+    async def release(self, upload_id: str, parts: Iterable[int]) -> None:
+        """The bytes of these parts are gone."""
         members = [_member(upload_id, part) for part in parts]
         if members:
             await self._record.run("release", members=members)
 
+    async def correct(
+        self, upload_id: str, holder: str, parts: Mapping[int, tuple[int, int]]
+    ) -> int:
+        """Count what is there: of each part the bytes that were counted, and those that are there.
+
+        Those that have changed since stay as they are. How many were corrected.
+        """
+        items = [
+            word
+            for part, (before, there) in parts.items()
+            for word in (_member(upload_id, part), holder, before, there)
+        ]
+        return int(await self._record.run("correct", items=items, stays=self._stays))
+
     async def tidy(self) -> None:
-        """Take back what nobody has renewed in time, some at once; `reserve` does so, too."""
+        """Take back what expired, some at once; `reserve` does so, too."""
         await self._record.run("release", members=[])
 
     async def used(self) -> int:
-        """Bytes that are reserved."""
+        """Bytes that are counted."""
         total, _ = await self._record.read("usage")
         return int(total)
 
-    async def settled(self) -> dict[str, set[int]]:
-        """Parts by upload that have room for their bytes, not only for those that may come."""
-        beyond = duration_ms("beyond", _BEFORE_FIRST)
-        found: Sequence[bytes] = await self._record.read("reservations", beyond=beyond, most=10_000)
-        parts: dict[str, set[int]] = {}
-        for member in found:
-            upload_id, _, part = member.decode().rpartition("/")
-            parts.setdefault(upload_id, set()).add(int(part))
+    async def coming(self) -> dict[str, int]:
+        """Bodies that come, and until when (ms) their servers must be heard of."""
+        found: Sequence[bytes] = await self._record.read("coming", most=10_000)
+        return {found[i].decode(): int(found[i + 1]) for i in range(0, len(found), 2)}
+
+    async def settled(self) -> dict[str, dict[int, int]]:
+        """Parts by upload of which no body comes, and the bytes that are counted of each."""
+        found: Sequence[Any] = await self._record.read("reservations", most=10_000)
+        parts: dict[str, dict[int, int]] = {}
+        for i in range(0, len(found), 2):
+            upload_id, _, part = found[i].decode().rpartition("/")
+            if part.isdigit():  # an earlier release also had names for bodies
+                parts.setdefault(upload_id, {})[int(part)] = int(found[i + 1])
         return parts
 
 
@@ -259,7 +332,7 @@ class Turns:
         await self._record.run("swept", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
 
 
-def _member(upload_id: str, part: int | str) -> str:
+def _member(upload_id: str, part: int) -> str:
     return f"{upload_id}/{part}"
 
 
@@ -309,49 +382,45 @@ class UploadRecords:
     def __init__(
         self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
     ) -> None:
-        self._engine, self._chunks, self._options = engine, chunks, options
+        self._engine, self._chunks, self.options = engine, chunks, options
         self.kept, self.ends = Kept(), Ends()
-        self._coming: set[tuple[str, int]] = set()
 
     def state(self, upload_id: str) -> UploadState:
         record = self._engine().space("upload", SCRIPTS).at(upload_id)
-        return UploadState(record, upload_id, self._options)
+        return UploadState(record, upload_id, self.options)
 
     def chunks(self, upload_id: str) -> Chunks:
         record = self._chunks().space("upload", SCRIPTS).at(upload_id)
-        return Chunks(record, upload_id, self._options)
+        return Chunks(record, upload_id, self.options)
 
     @property
     def budget(self) -> Budget:
         record = self._engine().space("uploads", SCRIPTS).at("budget")
-        options = self._options
-        return Budget(record, most=options.budget, chunk_expiry=options.chunk_expiry)
-
-    @asynccontextmanager
-    async def body(self, upload_id: str, numbers: Iterable[int]) -> AsyncGenerator[str]:
-        """A body with these chunks is staged while the block runs.
-
-        The room of a part is for one body of each chunk. Whoever sends a chunk again while it comes
-        needs room of his own, which is given back here: its name; empty = none.
-        """
-        chunks = {(upload_id, number) for number in numbers}
-        if not chunks & self._coming:
-            self._coming |= chunks
-            try:
-                yield ""
-            finally:
-                self._coming -= chunks
-            return
-        beside = f"beside-{secrets.token_hex(8)}"
-        try:
-            yield beside
-        finally:
-            with suppress(ServerError):  # it expires
-                await asyncio.shield(self.budget.release(upload_id, [beside]))
+        return Budget(record, self.options)
 
     @property
     def turns(self) -> Turns:
         return Turns(self._engine().space("uploads", SCRIPTS).at("sweep"))
+
+    async def held(self, upload_id: str) -> dict[int, int]:
+        """Of each part that is not in the store, how many bytes of it are here.
+
+        Raises UploadUnknown.
+        """
+        chart = await self.state(upload_id).chart()
+        plan, held = chart.plan, dict[int, int]()
+        last = int(chart.fields.get("short", -1))
+        for number in chart.pending:
+            length = plan.chunk_length(number) or plan.chunk_size
+            if number == last:
+                length = int(chart.fields["last_length"])
+            part = plan.part_of(number)
+            held[part] = held.get(part, 0) + length
+        front = await self.state(upload_id).front()
+        if tail := await self.chunks(upload_id).staged(tail_token(front.generation, front.chunk)):
+            part = plan.part_of(front.chunk)
+            held[part] = held.get(part, 0) + tail
+        return held
 
     async def tails(self, upload_id: str) -> list[str]:
         """The tokens of what may have come of a chunk in part, as far as Redis knows the upload."""

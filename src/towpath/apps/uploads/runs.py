@@ -20,6 +20,7 @@ from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.receiving import REFUSED, Incoming, Receiving, check_number
 from towpath.apps.uploads.records import PIECE
+from towpath.apps.uploads.room import BodyRoom
 from towpath.apps.uploads.states import Known, NewChunk, Put, UploadUnknown, not_open
 
 
@@ -32,6 +33,7 @@ class Run:
         self._own, self._receiving, self._incoming = own, receiving, first
         self._numbers, self._id = numbers, first.upload_id
         self._puts: list[Put] = []
+        self._room = BodyRoom(own.records, first.upload_id, first.holder)
 
     async def receive(self, body: AsyncIterator[bytes], plan: UploadPlan) -> Put:
         """Let all of them count: what became of the last one; a duplicate if all were here.
@@ -44,14 +46,14 @@ class Run:
             plan = msgspec.structs.replace(plan, size=known[0].size)
             self._check_numbers(plan)
         self._check(plan)
-        if not all(chunk.here for chunk in known):
-            body = self._receiving.with_room(self._incoming, body, plan)
-            if not known[0].status.open:
-                raise not_open(self._id, known[0].status)
-            part = plan.part_of(self._numbers[0])
-            if not self._own.records.kept.knows(self._id, known[0].generation, part):
-                await self._receiving.reserve(self._incoming, plan)
-        await self._read(body, plan, dict(zip(self._numbers, known, strict=True)))
+        before = dict(zip(self._numbers, known, strict=True))
+        async with self._room.opened():
+            if new := [number for number, chunk in before.items() if not chunk.here]:
+                if not known[0].status.open:
+                    raise not_open(self._id, known[0].status)
+                size = sum(plan.chunk_length(number) or 0 for number in new)
+                await self._receiving.reserve(self._room, self._incoming, plan, run=size)
+            await self._read(self._room.watch(body), plan, before)
         duplicate = all(put.duplicate for put in self._puts)
         return self._puts[-1]._replace(duplicate=duplicate)
 
@@ -110,11 +112,13 @@ class Run:
         new = [await _new(number, data, known[number]) for number, data in chunks.items()]
         tokens = [chunk.token for chunk in new if chunk.token]
         state, staging = self._own.records.state(self._id), self._own.records.chunks(self._id)
+        size = sum(chunk.length for chunk in new if chunk.token)
         try:
             await self._stage(new, chunks)
         except BaseException:
             await asyncio.shield(self._receiving.drop(staging, *tokens))
             raise
+        self._room.keep(plan.part_of(new[0].number), size)
         try:
             puts, refusal = await state.put(
                 new,
@@ -123,6 +127,7 @@ class Run:
                 durability=self._incoming.durability,
             )
         except REFUSED:
+            self._room.keep(plan.part_of(new[0].number), -size)
             await self._receiving.drop(staging, *tokens)
             raise
         await self._settle(new, puts, plan)
@@ -144,11 +149,15 @@ class Run:
         self._puts += puts
         counted = {chunk.number: put.token for chunk, put in zip(new, puts, strict=False)}
         ours = [chunk for chunk in new if chunk.token and counted.get(chunk.number) == chunk.token]
-        left = [chunk.token for chunk in new if chunk.token and chunk not in ours]
+        left = [chunk for chunk in new if chunk.token and chunk not in ours]
+        part = plan.part_of(new[0].number)
         if left:
-            await self._receiving.drop(self._own.records.chunks(self._id), *left)
-        if tokens := {number: token for number, token in counted.items() if token}:
-            await self._receiving.place(self._incoming, tokens, puts[-1], plan)
+            self._room.keep(part, -sum(chunk.length for chunk in left))
+            tokens = [chunk.token for chunk in left]
+            await self._receiving.drop(self._own.records.chunks(self._id), *tokens)
+        if placed := {number: token for number, token in counted.items() if token}:
+            ended = self._room.finish(part) if new[-1].number == self._numbers[-1] else None
+            await self._receiving.place(self._incoming, placed, puts[-1], plan, ended=ended)
         tell, end = self._own.tell_chunk, plan.most_chunks
         told = (tell(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours)
         await asyncio.gather(*told)

@@ -70,6 +70,8 @@ class Sweep:
         self._own, self._records = lifecycle, lifecycle.records
         self._name = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
         self._listed: float | None = None
+        self._waiting: dict[str, str] = {}
+        """Uploads that have chunks in Redis, and their owners."""
         self.queued = 0
         """Chunks that waited in Redis when somebody swept last."""
 
@@ -101,7 +103,7 @@ class Sweep:
         swept = Swept()
         await self._expire(swept)
         await self._look_after(swept, quiet=_QUIET if older is None else 0)
-        await self._release(swept)
+        await self._count_room(swept)
         await self._remove(swept, _SETTLED if older is None else older)
         if store_too:
             for store in self._stores():
@@ -125,15 +127,17 @@ class Sweep:
 
     async def _look_after(self, swept: Swept, *, quiet: int) -> None:
         """What is under way and stands still goes on: jobs are submitted, states rebuilt."""
+        self._waiting.clear()
         async for upload in self._under_way():
             swept.looked_at += 1
             state = self._records.state(upload.upload_id)
             try:
                 fields, _ = await state.look()
                 require_current(fields["generation"], upload)
-                swept.chunks_queued += int(fields["received_chunks"]) - int(
-                    fields["uploaded_chunks"]
-                )
+                queued = int(fields["received_chunks"]) - int(fields["uploaded_chunks"])
+                swept.chunks_queued += queued
+                if queued:
+                    self._waiting[upload.upload_id] = upload.owner
                 if wall_ms() - int(fields["updated_at"]) >= quiet:
                     await self._own.push(upload.upload_id, stalled=True)
             except UploadUnknown:
@@ -154,16 +158,21 @@ class Sweep:
                 yield upload
             after = found[-1].upload_id
 
-    async def _release(self, swept: Swept) -> None:
-        """Room goes that was for parts which are stored by now, or begun anew, or for nobody."""
-        await self._records.budget.tidy()
-        for upload_id, parts in (await self._records.budget.settled()).items():
-            begun: set[int] = set()
+    async def _count_room(self, swept: Swept) -> None:
+        """Room is counted for the bytes that are there, whatever those left who died."""
+        budget = self._records.budget
+        await budget.tidy()
+        counted = await budget.settled()
+        for upload_id in counted.keys() | self._waiting.keys():
+            before = counted.get(upload_id, {})
+            there: dict[int, int] = {}
             with suppress(UploadUnknown):
-                begun |= set((await self._records.state(upload_id).chart()).fill)
-            if idle := parts - begun:
-                await self._records.budget.release(upload_id, idle)
-                swept.released += len(idle)
+                there = await self._records.held(upload_id)
+            parts = {part: (before.get(part, 0), there.get(part, 0)) for part in before | there}
+            wrong = {part: pair for part, pair in parts.items() if pair[0] != pair[1]}
+            if wrong:
+                await budget.correct(upload_id, self._waiting.get(upload_id, ""), wrong)
+            swept.released += sum(not left for _, left in wrong.values())
 
     async def _remove(self, swept: Swept, older: Duration) -> None:
         """What was given up is removed once more: parts and objects may have come behind it."""

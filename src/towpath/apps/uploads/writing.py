@@ -9,11 +9,12 @@ from typing import NamedTuple
 
 import msgspec
 
-from towpath.apps.uploads.errors import BudgetFull, ChunkLost, UploadTooLarge
+from towpath.apps.uploads.errors import ChunkLost, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
-from towpath.apps.uploads.pieces import ASK_EVERY, Before, in_pieces, with_room
+from towpath.apps.uploads.pieces import Before, in_pieces
 from towpath.apps.uploads.records import Chunks, NoRoom, renewed_parts, tail_token
+from towpath.apps.uploads.room import BodyRoom, refused
 from towpath.apps.uploads.states import Front, NewChunk
 from towpath.apps.uploads.stores.port import Piece
 from towpath.clock import steady
@@ -22,7 +23,8 @@ from towpath.errors import ServerError
 _ROOM_WITHIN = 20.0
 """Seconds that a body which has begun waits for the room of its next part, unread."""
 _LOOK_EVERY = 0.1
-_RETRY_AFTER = 1
+_TOUCH_EVERY = 60.0
+"""Seconds after which a slow body is a sign of life of its upload."""
 
 
 class Steps:
@@ -32,7 +34,14 @@ class Steps:
         self._own, self._records = lifecycle, lifecycle.records
         self.kept = lifecycle.records.kept
 
-    async def count_chunk(self, upload_id: str, plan: UploadPlan, number: int, token: str) -> bool:
+    async def count_chunk(
+        self,
+        upload_id: str,
+        plan: UploadPlan,
+        number: int,
+        token: str,
+        room: BodyRoom | None = None,
+    ) -> bool:
         """A chunk whose bytes are staged counts, and its part is stored if that is whole.
 
         False: it is here with bytes that came otherwise.
@@ -45,9 +54,10 @@ class Steps:
         put = puts[0]
         if put.token == token:
             budget = self._records.budget
+            whole = room is not None and put.turn is not None
             (gone, renewed), _ = await asyncio.gather(
                 self._records.chunks(upload_id).place({number: token}, put.generation),
-                budget.renew(upload_id, [put.part]),
+                room.finish(put.part) if room and whole else budget.renew(upload_id, [put.part]),
             )
             if renewed:
                 await budget.renew(upload_id, renewed_parts(plan, renewed))
@@ -62,48 +72,44 @@ class Steps:
         return put.token in (token, "")
 
     async def reserve(
-        self, writing: Writing, rooms: Mapping[int | str, int], *, waits: bool = False
+        self,
+        writing: Writing,
+        parts: Mapping[int, int],
+        *,
+        stays: bool = True,
+        waits: bool = False,
     ) -> None:
-        """Room for all of these parts, and for a body beside another one. Of each its size.
+        """Room for all of these parts: of each the bytes that the body brings.
 
-        A body that has begun *waits* for it. Raises BudgetFull.
+        A body that has begun *waits* for it. Raises BudgetFull, ShareFull.
         """
         until = steady() + (_ROOM_WITHIN if waits else 0.0)
         while True:
-            refusal = await self._reserved(writing, rooms)
+            refusal = await self._reserved(writing, parts, stays=stays)
             if refusal is None:
                 return
             if steady() >= until:
-                # Also for a full share: clients of tus give up at 429, and try again at 503.
-                what = (
-                    "the chunks of this key use half of the budget"
-                    if refusal.share
-                    else "the budget has no room for another part"
-                )
-                raise BudgetFull(writing.upload_id, (), after=_RETRY_AFTER, what=what)
+                raise refused(writing.upload_id, refusal)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _reserved(self, writing: Writing, rooms: Mapping[int | str, int]) -> NoRoom | None:
-        """Room for all, or for none but the one that is begun: who waits keeps nobody waiting."""
-        budget, got = self._records.budget, list[int | str]()
-        for part, size in rooms.items():
-            refusal = await budget.reserve(
-                writing.upload_id, part, holder=writing.holder, size=size
-            )
+    async def _reserved(
+        self, writing: Writing, parts: Mapping[int, int], *, stays: bool
+    ) -> NoRoom | None:
+        """Room for all or for none: who waits keeps nobody waiting."""
+        room, got = writing.room, list[int]()
+        for part, own in parts.items():
+            extent = writing.plan.part_length(part)
+            refusal = await room.reserve(part, extent=extent, own=own, stays=stays)
             if refusal is not None:
-                begun = writing.plan.part_of(writing.number) if writing.inside else -1
-                # With room beside them, the parts are those of a body that is on its way.
-                beside = [room for room in got if isinstance(room, str)]
-                rest = beside or [part for part in got if part != begun]
-                await budget.release(writing.upload_id, rest)
+                for other in got:
+                    await room.finish(other)
                 return refusal
             got.append(part)
         return None
 
-    async def keep(self, upload_id: str, part: int) -> None:
-        """The part is begun, and has its room for as long as its bytes are here."""
-        state, budget = self._records.state(upload_id), self._records.budget
-        await asyncio.gather(state.touch(part), budget.renew(upload_id, [part]))
+    async def touch(self, upload_id: str, part: int) -> None:
+        """The upload was heard of, and the part is begun."""
+        await self._records.state(upload_id).touch(part)
 
     async def require_missing(self, writing: Writing) -> None:
         """The chunk in which the body ends is not here yet: so somebody goes on with its bytes.
@@ -125,7 +131,8 @@ class Steps:
 
     async def count(self, writing: Writing, number: int, token: str) -> None:
         """Raises ChunkLost if it came otherwise."""
-        if not await self.count_chunk(writing.upload_id, writing.plan, number, token):
+        id, plan = writing.upload_id, writing.plan
+        if not await self.count_chunk(id, plan, number, token, writing.room):
             raise ChunkLost(writing.upload_id, f"chunk {number}")
 
 
@@ -136,18 +143,18 @@ class Start(NamedTuple):
     plan: UploadPlan
     front: Front
     offset: int
-    holder: str
+    length: int | None
+    """Of the body; None = it does not say."""
 
 
 class Writing:
-    """One body that is being received: how far it is, and which part has room."""
+    """One body that is being received: how far it is."""
 
-    def __init__(self, own: Steps, start: Start) -> None:
-        self.own = own
-        self.upload_id, self.plan, self.front, self.offset, self.holder = start
-        self._start = start.offset
-        self._reserved: int | None = None
-        self._kept = steady()
+    def __init__(self, own: Steps, room: BodyRoom, start: Start) -> None:
+        self.own, self.room = own, room
+        self.upload_id, self.plan, self.front, self.offset, length = start
+        self._start, self._end = start.offset, None if length is None else start.offset + length
+        self._touched = steady()
 
     @property
     def number(self) -> int:
@@ -165,21 +172,17 @@ class Writing:
     async def reserve_first(self) -> None:
         """Room for the part that the next byte belongs to, before anything of the body is read.
 
-        Raises BudgetFull at once.
+        Raises BudgetFull, ShareFull at once.
         """
         if chunk_length(self.plan, self.number) > self.inside:
-            await self._reserve(self.plan.part_of(self.number), waits=False)
-
-    async def _reserve(self, part: int, *, waits: bool) -> None:
-        if not self.own.kept.knows(self.upload_id, self.front.generation, part):
-            await self.own.reserve(self, {part: self.plan.part_length(part)}, waits=waits)
-        self._reserved = part
+            part = self.plan.part_of(self.number)
+            await self.own.reserve(self, {part: self._own_of(part)})
 
     async def write_all(self, body: AsyncIterator[bytes]) -> None:
         """Put *body* behind what is here, a piece while the next one comes. Raises as `write`."""
         before = Before()
         try:
-            async for piece in in_pieces(with_room(body, self._ask_again)):
+            async for piece in in_pieces(self.room.watch(body)):
                 await before.done()
                 before.start(self.write(piece))
             await before.done()
@@ -195,21 +198,30 @@ class Writing:
             if room <= 0:
                 raise UploadTooLarge(f"more than {self.offset} bytes", self.upload_id)
             part = self.plan.part_of(number)
-            if self._reserved != part:
-                await self._reserve(part, waits=True)
+            if not self.room.has(part):
+                await self.own.reserve(self, {part: self._own_of(part)}, waits=True)
             some = memoryview(piece)[at : at + room]
-            await self.own.append(self.upload_id, self.token(number), inside, some)
+            await self._append(part, number, inside, some)
             at += len(some)
             self.offset += len(some)
             if len(some) == room:
                 await self.own.count(self, number, self.token(number))
-            elif steady() - self._kept > ASK_EVERY:
-                await self.own.keep(self.upload_id, part)
-                self._kept = steady()
+            elif steady() - self._touched > _TOUCH_EVERY:
+                await self.own.touch(self.upload_id, part)
+                self._touched = steady()
 
-    async def _ask_again(self) -> None:
-        if (part := self._reserved) is not None:
-            await self.own.reserve(self, {part: self.plan.part_length(part)}, waits=True)
+    def _own_of(self, part: int) -> int:
+        """How many bytes the body may still bring of *part*."""
+        end = part * self.plan.part_size + self.plan.part_length(part)
+        return max(min(end, self._end or end) - self.offset, 0)
+
+    async def _append(self, part: int, number: int, inside: int, some: memoryview) -> None:
+        self.room.keep(part, len(some))
+        try:
+            await self.own.append(self.upload_id, self.token(number), inside, some)
+        except ChunkLost:
+            self.room.keep(part, -len(some))
+            raise
 
     async def rest(self) -> None:
         """The body has ended: what is not whole stays for as long as its upload's chunks.
@@ -220,43 +232,42 @@ class Writing:
             return
         if self.number * self.plan.chunk_size >= self._start:  # else an append has compared it
             await self.own.require_missing(self)
-        part, kept, generation = self._reserved, self.own.kept, self.front.generation
-        if part is None or kept.knows(self.upload_id, generation, part):
-            return
-        await self.own.keep(self.upload_id, part)
-        kept.note(self.upload_id, generation, part)
+        part, kept, generation = (
+            self.plan.part_of(self.number),
+            self.own.kept,
+            self.front.generation,
+        )
+        if self.room.has(part) and not kept.knows(self.upload_id, generation, part):
+            await asyncio.gather(self.own.touch(self.upload_id, part), self.room.finish(part))
+            kept.note(self.upload_id, generation, part)
 
 
 class Fork:
     """A body that is staged beside the received bytes until its checksum matches."""
 
-    def __init__(self, writing: Writing, rooms: Mapping[int | str, int]) -> None:
+    def __init__(self, writing: Writing) -> None:
         self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)
-        self._name, self._rooms = secrets.token_hex(8), rooms
+        self._name = secrets.token_hex(8)
         self._first, self._offset = writing.offset, writing.offset
 
     @classmethod
-    async def of(cls, writing: Writing, numbers: range, beside: str) -> Fork:
-        """With room for all of these chunks, and *beside* for their parts if others have that.
+    async def of(cls, writing: Writing, numbers: range, end: int) -> Fork:
+        """With room for all of these chunks, up to the offset *end*.
 
         Raises BudgetFull, ChunkLost.
         """
-        plan, rooms = writing.plan, dict[int | str, int]()
-        if beside:
-            rooms[beside] = len(numbers) * plan.chunk_size
+        plan, start, fork = writing.plan, numbers[0] * writing.plan.chunk_size, cls(writing)
+        parts: dict[int, int] = {}
         for part in range(plan.part_of(numbers[0]), plan.part_of(numbers[-1]) + 1):
-            rooms[part] = plan.part_length(part)
-        fork = cls(writing, rooms)
-        await fork.reserve()
+            first = part * plan.part_size
+            parts[part] = min(first + plan.part_size, end) - max(first, start)
+        await writing.own.reserve(writing, parts, stays=False)
+        writing.room.tokens |= {fork._token(number) for number in numbers}
         if writing.inside:
             await fork._chunks.fork(
                 writing.token(writing.number), writing.inside, fork._token(writing.number)
             )
         return fork
-
-    async def reserve(self) -> None:
-        """Room for all of it, or for longer. Raises BudgetFull."""
-        await self._writing.own.reserve(self._writing, self._rooms)
 
     def _token(self, number: int) -> str:
         return f"{self._name}-{number}"
@@ -279,13 +290,23 @@ class Fork:
         writing, size = self._writing, self._writing.plan.chunk_size
         for number in self._numbers():
             end = min((number + 1) * size, self._offset)
-            if end - number * size == chunk_length(writing.plan, number):
-                await writing.own.count(writing, number, self._token(number))
-            else:
-                before = max(self._first - number * size, 0)
-                await self._chunks.adopt(writing.token(number), before, self._token(number))
-                await writing.own.keep(writing.upload_id, writing.plan.part_of(number))
+            part, more = writing.plan.part_of(number), end - writing.offset
+            writing.room.keep(part, more)
+            try:
+                await self._count(number, end)
+            except ChunkLost:
+                writing.room.keep(part, -more)
+                raise
             writing.offset = end
+
+    async def _count(self, number: int, end: int) -> None:
+        writing, start = self._writing, number * self._writing.plan.chunk_size
+        if end - start == chunk_length(writing.plan, number):
+            await writing.own.count(writing, number, self._token(number))
+        else:
+            before = max(self._first - start, 0)
+            await self._chunks.adopt(writing.token(number), before, self._token(number))
+            await writing.own.touch(writing.upload_id, writing.plan.part_of(number))
 
     async def drop(self) -> None:
         """None of it counts."""

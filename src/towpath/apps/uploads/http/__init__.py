@@ -177,7 +177,7 @@ async def put_chunk(
             id,
             number,
             tus.whatever_comes(body, cut) if wish.count > 1 else body,
-            holder=key.id,
+            holder=key.owner,
             count=wish.count,
             length=announced_length(request),
             digest=ContentDigest.parse(content_digest) if content_digest else None,

@@ -16,7 +16,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from towpath.apps.uploads.appending import Appending
-from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, UploadTooLarge
+from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, ShareFull, UploadTooLarge
 from towpath.apps.uploads.http.locations import location_of
 from towpath.apps.uploads.http.owning import CanSubmit, MaySend, TheUploads, require_own
 from towpath.apps.uploads.http.tus_headers import (
@@ -194,14 +194,17 @@ async def _sent(
     wanted = checksum_of(request.headers)
     cut: list[Refused] = []
     come = pieces(request, silence=DEFAULTS.body_within)
-    after = await appending.append(
-        upload_id,
-        offset,
-        come if wanted else whatever_comes(come, cut),
-        holder=key.id,
-        length=announced_length(request),
-        wanted=wanted,
-    )
+    try:
+        after = await appending.append(
+            upload_id,
+            offset,
+            come if wanted else whatever_comes(come, cut),
+            holder=key.owner,
+            length=announced_length(request),
+            wanted=wanted,
+        )
+    except ShareFull as error:  # 503, not 429: at that, clients of tus give up
+        raise BudgetFull(upload_id, (), after=error.after, what=error.what) from error
     # A body that stands still ends here, and the client goes on with another one: clients of tus
     # give up at 408.
     if cut and cut[0].status != 408:

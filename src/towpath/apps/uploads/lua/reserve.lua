@@ -1,32 +1,82 @@
--- reserve: room for a whole part, before the first of its bytes comes. Again, it lasts longer.
+-- reserve: room for a body of a part, for as long as it comes. Again, it has it for longer.
 --
 -- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes and holder
+--        sizes     hash     part -> bytes that are counted, and holder
+--        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
 --        shares    hash     holder -> bytes
 --        total     string   bytes of all
+--        leases    zset     bodies by the time until their server must be heard of, ms
+--        bodies    hash     body -> bytes, how long they stay, part
+--        drained   hash     all, or an owner -> when room came free, and bytes
+--        wanted    hash     all, or an owner -> bytes that were refused
 -- args   member    text     which part of which upload
+--        lease     text     which body
 --        holder    text     whose share it counts for
---        size      int      bytes
+--        extent    int      bytes of the part, as far as this body needs it
+--        own       int      bytes that the body may bring
+--        stays     int      ms that stays what came if its server dies; 0 = nothing stays
 --        most      int      bytes of all together
+--        begun     int      bytes of those that only parts which are begun get
 --        share     int      bytes of one holder
 --        expiry    int      ms
 -- reply  ok
---        BUDGET_FULL
---        SHARE_FULL
+--        BUDGET_FULL <ms until there may be room>
+--        SHARE_FULL <ms until there may be room>
 -- cost   O(log parts)
 -- full   refused
 -- uses   clock holdings
 
--- What nobody renewed goes whatever is answered: it is not the caller's.
-release_expired()
-local until_then = redis.call('ZSCORE', RESERVED, member)
-if not until_then then
-  if tonumber(redis.call('GET', TOTAL) or 0) + size > most then return 'BUDGET_FULL' end
-  local own = tonumber(redis.call('HGET', SHARES, holder) or 0)
-  if own + size > share then return 'SHARE_FULL' end
-  redis.call('HSET', SIZES, member, int(size) .. ' ' .. holder)
-  redis.call('HINCRBY', SHARES, holder, size)
-  redis.call('INCRBY', TOTAL, size)
+release_late()
+if redis.call('ZSCORE', LEASES, lease) then
+  redis.call('ZADD', LEASES, now + expiry, lease)
+  redis.call('ZADD', RESERVED, 'XX', 'GT', now + expiry, member)
+  return { 'ok' }
 end
+
+local part = look(member)
+local limit = part.size > 0 and most or most - begun
+part.holder = part.holder or holder
+part.extent = math.max(part.extent, extent)
+part.own, part.bodies = part.own + own, part.bodies + 1
+local more = math.max(part.extent, part.floor + part.own) - part.size
+
+-- By what falls due, and by the rate at which room came free; no sooner than the silence lasts.
+local function refuse(word, field, lack, of)
+  redis.call('HSET', WANTED, field, int(lack))
+  redis.call('PEXPIRE', WANTED, LONGEST)
+  local due, freed = LONGEST, 0
+  local soon = redis.call('ZRANGEBYSCORE', RESERVED, '-inf', int(now + LONGEST), 'WITHSCORES',
+    'LIMIT', 0, 100)
+  for i = 1, #soon, 2 do
+    local other = look(soon[i])
+    if not of or other.holder == of then freed = freed + other.size end
+    if freed >= lack then
+      due = soon[i + 1] - now
+      break
+    end
+  end
+  local at, amount = string.match(redis.call('HGET', DRAINED, field) or '', '^(%d+) (%d+)$')
+  local quiet = at and now - at or 0
+  local rate = (amount or 0) * math.exp(-quiet / STEADY) / STEADY
+  local wait = rate > 0 and math.max(quiet, lack / rate) or quiet
+  return { word, int(math.ceil(math.max(math.min(wait, due), 1000))) }
+end
+
+local used = tonumber(redis.call('HGET', SHARES, part.holder) or 0)
+if more > 0 and used + more > share then
+  return refuse('SHARE_FULL', 'of ' .. part.holder, used + more - share, part.holder)
+end
+local total = tonumber(redis.call('GET', TOTAL) or 0)
+if more > 0 and total + more > limit then
+  return refuse('BUDGET_FULL', 'all', total + more - limit)
+end
+
+count(part)
+-- From when on room is used, and none came free.
+for _, field in ipairs({ 'all', 'of ' .. part.holder }) do
+  redis.call('HSETNX', DRAINED, field, int(now) .. ' 0')
+end
+redis.call('HSET', BODIES, lease, int(own) .. ' ' .. int(stays) .. ' ' .. member)
+redis.call('ZADD', LEASES, now + expiry, lease)
 redis.call('ZADD', RESERVED, 'GT', now + expiry, member)
-return 'ok'
+return { 'ok' }

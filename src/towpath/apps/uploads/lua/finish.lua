@@ -1,0 +1,31 @@
+-- finish: a body has ended. Of its room, what is there stays counted.
+--
+-- keys   reserved  zset     parts by the time until they have their room, ms
+--        sizes     hash     part -> bytes that are counted, and holder
+--        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
+--        shares    hash     holder -> bytes
+--        total     string   bytes of all
+--        leases    zset     bodies by the time until their server must be heard of, ms
+--        bodies    hash     body -> bytes, how long they stay, part
+--        drained   hash     all, or an owner -> when room came free, and bytes
+-- args   lease     text     which body
+--        member    text     which part of which upload
+--        holder    text     whose share it counts for
+--        came      int      bytes of it that are there
+--        late      int      the same if nothing is known of the body any more
+--        stays     int      ms
+-- reply  ok
+-- cost   O(log parts)
+-- full   works
+-- uses   clock holdings
+
+local known = finish(lease, came)
+local stayed = known and came or late
+if not known and late > 0 then
+  local part = look(member)
+  part.holder = part.holder or holder
+  part.floor = part.floor + late
+  count(part)
+end
+if stayed > 0 then redis.call('ZADD', RESERVED, 'GT', now + stays, member) end
+return 'ok'

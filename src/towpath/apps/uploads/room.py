@@ -1,0 +1,151 @@
+"""The room of a body: reserved before it is read, held while it comes, given back when it ends.
+
+A body that is slower than `uploads.slowest` is ended if others were refused for lack of room. The
+room of a server that died is back when its leases end (`LEASE`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import secrets
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+
+from towpath.apps.uploads.errors import BodyGaveWay, BudgetFull, ShareFull, UploadGone
+from towpath.apps.uploads.model import Range
+from towpath.apps.uploads.records import LEASE, STAGED, BodyLease, HoldAnswer, NoRoom, UploadRecords
+from towpath.apps.uploads.states import UploadUnknown
+from towpath.clock import steady
+from towpath.errors import ServerError
+
+HOLD_EVERY = 5.0
+"""Seconds between two signs of life of a body that comes."""
+_UNHEARD = (LEASE - STAGED).total_seconds()
+"""Seconds without such a sign after which no byte is staged before the next one: what is staged
+would outlive its room."""
+
+
+class BodyRoom:
+    """What one body has of the budget: a lease for each part that it brings bytes of."""
+
+    def __init__(self, records: UploadRecords, upload_id: str, holder: str) -> None:
+        self._records, self._id, self._holder = records, upload_id, holder
+        self._leases: dict[int, BodyLease] = {}
+        self._came: dict[int, int] = {}
+        self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
+        self._is_whole = False
+        self._deadline: asyncio.Timeout | None = None
+        self._refusal: BudgetFull | None = None
+        self.tokens: set[str] = set()
+        """Under which bytes of it are staged that go if the body does."""
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[BodyRoom]:
+        """Hold what is reserved while the block runs. Raises BodyGaveWay, BudgetFull, ShareFull."""
+        holding = asyncio.create_task(self._keep_on())
+        try:
+            async with asyncio.timeout(None) as self._deadline:
+                yield self
+        except TimeoutError:
+            if self._refusal is None:
+                raise
+            raise self._refusal from None
+        except (UploadGone, UploadUnknown):  # whoever ended or lost the upload removed its bytes
+            self._came.clear()
+            raise
+        finally:
+            self._deadline = None
+            holding.cancel()
+            await asyncio.shield(self._end(holding))
+
+    async def reserve(
+        self, part: int, *, extent: int, own: int, stays: bool = False
+    ) -> NoRoom | None:
+        """Room for the *own* bytes that the body brings, and for its part up to its *extent*.
+
+        *stays* = what comes counts at once, and stays if this server dies. None = it has room.
+        """
+        if part in self._leases:
+            return None
+        name = secrets.token_hex(8)
+        lease = BodyLease(name, self._id, part, self._holder, extent, own, stays)
+        refusal = await self._records.budget.reserve(lease)
+        if refusal is None:
+            self._leases[part], self._came[part] = lease, 0
+        return refusal
+
+    def has(self, part: int) -> bool:
+        """Whether there is room for bytes of *part*."""
+        return part in self._leases
+
+    def keep(self, part: int, size: int) -> None:
+        """So many bytes are there, or may be: they are counted when the body has ended."""
+        if part in self._came:
+            self._came[part] += size
+
+    async def finish(self, part: int) -> None:
+        """No more comes of this part."""
+        if (lease := self._leases.pop(part, None)) is not None:
+            await self._records.budget.finish(lease, max(self._came.get(part, 0), 0))
+
+    async def watch(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
+        """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
+        async for data in body:
+            self._arrived += len(data)
+            if steady() - self._held > _UNHEARD:
+                await self._hold()
+                if self._refusal is not None:
+                    await asyncio.get_running_loop().create_future()  # the deadline ends it
+            yield data
+        self._is_whole = True
+
+    async def _keep_on(self) -> None:
+        while True:
+            await asyncio.sleep(HOLD_EVERY)
+            with suppress(ServerError):
+                await self._hold()
+
+    async def _hold(self) -> None:
+        """Say that the body still comes, and how fast."""
+        arrived, now = self._arrived - self._seen, steady()
+        enough = self._records.options.slowest * (now - self._looked)
+        slow = arrived < enough and not self._is_whole
+        self._seen, self._looked = self._arrived, now
+        for lease in list(self._leases.values()):
+            answer = await self._records.budget.hold(lease, slow=slow)
+            if answer is HoldAnswer.GIVE_WAY:
+                what = "its body arrived too slowly, and others need the room"
+                after = math.ceil(HOLD_EVERY)
+                self._give_up(BodyGaveWay(self._id, (), after=after, what=what))
+                return
+            if answer is HoldAnswer.GONE and self._leases.get(lease.part) is lease:
+                refusal = await self._records.budget.reserve(lease)
+                if refusal is not None:
+                    self._give_up(refused(self._id, refusal))
+                    return
+        if self.tokens:
+            await self._records.chunks(self._id).stay(self.tokens)
+        self._held = now
+
+    def _give_up(self, refusal: BudgetFull) -> None:
+        if self._deadline is not None:
+            self._refusal = refusal
+            self._deadline.reschedule(asyncio.get_running_loop().time())
+
+    async def _end(self, holding: asyncio.Task[None]) -> None:
+        await asyncio.gather(holding, return_exceptions=True)
+        for part in list(self._leases):
+            with suppress(ServerError):  # the lease ends
+                await self.finish(part)
+
+
+def refused(upload_id: str, refusal: NoRoom, missing: Sequence[Range] = ()) -> BudgetFull:
+    """The error for a body that has no room."""
+    kind = ShareFull if refusal.share else BudgetFull
+    what = (
+        "the uploads of this owner use their share of the budget"
+        if refusal.share
+        else "the budget has no room for another part"
+    )
+    return kind(upload_id, missing, after=refusal.after, what=what)
