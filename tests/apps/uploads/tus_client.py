@@ -10,6 +10,7 @@ from fastapi import FastAPI
 
 from tests.waiting import eventually_async
 from towpath.apps.uploads.options import MIB
+from towpath.apps.uploads.records import BodyLease
 
 TUS = {"Tus-Resumable": "1.0.0"}
 BODY = {"Content-Type": "application/offset+octet-stream"}
@@ -88,8 +89,14 @@ def head_of_patch(
 
 
 async def fill_budget(app: FastAPI) -> None:
-    """Others reserve all that is left of the budget."""
-    records = app.state.services["uploads"].lifecycle.records
-    for number in range(64):
-        if await records.budget.reserve(f"other-{number}", 0, holder=f"{number}", size=MIB):
-            return
+    """Others have bytes in all that is left of the budget, to the last one."""
+    budget, number = app.state.services["uploads"].lifecycle.records.budget, 0
+    for size in (MIB, MIB // 16, 4096, 256, 16, 1):
+        while True:
+            number += 1
+            lease = BodyLease(
+                f"body-{number}", f"other-{number}", 0, f"{number}", size, size, stays=True
+            )
+            if await budget.reserve(lease):
+                break
+            await budget.finish(lease, size)
