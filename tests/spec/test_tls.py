@@ -5,6 +5,7 @@ from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import pytest
@@ -241,9 +242,10 @@ async def test_the_documented_user_cannot_read_the_configuration(server: Embedde
     """It has the passwords of the server: `requirepass`, `masterauth`, `tls-key-file-pass`."""
     server.ask(*documented_user())
     parsed = parse_url(as_documented_user(server.url))
-    async with redis.Redis(
+    client: Any = redis.Redis(
         unix_socket_path=parsed.path, username=parsed.username, password=parsed.password
-    ) as client:
+    )
+    async with client:
         for setting in ("requirepass", "appendonly", "*"):
             with pytest.raises(redis.ResponseError, match="permission"):
                 await client.config_get(setting)

@@ -147,9 +147,10 @@ class Auditor:
             await app(scope, receive, note_status)
         finally:
             _CURRENT.reset(before)
-            # The change is in the log already; if the database is away now, it says so itself.
-            with suppress(LedgerError):
-                await request.end()
+            if request.is_noteworthy:
+                # The change is in the log already; if the database is away now, it says so itself.
+                with suppress(LedgerError):
+                    await request.end()
 
     def may_note_refusal(self, key: KeyInfo) -> bool:
         """Whether one more refusal of *key* is written down."""
@@ -167,6 +168,8 @@ class Auditor:
 class _AuditedRequest:
     """One request and, once it has begun to change something, its entry."""
 
+    __slots__ = ("_auditor", "_changed", "_key", "_more", "_seq", "scope", "status", "via")
+
     def __init__(self, auditor: Auditor, key: KeyInfo, scope: Scope) -> None:
         self._auditor, self._key, self.scope = auditor, key, scope
         self.via = DASHBOARD if login_of(scope) else API
@@ -174,6 +177,11 @@ class _AuditedRequest:
         self._seq: int | None = None
         self._changed: dict[str, Any] = {}
         self._more = False
+
+    @property
+    def is_noteworthy(self) -> bool:
+        """Whether there may be something to write at the end: not on the data path."""
+        return self._seq is not None or self.status >= 400
 
     async def begin(self, action: str, changed: Mapping[str, Any]) -> None:
         """Write down what is about to be done. Raises LedgerError: do not do it then."""
