@@ -148,6 +148,19 @@ class TestATimer:
             assert (await admin.say("GET", "timers/t/a?app=shop")).status_code == 200
 
 
+async def test_an_ended_row_of_another_owner_is_not_replaced(
+    ann: InstancesApi, eve: InstancesApi, server: EmbeddedServer
+) -> None:
+    """Redis has forgotten it, so that its id can be used for a timer without a row."""
+    path = "timers/t/order-17?app=shop"
+    await submit(ann, "order-17", record=True)
+    await ann.say("POST", "timers/t/order-17/cancel?app=shop")
+    server.ask("FLUSHALL")
+    assert (await submit(eve, "order-17")).status_code == 201
+    refusal = await eve.say("PUT", path, {"delay": "2h", "record": True})
+    assert code(refusal, 409) == "timer-taken"
+
+
 class TestAList:
     async def test_refuses_the_id_of_another_owner_alone(
         self, ann: InstancesApi, eve: InstancesApi

@@ -151,12 +151,14 @@ class TimerService:
         ref = JobRef(queue, job.id)
         with _in_its_words(ref):
             there = await self._existing(ref, access)
-            row = await self._records.find(_ANY, ref) if timer.record else None
+            recorded = there is not None and there.record
+            # An ended row may be hidden by a newer timer without one.
+            row = await self._records.find(_ANY, ref) if timer.record and not recorded else None
             for found in filter(None, (there, row)):
                 if not access.owns(found.owner):
                     raise TimerTaken(ref)
                 timer = msgspec.structs.replace(timer, owner=found.owner)
-            if timer.record or (there is not None and there.record):
+            if timer.record or recorded:
                 return await self._records.set(queue, timer, job.id)
             placed = await self._connect().set(
                 queue, job.payload, call=call, **timer.options(job.id)
