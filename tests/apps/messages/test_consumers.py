@@ -26,7 +26,7 @@ from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions
 from towpath.apps.messages.service import Messages
 from towpath.calls.errors import CallRefused, SecretInvalid, SignatureWrong
 from towpath.calls.signature import derived, verify
-from towpath.clock import ManualClock, ServerClock, seconds
+from towpath.clock import ManualClock, ServerClock, hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import JobInfo, job_ref
@@ -310,6 +310,16 @@ class TestTheSentry:
             assert await engine.inspect.state(sentry) is State.DELAYED
             await answer(engine, b'"hi"')
             assert (await engine.events.ended(sentry, within=SOON)).state is State.CANCELLED
+
+    async def test_a_delivery_whose_id_is_occupied_happens(
+        self, server: EmbeddedServer, engine: Engine, receiver: Receiver
+    ) -> None:
+        async with calling_back(server, engine) as messages:
+            sent = await send(messages, callback_url=receiver.url())
+            await engine.submit(CALLBACKS, b"not yours", id=sent.message_id, delay=hours(1))
+            await answer(engine, b'"hi"')
+            await delivered(engine, sent)
+        assert len(receiver.requests) == 1
 
     async def test_a_delivery_asked_for_twice_happens_once(
         self, server: EmbeddedServer, engine: Engine, receiver: Receiver

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from typing import Unpack
 
 import msgspec
 
@@ -18,9 +19,9 @@ from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
-from towpath.engine.model import job_ref
+from towpath.engine.model import JobOptions, job_ref
 from towpath.engine.watching import ENDINGS, Watch, Watching
-from towpath.errors import InvalidOption, JobError, QueueHasNoEvents, ServerError
+from towpath.errors import InvalidOption, JobError, JobNotWaiting, QueueHasNoEvents, ServerError
 from towpath.supervise import Background
 
 SENTRY, DELIVERY = "sentry", "delivery"
@@ -49,8 +50,8 @@ def check_callback_url(url: str, guard: Guard) -> None:
 
 
 async def submit_sentry(engine: Engine, message_id: str) -> None:
-    await engine.submit(
-        CALLBACKS,
+    await _submit(
+        engine,
         msgspec.json.encode(Callback(message_id)),
         id=sentry_id(message_id),
         delay=FIRST_LOOK,
@@ -60,14 +61,22 @@ async def submit_sentry(engine: Engine, message_id: str) -> None:
 
 async def submit_delivery(engine: Engine, message_id: str) -> None:
     """Deliver the answer of a message that has ended; asked for twice it happens once."""
-    await engine.submit(
-        CALLBACKS,
+    await _submit(
+        engine,
         msgspec.json.encode(Callback(message_id)),
         id=message_id,
         headers={"handler": DELIVERY},
         max_attempts=CALLBACK_OPTIONS.max_attempts,
         retry=CALLBACK_OPTIONS.retry,
     )
+
+
+async def _submit(engine: Engine, payload: bytes, **options: Unpack[JobOptions]) -> None:
+    """Submits the job. A job of other content under its id is somebody else's, and is replaced."""
+    submitted = await engine.submit(CALLBACKS, payload, **options)
+    if submitted.same_payload is False:
+        with suppress(JobNotWaiting):
+            await engine.set(CALLBACKS, payload, **options)
 
 
 class Prompter:
