@@ -15,7 +15,7 @@ from tests.waiting import PATIENT
 from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.tables import TABLES
 from towpath.ledger.ledger import Ledger
-from towpath.web.auth import OpenKind
+from towpath.web.open_requests import OpenKind
 
 REPOSITORY = "octo/repo"
 ALL = {"agent_id": "a-1", "repositories": [REPOSITORY]}
@@ -56,7 +56,7 @@ class ServedIssues:
     @property
     def waiting(self) -> int:
         """How many agents wait for a task."""
-        return self.app.state.sessions.count(OpenKind.WAIT)
+        return self.app.state.open_requests.count(OpenKind.WAIT)
 
 
 @asynccontextmanager
