@@ -41,6 +41,7 @@ AWAITED = {
     "ledger/outbox/sinks/webhook.py": "a group: the round raises what it raises",
     "processes/command.py": "awaited to its end",
     "processes/launch.py": "whatever it raises goes to who asked; nothing ends it",
+    "web/mcp.py": "awaited to its end; its answer is taken back if its caller went away",
     "web/parts.py": "awaited to its end",
     "server/run.py": "the server ends with its error",
     "web/streams.py": "its clients are told what ended it, and come again",

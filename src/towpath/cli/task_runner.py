@@ -45,9 +45,9 @@ _FAREWELL = 10.0
 """Seconds for the last words about a task: that it is given back, or what a stopped agent says."""
 _SHORTEST_BEAT, _LONGEST_BEAT = 0.2, 120.0
 _SHORTEST_TRY = 1.0
-_STOP_TIME = 2.0
-"""Seconds before the end of the lease at which the command of a silent server's task is stopped. A
-command that ignores SIGTERM takes one of them."""
+_STOP_TIME = 5.0
+"""Seconds before the end of the lease at which the command is stopped if no heartbeat is answered.
+A command that ignores SIGTERM takes one of them; the rest is for a busy machine."""
 _OURS = ("TOWPATH_", "REDIS_URL", "DATABASE_URL")
 """How names of variables begin that may hold what is ours: keys, secrets, addresses."""
 _TOLD = {
@@ -257,7 +257,7 @@ class TaskRunner:
                 continue
             if why := answer.content.get("withdrawn"):
                 raise _Lost(f"withdrawn: {why}", may_be_held=True)
-            lease = _lease_of(answer)
+            lease = answer.content["expires_in"]
             until, pause = _stop_at(asked, lease), _pause(lease)
             held.set()
 
@@ -366,7 +366,7 @@ def _path(task: Mapping[str, Any], verb: str) -> str:
 
 
 def _lease_of(told: ServerAnswer) -> float:
-    """Seconds that the task is held, by the server's clock alone. It tells whole seconds."""
+    """About how many seconds a new task is held. A heartbeat answers exactly how long."""
     expires = datetime.fromisoformat(told.content["expires_at"])
     return max(1.0, (expires - parsedate_to_datetime(told.date)).total_seconds() - 1)
 

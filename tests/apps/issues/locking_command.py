@@ -1,8 +1,8 @@
 """A command for `towpath agent` in tests: it holds a lock for its issue until all of it has ended.
 
 `python locking_command.py FOLDER KIND`. It appends `began` and its issue to FOLDER/journal, or
-`second` if a process of another command for the same issue is alive. It runs until it is stopped,
-or until FOLDER/finish exists. KIND is
+`second` if a process of another command for the same issue is alive. It runs until it is stopped.
+KIND is
 
 - heeding: SIGTERM ends it;
 - deaf: it ignores SIGTERM;
@@ -13,7 +13,6 @@ import fcntl
 import os
 import signal
 import sys
-import time
 from pathlib import Path
 
 
@@ -35,8 +34,8 @@ def main(folder: Path, kind: str) -> None:
             write(folder, "began", issue)
     else:
         write(folder, "began", issue)
-    while not (folder / "finish").exists():
-        time.sleep(0.02)
+    while True:
+        signal.pause()
 
 
 def write(folder: Path, word: str, issue: str) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import ValidationError as JsonSchemaError
 from mcp import Client
 
 from tests.apps.issues.served import ALL, REPOSITORY, ServedIssues, issues_served
@@ -144,7 +143,8 @@ class TestATool:
         self, served: ServedIssues, mode: str
     ) -> None:
         await served.tell(1)
-        await served.tell(2, labels=["needs-review"])
+        await served.tell(2)
+        validator: Any = Draft202012Validator
         async with over_http(served.address, served.key, mode=mode) as client:
             offered = (await client.list_tools()).tools
             schemas = {tool.name: tool.output_schema or {} for tool in offered}
@@ -152,13 +152,13 @@ class TestATool:
                 schemas, "object"
             )
             for schema in schemas.values():
-                Draft202012Validator.check_schema(schema)
+                validator.check_schema(schema)
             called = set[str]()
 
             async def fits(tool: str, **arguments: Any) -> Any:
                 result = await call(client, tool, **arguments)
                 assert not result.is_error, result
-                Draft202012Validator(schemas[tool]).validate(result.structured_content)
+                assert validator(schemas[tool]).is_valid(result.structured_content)
                 called.add(tool)
                 return result.structured_content
 
@@ -169,11 +169,11 @@ class TestATool:
             await fits("release_task", **about(task))
             task = await fits("request_task", **ALL)
             await fits("fail_task", **about(task), reason="no luck")
-            while "nothing" not in (task := await fits("request_task", **ALL)):
-                await fits("complete_task", **about(task))
-            assert called >= set(schemas) - {"complete_task"}
-            with pytest.raises(JsonSchemaError):
-                Draft202012Validator(schemas["request_task"]).validate({})
+            task = await fits("request_task", **ALL)
+            await fits("complete_task", **about(task))
+            assert "nothing" in await fits("request_task", **ALL)
+            assert called == set(schemas)
+            assert not validator(schemas["request_task"]).is_valid({})
 
     def test_answers_what_its_path_answers(self) -> None:
         for tool in TOOLS.tools:
@@ -181,7 +181,7 @@ class TestATool:
                 route
                 for route in router.routes
                 if isinstance(route, APIRoute)
-                and tool.method in route.methods
+                and tool.method in (route.methods or ())
                 and re.sub(r"{\w+}", "{}", route.path) == re.sub(r"{\w+}", "{}", tool.path)
             ]
             assert route.response_model is tool.answer, tool.name

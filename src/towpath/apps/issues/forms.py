@@ -283,6 +283,8 @@ class HeldTaskOut(Answer):
     task_id: str
     expires_at: datetime
     """When another agent may get the task, unless another heartbeat comes before."""
+    expires_in: float
+    """The same in seconds, counted from the heartbeat: right whatever the agent's clock says."""
     withdrawn: str | None
     """Why the agent should stop (the issue was closed, assigned or relabelled); null = go on."""
 

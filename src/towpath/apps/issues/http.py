@@ -140,7 +140,10 @@ async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) ->
     """
     held = await issues.heartbeat(id, body.token, agent=body.agent_id)
     return HeldTaskOut(
-        task_id=held.task_id, expires_at=held.expires_at, withdrawn=held.withdrawn or None
+        task_id=held.task_id,
+        expires_at=held.expires_at,
+        expires_in=held.expires_in.total_seconds(),
+        withdrawn=held.withdrawn or None,
     )
 
 

@@ -58,6 +58,8 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     expires_at: datetime
+    expires_in: Duration
+    """The same, from the moment of the heartbeat: right whatever the agent's clock says."""
     withdrawn: str = ""
     """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
 
@@ -136,7 +138,12 @@ class Issues:
         with suppress(LedgerError):  # the lease counts; the row is told again next time
             issue = await self._renewed(task_id, token, renewed)
             why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
-        return Held(task_id=task_id, expires_at=renewed.expires_at, withdrawn=why)
+        return Held(
+            task_id=task_id,
+            expires_at=renewed.expires_at,
+            expires_in=self.board.options.lease,
+            withdrawn=why,
+        )
 
     async def complete(
         self,
