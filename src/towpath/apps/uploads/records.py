@@ -337,13 +337,13 @@ def _member(upload_id: str, part: int) -> str:
 
 
 class Kept:
-    """Which parts this process knows to have their room: for a moment, nobody has to ask again."""
+    """Which parts this process said to be begun: for a moment, it need not say so again."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], tuple[int, float]] = {}
 
     def note(self, upload_id: str, generation: int, part: int) -> None:
-        """It has its room for as long as bytes stay, from now on."""
+        """The state says that it is begun."""
         if len(self._parts) >= _KEPT_MOST:
             self._parts.clear()
         self._parts[upload_id, part] = generation, steady()
