@@ -183,3 +183,43 @@ class TestTheOwner:
             seen = (await eve.get("/api/v1/queue/test")).json()
             assert seen["current_message_id"] == sent["message_id"]
             assert (await eve.get(f"/api/v1/message/{sent['message_id']}")).status_code == 200
+
+
+class TestTheGenericPaths:
+    """A key with `read` sees which jobs an application has, and not what other owners sent."""
+
+    async def test_show_content_to_its_owner_and_to_workers_only(
+        self,
+        app: FastAPI,
+        ann: httpx.AsyncClient,
+        eve: httpx.AsyncClient,
+        worker: httpx.AsyncClient,
+    ) -> None:
+        id = (await post(ann, message="canary"))["message_id"]
+        path = f"/api/v1/queues/messages/jobs/{id}"
+        foreign = await eve.get(path)
+        assert foreign.status_code == 200
+        assert foreign.json()["content_hidden"] is True
+        assert "canary" not in foreign.text
+        async with caller(app, "read", "raw", owner="eve") as raw, caller(app, "admin") as admin:
+            for reader in (ann, worker, raw, admin):
+                shown = (await reader.get(path)).json()
+                assert shown["content_hidden"] is False
+                assert shown["payload"]["message"] == "canary"
+
+    async def test_hide_results_and_pages_too(
+        self, ann: httpx.AsyncClient, eve: httpx.AsyncClient, worker: httpx.AsyncClient
+    ) -> None:
+        id = (await post(ann, message="canary"))["message_id"]
+        await settle(worker, "complete", await claim(worker), result="canary")
+        for path in (
+            f"/api/v1/queues/messages/jobs/{id}",
+            "/api/v1/queues/messages/jobs?state=done",
+            f"/ui/queues/messages/jobs/{id}",
+        ):
+            answer = await eve.get(path)
+            assert answer.status_code == 200
+            assert "canary" not in answer.text
+        for part in ("payload", "result"):
+            assert (await eve.get(f"/ui/queues/messages/jobs/{id}/{part}")).status_code == 403
+            assert b"canary" in (await ann.get(f"/ui/queues/messages/jobs/{id}/{part}")).content

@@ -748,7 +748,7 @@ async def _check_owner(ledger: Ledger, job: JobRef, id: str, for_owner: str | No
     """Raises NotOwned, RecordNotFound."""
     if for_owner is not None:
         record = await ledger.jobs.get(job.queue, id)
-        if record.attributes.get("owner") != for_owner:
+        if record.owner != for_owner:
             raise NotOwned(job)
 
 

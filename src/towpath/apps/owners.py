@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
-
-OWNER = "owner"
-"""The header of a job that names its owner. A job that was made without a key has none."""
 
 
 def _everything(_: str) -> bool:
@@ -24,14 +21,9 @@ class Access(NamedTuple):
     owns: Callable[[str], bool] = _everything
     """Whether the caller may use what belongs to an owner."""
 
-    @property
-    def headers(self) -> dict[str, str]:
-        """The headers of a job that the caller makes."""
-        return {OWNER: self.owner} if self.owner else {}
-
-    def may_use(self, headers: Mapping[str, str]) -> bool:
-        """Whether the caller may use a job with these headers."""
-        return self.owns(headers.get(OWNER, ""))
+    def may_use(self, owner: str | None) -> bool:
+        """Whether the caller may use a job of *owner*; None = it was made without a key."""
+        return self.owns(owner or "")
 
 
 ALL = Access()

@@ -37,7 +37,7 @@ from towpath.web.pages import (
     ThePage,
     refuse_unknown,
 )
-from towpath.web.parts import TheEngine, TheJobs
+from towpath.web.parts import TheEngine, TheJobs, readable
 from towpath.web.problems import Refused
 from towpath.web.streams import begun, refuse_if_full, stream
 
@@ -346,13 +346,15 @@ async def job_page(
 ) -> Response:
     """One job: what it is, what became of it, and why it does not run."""
     ref, snapshot = job_ref(queue, id), await pulse_of(request).now()
-    job = await jobs.get(ref)
+    whole = await jobs.get(ref)
+    job = readable(request, key, whole)
     why, position = await jobs.explain(ref)
     elsewhere = (await request.app.state.elsewhere.find()).get(queue)
     return page.show(
         "job.html",
         queue=queue,
         job=job,
+        content_hidden=job is not whole,
         elsewhere=elsewhere,
         no_row=job.record is not None and not await jobs.has_row(job),
         same_database=SAME_DATABASE,
@@ -408,9 +410,18 @@ def _steps(job: JobInfo) -> list[Step]:
 
 
 @router.get("/queues/{queue}/jobs/{id}/{part}")
-async def download(queue: Queue, id: Id, part: str, jobs: TheJobs, _: CanRead) -> Response:
+async def download(
+    queue: Queue, id: Id, part: str, *, request: Request, jobs: TheJobs, key: CanRead
+) -> Response:
     """A payload, result or progress note as it is: as a file, never as a page."""
     job = await jobs.get(job_ref(queue, id))
+    if readable(request, key, job) is not job:
+        raise Refused(
+            403,
+            "scope_missing",
+            "the job belongs to an application and to another owner",
+            remedy="Use a key that has the scope `raw`.",
+        )
     parts: dict[str, bytes | None] = {
         "payload": job.payload, "result": job.result, "progress": job.progress,
     }  # fmt: skip

@@ -134,7 +134,7 @@ class _JobHead(Answer):
 
 
 _BYTES = {"payload", "result", "progress"}
-_OWN_WORDS = {"queue"} | _BYTES | {f"{name}_base64" for name in _BYTES}
+_OWN_WORDS = {"queue", "content_hidden"} | _BYTES | {f"{name}_base64" for name in _BYTES}
 
 
 class FailureOut(Answer):
@@ -193,10 +193,15 @@ class JobOut(telling(_JobHead)):
     redis_id: str | None = None
     """The id of the job in Redis, if that is another: its record was retried, moved or replaced."""
 
+    content_hidden: bool = False
+    """Whether payload, result and progress are left out because the job belongs to an application
+    and to another owner."""
+
     @classmethod
-    def of(cls, job: JobInfo) -> JobOut:
+    def of(cls, job: JobInfo, *, content_hidden: bool = False) -> JobOut:
         return cls(
             queue=job.ref.queue,
+            content_hidden=content_hidden,
             **alike(cls, job, but=_OWN_WORDS),
             **shown("payload", job.payload),
             **shown("result", job.result or b""),

@@ -18,8 +18,10 @@ from fastapi import Depends, Header, Request
 from towpath.app.jobs import AllJobs
 from towpath.clock import Duration, milliseconds, seconds, steady
 from towpath.engine.engine import Engine
-from towpath.engine.model import Call, Lease, Release
+from towpath.engine.model import Call, JobInfo, Lease, Release
 from towpath.errors import TowpathError
+from towpath.ledger.keys.key import KeyInfo
+from towpath.ledger.keys.raw import RawQueues
 from towpath.supervise import detached
 from towpath.web.auth import Key
 from towpath.web.fields import Answer
@@ -232,6 +234,14 @@ async def _jobs(request: Request, key: Key) -> AllJobs:
     """The jobs, for somebody who may know the queues of that key."""
     jobs: AllJobs = request.app.state.jobs
     return jobs.seen_by(key.covers)
+
+
+def readable(request: Request, key: KeyInfo, job: JobInfo) -> JobInfo:
+    """*job*, without its content if it belongs to an application and to another owner."""
+    raw: RawQueues = request.app.state.raw
+    if raw.may_read_content(key, job.ref.queue, job.owner):
+        return job
+    return msgspec.structs.replace(job, payload=b"", result=None, progress=None)
 
 
 def service(name: str) -> Callable[[Request], Awaitable[Any]]:

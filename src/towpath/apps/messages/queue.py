@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from towpath.apps.messages.model import (
@@ -87,13 +86,13 @@ class MessageQueue:
         data: bytes,
         *,
         keep: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
+        owner: str | None = None,
     ) -> MessageReceipt:
         """The same for bytes; *keep* says how long the answer stays."""
         lane = checked_name("user_id", user_id)
         await self.prepare()
         submitted = await self.engine.submit(
-            MESSAGES, data, id=message_id, lane=lane, keep=keep, headers=headers
+            MESSAGES, data, id=message_id, lane=lane, keep=keep, owner=owner
         )
         submitted.checked(refusal=MessageDiffers)
         return MessageReceipt(message_id, await self._position(submitted, lane))

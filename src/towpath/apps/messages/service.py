@@ -76,9 +76,9 @@ class Messages:
         that could not be made, PayloadTooLarge, QueueFull, and the store's errors.
         """
         parts, data, id = self._connected(), message.packed(), message.id(access.owner)
-        headers = access.headers or None
+        owner = access.owner or None
         if message.callback_url is None:
-            return await parts.queue.submit(message.user_id, id, data, headers=headers)
+            return await parts.queue.submit(message.user_id, id, data, owner=owner)
         self._check_callback(message.callback_url)
         await parts.queue.prepare()
         limit = await parts.engine.queues.largest_payload(MESSAGES, len(data))
@@ -88,7 +88,7 @@ class Messages:
         await submit_sentry(parts.engine, id)
         await parts.prompter.expect(id)
         return await parts.queue.submit(
-            message.user_id, id, data, keep=KEEP_FOR_CALLBACK, headers=headers
+            message.user_id, id, data, keep=KEEP_FOR_CALLBACK, owner=owner
         )
 
     async def cancel(self, message_id: str, access: Access = ALL) -> MessageState:
@@ -128,7 +128,7 @@ class Messages:
     async def _find(self, message_id: str, access: Access) -> JobInfo:
         """The job of a message. Raises JobNotFound for another owner's, as for a missing one."""
         job = await self._connected().engine.inspect.job(message_ref(message_id))
-        if not access.may_use(job.headers):
+        if not access.may_use(job.owner):
             raise JobNotFound(job.ref)
         return job
 

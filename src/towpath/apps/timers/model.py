@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
-from towpath.apps.owners import OWNER, Access
 from towpath.clock import (
     Duration,
     days,
@@ -188,11 +187,10 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
     def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
         """What its job is submitted with, beside its bytes."""
         options: JobOptions = {**self.when.moved(), "id": task_id, "retry": self.retry}
-        headers = Access(self.owner).headers
+        if self.owner:
+            options["owner"] = self.owner
         if recorded:
-            headers["handler"] = RECORDED
-        if headers:
-            options["headers"] = headers
+            options["headers"] = {"handler": RECORDED}
         return with_own_attempts(options)
 
 
@@ -294,7 +292,7 @@ def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
         reason=job.reason,
         record=recorded,
         existed=existed,
-        owner=job.headers.get(OWNER, ""),
+        owner=job.owner or "",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from towpath.app.jobs import state_of
-from towpath.apps.owners import OWNER, Access
+from towpath.apps.owners import Access
 from towpath.apps.timers.errors import TimerDiffers, TimerEnded, TimerTaken
 from towpath.apps.timers.model import ENDED, NewTimer, Packed, Timer, TypeKey, When, decoded, due_of
 from towpath.engine.model import JobRef
@@ -111,5 +111,5 @@ def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
         reason=record.last_error,
         record=True,
         existed=existed,
-        owner=record.headers.get(OWNER, ""),
+        owner=record.owner or "",
     )

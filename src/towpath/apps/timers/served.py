@@ -11,7 +11,6 @@ import msgspec
 
 from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
-from towpath.apps.owners import OWNER
 from towpath.apps.timers.errors import TimerTypesFull, TimerTypeTaken
 from towpath.apps.timers.log import Firing, FiringLog, FiringOutcome, firing_of
 from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey, task_id_of
@@ -127,7 +126,7 @@ def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing |
         attempt=lease.attempt,
         worker=worker or lease.worker,
         reason=settlement.reason if isinstance(settlement, Fail | Bury) else None,
-        owner=lease.headers.get(OWNER, ""),
+        owner=lease.owner or "",
     )
 
 

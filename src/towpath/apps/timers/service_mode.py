@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from towpath.apps.owners import ALL, OWNER, Access
+from towpath.apps.owners import ALL, Access
 from towpath.apps.timers.balancer import BreakerState
 from towpath.apps.timers.errors import InstanceNotFound, TimerNotFound
 from towpath.apps.timers.instances import (
@@ -255,7 +255,7 @@ class ServiceMode:
             record = await self._record(ref)
             ref = job_ref(record.queue, record.job)
         told = record or job
-        if told is not None and not access.may_use(told.headers):
+        if told is not None and not access.may_use(told.owner):
             await self._require_instance(asked, key, access)
         retry = job.retry if job is not None else None
         lease = lease_by_token(ref, token, worker=_WORKER, retry=retry)
@@ -336,7 +336,7 @@ class _Held(NamedTuple):
             attempt=self.attempt,
             worker=_WORKER,
             reason=reason,
-            owner=told.headers.get(OWNER, "") if told else "",
+            owner=(told.owner or "") if told else "",
         )
 
 

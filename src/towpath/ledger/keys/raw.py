@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from towpath.ledger.keys.key import KeyInfo, Scope
+
 SUBMIT_VERBS = ("submit", "set_job", "move", "cancel")
 WORK_VERBS = ("claim", "renew", "complete", "fail", "release")
 RAW_VERBS = frozenset({*SUBMIT_VERBS, *WORK_VERBS})
@@ -25,10 +27,22 @@ class RawQueues:
 
     def needs_raw(self, queue: str, verb: str) -> bool:
         """Whether *verb* on *queue* needs the scope `raw`."""
-        verbs = self.published.get(queue)
-        if verbs is None:
-            begins = next((each for each in self._prefixes if queue.startswith(each)), None)
-            if begins is None:
-                return False
-            verbs = self.published[f"{begins}*"]
-        return verb not in verbs
+        verbs = self._verbs(queue)
+        return verbs is not None and verb not in verbs
+
+    def may_read_content(self, key: KeyInfo, queue: str, owner: str | None) -> bool:
+        """Whether *key* may read payload, result and progress of a job of *owner* in *queue*.
+
+        On the queues of applications these are what other keys sent. Workers that can claim the
+        jobs of the queue can read them all.
+        """
+        if (verbs := self._verbs(queue)) is None or key.owns(owner or ""):
+            return True
+        return key.may(Scope.RAW) or (key.may(Scope.WORK) and "claim" in verbs)
+
+    def _verbs(self, queue: str) -> Collection[str] | None:
+        """What the application of *queue* publishes; None if it belongs to none."""
+        if (verbs := self.published.get(queue)) is not None:
+            return verbs
+        begins = next((each for each in self._prefixes if queue.startswith(each)), None)
+        return None if begins is None else self.published[f"{begins}*"]

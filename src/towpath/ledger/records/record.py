@@ -124,7 +124,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """The options of the job that have no column: headers, selector, retry."""
+        """The options of the job that have no column: headers, selector, retry, owner."""
         packed = _said(self.options)
         return said(
             {
@@ -137,6 +137,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def headers(self) -> Mapping[str, str]:
         """What travels beside the payload."""
         return self.attributes.get("headers", NO_HEADERS)
+
+    @property
+    def owner(self) -> str | None:
+        """The owner of the API key that submitted it; None = it was submitted without a key."""
+        return self.attributes.get("owner")
 
     @property
     def may_run_at(self) -> datetime | None:

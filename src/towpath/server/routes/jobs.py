@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from typing import Annotated, TypeVar
 from urllib.parse import quote
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import Discriminator, Field, Tag
 
 from towpath.clock import ZERO, hours, seconds
@@ -36,7 +36,7 @@ from towpath.web.audit import audited
 from towpath.web.auth import CanRead, CanSubmit
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue
-from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs
+from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.problems import documented
 
 T = TypeVar("T")
@@ -120,9 +120,13 @@ async def explain(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> Explanatio
 
 
 @router.get("/{id}", response_model=JobOut, responses=documented(404))
-async def look(queue: Queue, id: Id, jobs: TheJobs, _: CanRead) -> JobOut:
-    """Read a job with its payload, result and progress."""
-    return JobOut.of(await jobs.get(job_ref(queue, id)))
+async def look(queue: Queue, id: Id, request: Request, jobs: TheJobs, key: CanRead) -> JobOut:
+    """Read a job with its payload, result and progress. They are left out if the job belongs to an
+    application and to another owner: `content_hidden` says so. The scope `raw` shows them.
+    """
+    job = await jobs.get(job_ref(queue, id))
+    shown = readable(request, key, job)
+    return JobOut.of(shown, content_hidden=shown is not job)
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))

@@ -38,7 +38,7 @@ async def messages(
     if user:
         return await _one_user(page, service, engine, access, user)
     found = [await engine.inspect.list(MESSAGES, state, size=_SHOWN) for state in _OPEN]
-    jobs = [job for listed in found for job in listed.jobs if access.may_use(job.headers)]
+    jobs = [job for listed in found for job in listed.jobs if access.may_use(job.owner)]
     lanes = [job.lane for job in jobs if job.lane]
     users = list(dict.fromkeys(lanes))[:_SHOWN]
     queues = await asyncio.gather(*(service.user(user, access) for user in users))
@@ -66,7 +66,7 @@ async def _one_user(
         user=user,
         queue=queue,
         head=await service.look(current) if current else None,
-        jobs=[job for job in (*first, *waiting.jobs) if access.may_use(job.headers)],
+        jobs=[job for job in (*first, *waiting.jobs) if access.may_use(job.owner)],
         more=waiting.after,
         live=MESSAGES,
     )
