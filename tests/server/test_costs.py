@@ -111,7 +111,7 @@ async def test_a_measured_request_is_cancelled_as_any_other() -> None:
     assert ended == ["cancelled"]
 
 
-async def test_a_large_page_counts_as_several_requests_of_its_key(app: FastAPI) -> None:
+async def test_large_pages_are_measured_and_counted_for_their_key(app: FastAPI) -> None:
     ledger: Ledger = app.state.ledger
     made = await ledger.keys.create("k", scopes=["submit", "read"])
     rates: Rates = app.state.rates
@@ -120,8 +120,9 @@ async def test_a_large_page_counts_as_several_requests_of_its_key(app: FastAPI) 
             jobs = [{"payload": n} for n in range(100)]
             await client.post("/api/v1/queues/large/jobs", json=jobs)
         large = {"state": "ready", "size": 1000}
-        answer = await client.get("/api/v1/queues/large/jobs", params=large)
-        assert len(answer.json()["jobs"]) == 1000
+        for _ in range(8):
+            answer = await client.get("/api/v1/queues/large/jobs", params=large)
+            assert len(answer.json()["jobs"]) == 1000
     assert rates.take(made.info.id) > 0
     assert rates.take("another") == 0
 
