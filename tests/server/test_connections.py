@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
@@ -30,16 +31,7 @@ FLOOD = 700
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[EmbeddedServer]:
-    with EmbeddedServer() as server:
-        yield server
-
-
-@pytest.fixture(scope="module")
-def served(
-    tmp_path_factory: pytest.TempPathFactory, store: EmbeddedServer
-) -> Iterator[RunningServer]:
-    home = tmp_path_factory.mktemp("connections")
+def served(home: Path, store: EmbeddedServer) -> Iterator[RunningServer]:
     limits = {"TOWPATH_HTTP__STREAMS_PER_KEY": "100", "TOWPATH_HTTP__WAITS_PER_KEY": "3"}
     with serve(home, store.url, command=LIMITED, **limits) as running:
         yield running

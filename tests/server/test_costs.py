@@ -45,23 +45,23 @@ def test_a_cheap_request_counts_as_one() -> None:
 
 
 def test_an_expensive_request_counts_as_many() -> None:
-    """Of a bucket of two seconds: each takes a quarter of a second for a tenth of one."""
-    assert taken(Rates(100), "k", 0.125) <= 10
-    assert taken(Rates(100), "k", 1.0) <= 2
+    """A key has four seconds of processor time at once."""
+    assert taken(Rates(100), "k", 0.125) <= 40
+    assert taken(Rates(100), "k", 1.0) <= 5
 
 
 def test_a_key_that_had_expensive_requests_has_few_of_them_under_way() -> None:
     rates = Rates(100)
-    rates.settle("k", rates.take("k"), 0.5)
-    refusal = refused_after(lambda: rates.take("k"), 2)
+    rates.settle("k", rates.take("k"), 1.0)
+    refusal = refused_after(lambda: rates.take("k"), 20)
     assert refusal.status == 429
     assert int((refusal.headers or {})["Retry-After"]) >= 1
 
 
 def test_large_pages_count_as_several_before_they_are_answered() -> None:
     rates = Rates(1000)
-    assert rates.take("k", size=10) == 1
-    assert refused_after(lambda: rates.take("k", size=1000), 50).status == 429
+    assert rates.take("k", size=10) == 0
+    assert refused_after(lambda: rates.take("k", size=1000), 120).status == 429
 
 
 def test_an_expensive_request_of_one_key_is_no_other_keys_cost() -> None:
@@ -111,7 +111,7 @@ async def test_a_measured_request_is_cancelled_as_any_other() -> None:
     assert ended == ["cancelled"]
 
 
-async def test_a_large_page_counts_as_several_requests_of_its_key(app: FastAPI) -> None:
+async def test_large_pages_are_measured_and_counted_for_their_key(app: FastAPI) -> None:
     ledger: Ledger = app.state.ledger
     made = await ledger.keys.create("k", scopes=["submit", "read"])
     rates: Rates = app.state.rates
@@ -120,10 +120,11 @@ async def test_a_large_page_counts_as_several_requests_of_its_key(app: FastAPI) 
             jobs = [{"payload": n} for n in range(100)]
             await client.post("/api/v1/queues/large/jobs", json=jobs)
         large = {"state": "ready", "size": 1000}
-        answer = await client.get("/api/v1/queues/large/jobs", params=large)
-        assert len(answer.json()["jobs"]) == 1000
-    assert rates.take(made.info.id) >= 10
-    assert rates.take("another") == 1
+        for _ in range(8):
+            answer = await client.get("/api/v1/queues/large/jobs", params=large)
+            assert len(answer.json()["jobs"]) == 1000
+    assert rates.take(made.info.id) > 0
+    assert rates.take("another") == 0
 
 
 # ── what is made once ────────────────────────────────────────────────────────────────────
@@ -176,6 +177,6 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
     for n in range(30_000):
         guesses.take(str(n))
         rates.settle(str(n), rates.take(str(n)), 1.0)
-    remembered = [guesses._buckets, rates._buckets]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    remembered = [guesses._buckets, rates._requests, rates._time]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     assert all(buckets and len(buckets._buckets) <= 10_000 for buckets in remembered)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     assert len(rates._expected) <= 10_000  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

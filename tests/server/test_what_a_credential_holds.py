@@ -157,7 +157,8 @@ class Holders:
         return Held("a call of a tool", over, _nothing)
 
     async def _upload(self, credential: Credential) -> Held:
-        """A body that goes on coming."""
+        """A body that goes on coming: a byte after each claim of a second that got nothing."""
+        claim = f"/api/v1/queues/{await self._queue()}/claim"
         start = {"Tus-Resumable": "1.0.0", "Upload-Length": "1000000", **credential.headers}
         begun = await credential.client.post("/files", headers=start)
         assert begun.status_code == 201, begun.text
@@ -167,7 +168,7 @@ class Holders:
             while True:
                 yield b"x"
                 sent.set()
-                await asyncio.sleep(0.1)
+                await self.admin.post(claim, json={"worker": "w", "wait": 1})
 
         headers = {
             "Tus-Resumable": "1.0.0",

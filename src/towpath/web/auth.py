@@ -123,7 +123,7 @@ class Door:
             try:
                 key = await self._checked(scope)
                 self._requests.refuse_if_too_many(scope, key)
-                taken = self._rates.take(key.id, size=_size(scope))
+                expected = self._rates.take(key.id, size=_size(scope))
             except (Refused, TowpathError) as error:
                 await self._refusal(error, scope)(scope, receive, send)
                 return
@@ -131,19 +131,19 @@ class Door:
             scope[_KEY] = key
             keep_as_sent(scope)
             try:
-                await self._measured(key, taken, self._answer(scope, receive, send))
+                await self._measured(key, expected, self._answer(scope, receive, send))
             finally:
                 request.close()
             return
         await self._app(scope, receive, send)
 
-    async def _measured(self, key: KeyInfo, taken: float, answering: Awaitable[None]) -> None:
+    async def _measured(self, key: KeyInfo, expected: float, answering: Awaitable[None]) -> None:
         """Answer a request, and count what it costs for its key."""
         metered = Metered(answering)
         try:
             await metered
         finally:
-            self._rates.settle(key.id, taken, metered.seconds)
+            self._rates.settle(key.id, expected, metered.seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose key is known. Changes are written to the audit log."""

@@ -29,8 +29,8 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     head_within: Duration = seconds(15)
     """How long the request line and headers may take to arrive."""
     rate: Annotated[int, Meta(ge=0, le=10_000_000)] = 2_000
-    """Requests per second and key, with bursts of twice as many; 0 = no limit. An expensive request
-    counts as several, so that such requests of one key take at most half of the server's time."""
+    """Requests per second and key, with bursts of twice as many; 0 = no limit. Expensive
+    requests of one key may also take no more than half of the server's time, with bursts of 4 s."""
     guesses: Annotated[int, Meta(ge=0, le=1_000_000)] = 20
     """Wrong keys, logins and login links per second and address, with bursts of ten times as many;
     0 = no limit."""
@@ -91,10 +91,12 @@ class _Buckets:
 
 _SHARE = 0.5
 """The part of the server's processor time that expensive requests of one key may take."""
+_TIME_MOST = 4.0
+"""Seconds of processor time that one key may use at once."""
 _EACH = 40e-6
 """Seconds of processor time that an item of a page usually takes."""
 _EXPENSIVE = 0.005
-"""Seconds of processor time from which on a request counts as more than one."""
+"""Seconds of processor time; what costs less is bounded by the number of requests."""
 
 
 class Rates:
@@ -107,37 +109,43 @@ class Rates:
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
-        self._buckets = _Buckets(rate, 2 * rate) if rate else None
+        self._requests = _Buckets(rate, 2 * rate) if rate else None
+        self._time = _Buckets(_SHARE, _TIME_MOST)
         self._expected: OrderedDict[str, float] = OrderedDict()
 
     def take(self, key: str, *, size: int = 0) -> float:
-        """Count one request for a page of that *size*: how many tokens were taken. 429 with the
-        time after which there is room again.
+        """Count one request for a page of that *size*: the seconds that it is expected to cost. 429
+        with the time after which there is room again.
         """
-        if self._buckets is None:
+        if self._requests is None:
             return 0
-        if wait := self._buckets.wait(key):
+        expected = max(self._expected.get(key, 0), size * _EACH)
+        if expected <= _EXPENSIVE:
+            expected = 0
+        if wait := max(self._requests.wait(key), self._time.wait(key, 0)):
             raise _too_often(
                 "rate_limited",
                 f"more than {self._rate} requests a second with this key, or too expensive ones",
                 "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
                 wait,
             )
-        amount = max(self._expected.get(key, 1.0), size * _EACH * self._rate / _SHARE)
-        self._buckets.take(key, amount)
-        return amount
+        self._requests.take(key)
+        if expected:
+            self._time.take(key, expected)
+        return expected
 
-    def settle(self, key: str, taken: float, seconds: float) -> None:
-        """A request for which so many tokens were *taken* has used that much processor time."""
-        if self._buckets is None:
+    def settle(self, key: str, expected: float, seconds: float) -> None:
+        """A request that was *expected* to cost so much has used that much processor time."""
+        if self._requests is None:
             return
-        cost = seconds * self._rate / _SHARE if seconds > _EXPENSIVE else 1.0
-        cost = max(1.0, cost)
-        self._buckets.take(key, cost - taken)
-        expected = self._expected.pop(key, 1.0)
-        expected = max(cost, expected + (cost - expected) / 8)
-        if expected > 1:
-            self._expected[key] = expected
+        cost = seconds if seconds > _EXPENSIVE else 0.0
+        if cost != expected:
+            self._time.take(key, cost - expected)
+        before = self._expected.pop(key, 0.0)
+        # One that is unusual changes little, and some are always let in.
+        mean = min(before + (cost - before) / 4, _TIME_MOST / 16)
+        if mean > _EXPENSIVE / 4:
+            self._expected[key] = mean
             if len(self._expected) > _NAMES_MOST:
                 self._expected.popitem(last=False)
 
