@@ -24,7 +24,8 @@ from towpath.server.run import listen, serve
 from towpath.supervise import new_loop
 from towpath.telemetry.logs import Log
 from towpath.web.auth import Door
-from towpath.web.limits import Rates
+from towpath.web.limits import DEFAULTS, Guesses, Rates
+from towpath.web.open_requests import OpenRequests
 
 
 def build(database: str) -> FastAPI:
@@ -37,7 +38,15 @@ def build(database: str) -> FastAPI:
 
     app = FastAPI(lifespan=life)
     app.state.stopping = asyncio.Event()
-    app.add_middleware(Door, keys=ledger.keys, rates=Rates(0), signed=[PATH])
+    app.state.open_requests = OpenRequests(DEFAULTS)
+    app.add_middleware(
+        Door,
+        keys=ledger.keys,
+        rates=Rates(0),
+        requests=app.state.open_requests,
+        guesses=Guesses(0),
+        signed=[PATH],
+    )
     app.add_api_route("/api/v1/message", _send, methods=["POST"], response_model=QueuedOut)
     app.add_api_route(PATH, _deliver, methods=["POST"], status_code=202, response_model=TakenOut)
     return app
