@@ -116,8 +116,10 @@ def test_no_other_module_has_a_table_of_statuses() -> None:
 THEIR_OWN = (
     "/forges/client.py",
     "/uploads/stores/s3/answers.py",
+    "/ledger/audit.py",
 )
-"""What GitHub and an S3 mean by a number is in their documentation."""
+"""What GitHub and an S3 mean by a number is in their documentation; the audit log has the server's
+own answers."""
 
 
 def _compares_a_status(node: ast.AST) -> bool:

@@ -9,12 +9,13 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Coroutine, Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
@@ -27,6 +28,7 @@ from towpath.engine.keys import keys_of
 from towpath.ids import QueueName
 from towpath.ledger.ledger import Ledger
 
+T = TypeVar("T")
 _NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """One for all clients: each would make its own otherwise, which takes longer than most tests."""
 
@@ -91,14 +93,14 @@ class RunningServer:
                 )
                 return made.info.id, made.secret.get_secret_value()
 
-        return asyncio.run(make())
+        return _run(make())
 
     def revoke(self, id: str) -> None:
         async def revoke() -> None:
             async with Ledger(self.database) as ledger:
                 await ledger.keys.revoke(id)
 
-        asyncio.run(revoke())
+        _run(revoke())
 
     def events(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self.log.read_text().splitlines()]
@@ -374,3 +376,9 @@ def processor_time(served: RunningServer) -> float:
     """Seconds that the server's process has computed: whatever else the machine does."""
     fields = Path(f"/proc/{served.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _run(work: Coroutine[Any, Any, T]) -> T:
+    """In a thread: the tests of a browser have an event loop that runs."""
+    with ThreadPoolExecutor(1) as beside:
+        return beside.submit(asyncio.run, work).result()

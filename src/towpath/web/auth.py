@@ -23,7 +23,7 @@ from towpath.web.limits import Guesses, Metered, Rates
 from towpath.web.open_requests import (
     CONNECTION,
     OPEN,
-    Credential,
+    LiveCredential,
     OpenRequests,
     address_of,
     no_connections,
@@ -152,7 +152,7 @@ class Door:
         else:
             await self._audit.answer(self._app, scope[_KEY], scope, receive, send)
 
-    def _credential(self, scope: Scope) -> Credential:
+    def _credential(self, scope: Scope) -> LiveCredential:
         """What the request was let in for: it goes on only while this counts."""
         if self._visits and login_of(scope):
             return _Sent(self._visits.again, cookie_of(scope))

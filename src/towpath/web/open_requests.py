@@ -139,7 +139,7 @@ class Connections:
 # ── requests with a credential ───────────────────────────────────────────────────────────
 
 
-class Credential(Hashable, Protocol):
+class LiveCredential(Hashable, Protocol):
     """A key or a login as a request brought it; the same one twice is equal."""
 
     def __call__(self) -> Awaitable[KeyInfo | None]:
@@ -188,7 +188,7 @@ class OpenRequest:
     __slots__ = ("_all", "address", "began", "connection", "credential", "cut_at", "holds", "key")
 
     def __init__(
-        self, all: OpenRequests, scope: Scope, key: KeyInfo, credential: Credential
+        self, all: OpenRequests, scope: Scope, key: KeyInfo, credential: LiveCredential
     ) -> None:
         self._all, self.key, self.credential = all, key.id, credential
         self.connection: ClientConnection | None = scope.get(CONNECTION)
@@ -273,7 +273,7 @@ class OpenRequests:
                 headers=_AGAIN,
             )
 
-    def enter(self, scope: Scope, key: KeyInfo, credential: Credential) -> OpenRequest:
+    def enter(self, scope: Scope, key: KeyInfo, credential: LiveCredential) -> OpenRequest:
         """Count a request until it is closed, and let it go on only while *credential* counts."""
         request = OpenRequest(self, scope, key, credential)
         self._open[request] = None
@@ -340,7 +340,7 @@ class OpenRequests:
         while True:
             await asyncio.sleep(LOOK_EVERY)
             before = steady() - _BRIEF
-            lasting: defaultdict[Credential, list[OpenRequest]] = defaultdict(list)
+            lasting: defaultdict[LiveCredential, list[OpenRequest]] = defaultdict(list)
             for request in self._open:
                 if request.holds or request.began < before:
                     lasting[request.credential].append(request)
@@ -348,7 +348,7 @@ class OpenRequests:
             await asyncio.gather(*looks)
 
 
-async def _look(credential: Credential, requests: list[OpenRequest]) -> None:
+async def _look(credential: LiveCredential, requests: list[OpenRequest]) -> None:
     """End the requests of a credential that has ended.
 
     While the database can't say so, streams and waits end, which could go on for ever; clients try

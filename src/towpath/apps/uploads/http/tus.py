@@ -207,7 +207,7 @@ async def _sent(
         raise BudgetFull(upload_id, (), after=error.after, what=error.what) from error
     # A body that stands still ends here, and the client goes on with another one: clients of tus
     # give up at 408.
-    if cut and cut[0].status != 408:
+    if cut and cut[0].code != "body_too_slow":
         raise cut[0]
     return after
 
