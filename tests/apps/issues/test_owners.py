@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.apps.issues.served import ALL, ServedIssues, issues_served
+from tests.apps.issues.served import ALL, ServedIssues
 from tests.server.in_process import client_of, key_of
 from tests.server.mcp_clients import call, over_http, refused
 from tests.server.serving import problem
 from towpath.apps.issues.handing import TaskRequest
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import minutes
-from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
 VERBS: dict[str, dict[str, Any]] = {
@@ -26,19 +24,6 @@ VERBS: dict[str, dict[str, Any]] = {
 }
 TOOLS = {"heartbeat": "heartbeat"} | {verb: f"{verb}_task" for verb in VERBS if verb != "heartbeat"}
 every_verb = pytest.mark.parametrize("verb", VERBS)
-
-
-@pytest.fixture
-def options() -> IssuesOptions:
-    return IssuesOptions()
-
-
-@pytest.fixture
-async def served(
-    server: EmbeddedServer, prepared_file_url: str, options: IssuesOptions
-) -> AsyncIterator[ServedIssues]:
-    async with issues_served(server.url, prepared_file_url, options) as running:
-        yield running
 
 
 async def request(served: ServedIssues, key: str, **more: Any) -> Any:
