@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.apps.issues.served import ServedIssues, issues_served
 from tests.apps.issues.services import IssueServices
 from tests.apps.issues.synced import SECRET, SyncedIssueServices, options_for
 from tests.forges.github_description import github_description
@@ -12,6 +13,7 @@ from towpath.apps.issues.options import IssuesOptions
 from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.tables import TABLES
 from towpath.calls.caller import Caller
+from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.ledger.ledger import Ledger
 from towpath.testing.github.double import GitHubDouble
@@ -43,6 +45,14 @@ async def issues(
 ) -> AsyncIterator[IssueServices]:
     async with Engine(engine_url) as engine:
         yield IssueServices(engine, ledger, options, policy)
+
+
+@pytest.fixture
+async def served(
+    server: EmbeddedServer, prepared_file_url: str, options: IssuesOptions
+) -> AsyncIterator[ServedIssues]:
+    async with issues_served(server.url, prepared_file_url, options) as running:
+        yield running
 
 
 @pytest.fixture

@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-from tests.apps.issues.served import REPOSITORY, ServedIssues, issues_served
+from tests.apps.issues.served import REPOSITORY, ServedIssues
 from tests.programs import COMMAND, Program
 from tests.waiting import HANGS, eventually, eventually_async
 from towpath.apps.issues.options import IssuesOptions
 from towpath.clock import milliseconds, seconds
-from towpath.embedded import EmbeddedServer
 
 WITHIN = HANGS
 
@@ -27,14 +26,6 @@ WITHIN = HANGS
 def options() -> IssuesOptions:
     """Agents that are silent for 12 s lose their task; they send a heartbeat every 4 s."""
     return IssuesOptions(lease=seconds(12), look=milliseconds(100))
-
-
-@pytest.fixture
-async def served(
-    server: EmbeddedServer, prepared_file_url: str, options: IssuesOptions
-) -> AsyncIterator[ServedIssues]:
-    async with issues_served(server.url, prepared_file_url, options) as running:
-        yield running
 
 
 class Agent:

@@ -82,9 +82,16 @@ class Handing:
         self._undoing: set[asyncio.Task[None]] = set()
 
     async def request(
-        self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
+        self,
+        wish: TaskRequest,
+        *,
+        wait: Duration | None = None,
+        call: Call | None = None,
+        owner: str | None = None,
     ) -> Task | None:
-        """The best task for the agent, held by it; None if there is none within *wait*."""
+        """The best task for the agent, held by it for *owner*; None if there is none within
+        *wait*.
+        """
         until = steady() + (wait or ZERO).total_seconds()
         avoided: set[str] = set()
         while True:
@@ -93,7 +100,7 @@ class Handing:
                 rest = max(rest, _SHORTEST_LOOK)
             lease = await self._claim(wish, avoided, min(rest, _SLICE), call)
             if lease is not None:
-                task = await self._handed_out(lease, wish, avoided)
+                task = await self._handed_out(lease, wish, avoided, owner)
                 if task is not None:
                     return task
                 call = None  # under that name it would be the same again
@@ -163,11 +170,13 @@ class Handing:
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
 
-    async def _handed_out(self, lease: Lease, wish: TaskRequest, avoided: set[str]) -> Task | None:
+    async def _handed_out(
+        self, lease: Lease, wish: TaskRequest, avoided: set[str], owner: str | None
+    ) -> Task | None:
         """The task in the agent's hands. Whoever goes away meanwhile gets nothing: what was taken
         for it is given back.
         """
-        noting = asyncio.ensure_future(self._noted(lease, wish))
+        noting = asyncio.ensure_future(self._noted(lease, wish, owner))
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
@@ -188,7 +197,7 @@ class Handing:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _noted(self, lease: Lease, wish: TaskRequest) -> Issue | _No:
+    async def _noted(self, lease: Lease, wish: TaskRequest, owner: str | None) -> Issue | _No:
         """The row says who holds the issue; or why nobody may."""
         board = self._board
         known = await board.ledger.read(tables.of_task(lease.id))
@@ -201,6 +210,7 @@ class Handing:
             return life.taken(
                 before,
                 agent=wish.agent,
+                owner=owner,
                 token=lease.token,
                 since=lease.claimed_ms,
                 expires=lease.expires_ms,

@@ -117,7 +117,7 @@ async def take_away(
 )
 @audited("agent_id", answer=("task_id",), only_people=True)
 async def request_task(
-    body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, _: CanWork
+    body: RequestIn, issues: TheIssues, poll: ThePoll, named: Named, key: CanWork
 ) -> TaskOut | Response:
     """Get the best task for the agent and hold it: no other agent gets it meanwhile. With `wait`,
     the request waits for a task. With an `Idempotency-Key`, a request whose response was lost can
@@ -127,18 +127,18 @@ async def request_task(
         agent=body.agent_id, roles=tuple(body.roles), repositories=tuple(body.repositories)
     )
     wait, call = seconds(body.wait), named.call() if named else None
-    asking = issues.request(wish, wait=wait, call=call)
+    asking = issues.request(wish, wait=wait, call=call, access=issues.access(key))
     task = await poll.while_there(asking, issues.give_back, waits=bool(body.wait))
     return Response(status_code=204) if task is None else TaskOut.model_validate(task)
 
 
 @router.post("/tasks/{id}/heartbeat", response_model=HeldTaskOut, responses=documented(404, 409))
 @not_audited("it changes nothing but the time until which the task is held")
-async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) -> HeldTaskOut:
+async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, key: CanWork) -> HeldTaskOut:
     """Hold the task longer. 409 for an agent that no longer holds it; `holder` and `expires_at`
     say who does.
     """
-    held = await issues.heartbeat(id, body.token, agent=body.agent_id)
+    held = await issues.heartbeat(id, body.token, agent=body.agent_id, access=issues.access(key))
     return HeldTaskOut(
         task_id=held.task_id,
         expires_at=held.expires_at,
@@ -149,27 +149,39 @@ async def heartbeat(id: Id, body: HeartbeatIn, issues: TheIssues, _: CanWork) ->
 
 @router.post("/tasks/{id}/complete", response_model=EndedOut, responses=documented(404, 409))
 @audited("agent_id", only_people=True)
-async def complete(id: Id, body: CompleteTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
+async def complete(id: Id, body: CompleteTaskIn, issues: TheIssues, key: CanWork) -> EndedTask:
     """Complete the task. Safe to repeat."""
     return await issues.complete(
-        id, body.token, agent=body.agent_id, result=body.result, pr_number=body.pr_number
+        id,
+        body.token,
+        agent=body.agent_id,
+        result=body.result,
+        pr_number=body.pr_number,
+        access=issues.access(key),
     )
 
 
 @router.post("/tasks/{id}/fail", response_model=EndedOut, responses=documented(404, 409))
 @audited("agent_id", only_people=True)
-async def fail(id: Id, body: FailTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
+async def fail(id: Id, body: FailTaskIn, issues: TheIssues, key: CanWork) -> EndedTask:
     """Report a failed attempt: the issue is offered again after a pause, or given up after the
     last attempt."""
-    return await issues.fail(id, body.token, reason=body.reason, agent=body.agent_id)
+    return await issues.fail(
+        id, body.token, reason=body.reason, agent=body.agent_id, access=issues.access(key)
+    )
 
 
 @router.post("/tasks/{id}/release", response_model=EndedOut, responses=documented(404, 409))
 @audited("agent_id", only_people=True)
-async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, _: CanWork) -> EndedTask:
+async def release(id: Id, body: ReleaseTaskIn, issues: TheIssues, key: CanWork) -> EndedTask:
     """Give the task back: it is offered again, now or from a given time on."""
     return await issues.release(
-        id, body.token, reason=body.reason, not_before=body.not_before, agent=body.agent_id
+        id,
+        body.token,
+        reason=body.reason,
+        not_before=body.not_before,
+        agent=body.agent_id,
+        access=issues.access(key),
     )
 
 

@@ -117,9 +117,19 @@ def seen_again(issue: Issue, *, at: int, now: int) -> Issue:
     return replace(issue, found=now, restarted=at, ready_told=False)
 
 
-def taken(issue: Issue, *, agent: str, token: int, since: int, expires: int) -> Issue:
-    """*agent* holds it."""
-    return replace(issue, agent=agent, token=token, held_since=since, expires=expires, not_before=0)
+def taken(
+    issue: Issue, *, agent: str, owner: str | None, token: int, since: int, expires: int
+) -> Issue:
+    """*agent* holds it, for *owner*."""
+    return replace(
+        issue,
+        agent=agent,
+        owner=owner,
+        token=token,
+        held_since=since,
+        expires=expires,
+        not_before=0,
+    )
 
 
 def let_go(
@@ -137,6 +147,7 @@ def let_go(
     return replace(
         issue,
         agent="",
+        owner=None,
         token=0,
         held_since=0,
         expires=0,

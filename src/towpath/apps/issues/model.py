@@ -169,6 +169,8 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True):
 
     # Who holds it: a note of the lease, which decides.
     agent: str = ""
+    owner: str | None = None
+    """The owner of the key that requested the task; None = its token alone decides."""
     token: int = 0
     held_since: int = 0
     expires: int = 0

@@ -27,6 +27,9 @@ class IssuesOptions(Options, frozen=True, kw_only=True):
     """How long an agent holds an issue without a heartbeat."""
     attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
     """How many attempts a task gets before its issue is given up."""
+    shared: bool = False
+    """Whether all keys may use each other's tasks. If not, a held task belongs to the owner of the
+    key that requested it."""
 
     github_secrets: tuple[Secret, ...] = ()
     """Secrets of GitHub's webhooks; two during a rotation. None = webhooks are refused."""

@@ -28,6 +28,7 @@ from towpath.apps.issues.model import (
 )
 from towpath.apps.issues.policy import policy_at
 from towpath.apps.issues.tables import changes
+from towpath.apps.owners import ALL, Access, access_of
 from towpath.clock import Duration, instant, instant_ms, seconds, wall_ms
 from towpath.engine.check import whole
 from towpath.engine.explain import Why
@@ -45,6 +46,7 @@ from towpath.errors import (
     LeaseLost,
 )
 from towpath.ledger.errors import LedgerError
+from towpath.ledger.keys.key import KeyInfo
 
 LARGEST_PAGE = 200
 _REASON_MOST = 2000
@@ -116,28 +118,40 @@ class Issues:
 
     # ── an agent's task ──────────────────────────────────────────────────────────────────
 
+    def access(self, key: KeyInfo) -> Access:
+        """Whose tasks *key* may use."""
+        return access_of(key, shared=self.board.options.shared)
+
     async def request(
-        self, wish: TaskRequest, *, wait: Duration | None = None, call: Call | None = None
+        self,
+        wish: TaskRequest,
+        *,
+        wait: Duration | None = None,
+        call: Call | None = None,
+        access: Access = ALL,
     ) -> Task | None:
         """The best task that the agent may have; None if there is none within *wait*.
 
         One agent holds it from now on, for the time of the lease. Cancelled, it gives back what
         it was about to hand out. Raises ServerError, LedgerError.
         """
-        return await self._handing.request(wish, wait=wait, call=call)
+        owner = access.owner or None
+        return await self._handing.request(wish, wait=wait, call=call, owner=owner)
 
-    async def heartbeat(self, task_id: str, token: int, *, agent: str | None = None) -> Held:
+    async def heartbeat(
+        self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
+    ) -> Held:
         """Hold the task for another while. Raises TaskStale, TaskNotFound."""
-        lease, _ = await self._lease(task_id, token, agent)
+        lease, _, issue = await self._lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             renewed = await engine.renew(lease, self.board.options.lease)
         except (LeaseLost, *_OVER) as error:
             raise await self._stale(task_id) from error
-        why = ""
-        with suppress(LedgerError):  # the lease counts; the row is told again next time
-            issue = await self._renewed(task_id, token, renewed)
-            why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
+        if issue is not None and issue.token == token:
+            with suppress(LedgerError):  # the lease counts; the row is told again next time
+                await self._note_renewal(issue, renewed)
+        why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
         return Held(
             task_id=task_id,
             expires_at=renewed.expires_at,
@@ -153,33 +167,40 @@ class Issues:
         agent: str | None = None,
         result: str = "",
         pr_number: int | None = None,
+        access: Access = ALL,
     ) -> EndedTask:
         """The work is done. The issue is not offered again before it is opened again or needs
         something else. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
-        lease, job = await self._lease(task_id, token, agent)
+        lease, job, issue = await self._lease(task_id, token, agent, access)
         outcome = TaskResult(job.worker or agent or "", result[:RESULT_MOST], pr_number)
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
         except (LeaseLost, *_OVER) as error:
             raise await self._stale(task_id) from error
-        return await self._ended(task_id, token, State.DONE)
+        return await self._ended(lease, issue, State.DONE)
 
     async def fail(
-        self, task_id: str, token: int, *, reason: str, agent: str | None = None
+        self,
+        task_id: str,
+        token: int,
+        *,
+        reason: str,
+        agent: str | None = None,
+        access: Access = ALL,
     ) -> EndedTask:
         """It did not work: offered again after a pause, or given up after the last attempt.
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _ = await self._lease(task_id, token, agent)
+        lease, _, issue = await self._lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
         except (LeaseLost, *_OVER) as error:
             raise await self._stale(task_id) from error
-        return await self._ended(task_id, token, state, how="failed")
+        return await self._ended(lease, issue, state, how="failed")
 
     async def release(
         self,
@@ -189,19 +210,20 @@ class Issues:
         reason: str = "",
         not_before: datetime | None = None,
         agent: str | None = None,
+        access: Access = ALL,
     ) -> EndedTask:
         """Give the task back: offered again now, or not before a time. No attempt is counted.
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _ = await self._lease(task_id, token, agent)
+        lease, _, issue = await self._lease(task_id, token, agent, access)
         engine = await self.board.engine()
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
         except (LeaseLost, *_OVER) as error:
             raise await self._stale(task_id) from error
-        return await self._ended(task_id, token, state, how="released", why=reason)
+        return await self._ended(lease, issue, state, how="released", why=reason)
 
     async def give_back(self, task: Task) -> None:
         """Nobody took *task* from us: offer it again."""
@@ -287,10 +309,13 @@ class Issues:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _lease(self, task_id: str, token: int, agent: str | None) -> tuple[Lease, JobInfo]:
-        """The lease that a token names. One who says who it is must be the one who holds it.
+    async def _lease(
+        self, task_id: str, token: int, agent: str | None, access: Access
+    ) -> tuple[Lease, JobInfo, Issue | None]:
+        """The lease that a token names, and the issue that has the task. One who says who it is
+        must be the one who holds it.
 
-        Raises TaskNotFound, TaskStale.
+        Raises TaskNotFound, TaskStale, and LedgerError if it can't be known whose the task is.
         """
         engine = await self.board.engine()
         try:
@@ -299,9 +324,17 @@ class Issues:
             raise TaskNotFound(task_id) from error
         if agent is not None and job.worker not in (None, agent_name(agent)):
             raise await self._stale(task_id)
+        issue = None
+        try:
+            issue = await self.board.ledger.read(tables.of_task(task_id))
+        except LedgerError:
+            if not access.owns(""):  # admins and code without a key may use every task
+                raise
+        if not _may_use(access, issue, token):
+            raise await self._stale(task_id)
         attempt, retry = job.attempts, job.retry
         held = lease_by_token(job.ref, token, worker=job.worker or "", attempt=attempt, retry=retry)
-        return held, job
+        return held, job, issue
 
     async def _offer(self, issue: Issue) -> Issue:
         revised = await self.board.revise(
@@ -323,26 +356,32 @@ class Issues:
             expires_at=job.expires_at if held else None,
         )
 
-    async def _renewed(self, task_id: str, token: int, renewed: Lease) -> Issue | None:
-        issue = await self.board.ledger.read(tables.of_task(task_id))
-        if issue is None or issue.token != token:
-            return issue
-        later = msgspec.structs.replace(issue, expires=renewed.expires_ms)
+    async def _note_renewal(self, issue: Issue, renewed: Lease) -> None:
         await self.board.ledger.write(changes.extended(issue, renewed.expires_ms))
-        await self.board.mirrors.held(later)
-        return issue
+        await self.board.mirrors.held(msgspec.structs.replace(issue, expires=renewed.expires_ms))
 
     async def _ended(
-        self, task_id: str, token: int, state: State, *, how: str = "", why: str = ""
+        self, lease: Lease, issue: Issue | None, state: State, *, how: str = "", why: str = ""
     ) -> EndedTask:
         """Note in the row that a hold has ended. The queue knows it: a database that is away is
         told later.
         """
-        with suppress(LedgerError):
-            issue = await self.board.ledger.read(tables.of_task(task_id))
-            if issue is not None and (issue.task_id, issue.token) == (task_id, token):
+        if issue is not None and issue.token == lease.token:
+            with suppress(LedgerError):
                 await self.board.look_at(issue, how=how, why=why)
-        return EndedTask(task_id=task_id, state=state)
+        return EndedTask(task_id=lease.id, state=state)
+
+
+def _may_use(access: Access, issue: Issue | None, token: int) -> bool:
+    """Whether the caller may settle the lease that *token* names; Redis checks the token itself.
+
+    A token has one owner for ever, so the answer stays right until Redis is asked. The row has the
+    token before its agent does: one that the row does not have was guessed, or is stale. A task
+    that no row has was withdrawn or has ended: its agent may still say so.
+    """
+    if issue is None or access.owns(""):
+        return True
+    return issue.token == token and (not issue.owner or access.owns(issue.owner))
 
 
 def full_explanation(what: str, most: int) -> IssueExplanation:

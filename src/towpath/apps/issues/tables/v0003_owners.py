@@ -1,0 +1,11 @@
+"""The owner of a held task: whoever has the key that requested it."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0003"
+additive = True
+
+
+def upgrade() -> None:
+    op.add_column("towpath_issues_issues", sa.Column("owner", sa.String(100)))
