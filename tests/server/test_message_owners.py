@@ -211,10 +211,17 @@ class TestTheGenericPaths:
         self, ann: httpx.AsyncClient, eve: httpx.AsyncClient, worker: httpx.AsyncClient
     ) -> None:
         id = (await post(ann, message="canary"))["message_id"]
-        await settle(worker, "complete", await claim(worker), result="canary")
+        job = await claim(worker)
+        await settle(worker, "renew", job, lease=300, progress="canary")
+        listed = await eve.get("/api/v1/queues/messages/jobs?state=leased")
+        assert [each["content_hidden"] for each in listed.json()["jobs"]] == [True]
+        assert "canary" not in listed.text
+        await settle(worker, "complete", job, result="canary")
         for path in (
             f"/api/v1/queues/messages/jobs/{id}",
             "/api/v1/queues/messages/jobs?state=done",
+            "/api/v1/queues/messages/dead",
+            "/api/v1/queues/messages/dead/search?text=a",
             f"/ui/queues/messages/jobs/{id}",
         ):
             answer = await eve.get(path)

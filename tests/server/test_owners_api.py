@@ -154,6 +154,7 @@ SCHEDULE_CHANGES: dict[str, Callable[[httpx.Client, str], httpx.Response]] = {
     "replace": lambda client, path: client.put(path, json={"every": 60}),
     "change": lambda client, path: client.patch(path, json={"paused": True}),
     "delete": lambda client, path: client.delete(path),
+    "fire": lambda client, path: client.post(f"{path}/fire"),
 }
 
 
@@ -177,7 +178,7 @@ class TestAScheduleOverHttp:
         callers("submit", owner="shop").client.put(path, json={"every": 3600})
         assert change(callers("submit", "manage").client, path).is_success
 
-    @pytest.mark.parametrize("name", ["change", "delete"])
+    @pytest.mark.parametrize("name", ["change", "delete", "fire"])
     def test_of_another_owner_is_missing_to_a_key_that_can_not_read(
         self, callers: Callers, path: str, name: str
     ) -> None:
@@ -186,6 +187,6 @@ class TestAScheduleOverHttp:
         assert code(foreign, 404) == code(missing, 404) == "schedule-not-found"
 
     def test_gives_its_owner_to_its_jobs(self, callers: Callers, api: Api, path: str) -> None:
-        fired = callers("submit").client.post(f"{path}/fire").json()["id"]
+        fired = callers("submit", "manage").client.post(f"{path}/fire").json()["id"]
         assert api.look(fired)["owner"] == "shop"
         assert callers("submit", owner="shop").post(f"/jobs/{fired}/cancel").status_code == 200

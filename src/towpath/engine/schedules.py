@@ -204,17 +204,25 @@ class Schedules(ScheduleFirings):
         raise ScheduleChanged(target, name)
 
     async def fire(
-        self, queue: str, name: str, *, id: str | None = None, call: Call | None = None
+        self,
+        queue: str,
+        name: str,
+        *,
+        id: str | None = None,
+        call: Call | None = None,
+        for_owner: str | None = None,
     ) -> Submitted:
         """Submit the job of the schedule once, now. Its last and its next firing do not change.
 
         A paused schedule can be fired, too. The id of the job is `<name>!<random>`, or *id*. Raises
-        ScheduleNotFound, ScheduleDeclared, ScheduleUnreadable, QueueFull, MemoryFull.
+        ScheduleNotFound, ScheduleDeclared, ScheduleUnreadable, QueueFull, MemoryFull, and NotOwned
+        if the schedule has another owner than *for_owner*.
         """
         target, name = queue_name(queue), schedule_name(name)
         for _ in range(_CHANGES_MOST):
             found = await self._find(target, name)
             info, work = _own(target, name, found)
+            _check_owner(info, for_owner)
             job = work.job(found.now, id or f"{name}!{new_job_id()}")
             try:
                 return await self.fire_once(target, name, job, version=info.version, call=call)

@@ -29,7 +29,7 @@ from towpath.web.open_requests import (
     no_connections,
 )
 from towpath.web.problems import Refused, of_error
-from towpath.web.visits import Visits, cookie_of, login_of
+from towpath.web.visits import LOGIN, Visits, cookie_of, login_of
 
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
@@ -197,6 +197,8 @@ class Door:
 
     def _has_seen(self, secret: str, cookie: str) -> bool:
         """Whether it is no guess: it was valid before, or nothing was sent."""
+        if secret.startswith(tuple(self._credentials)):
+            return True  # it is signed, and its signature is checked before anything is read
         if secret:
             return self._keys.has_seen(secret)
         return not (self._visits and cookie) or self._visits.has_seen(cookie)
@@ -241,7 +243,7 @@ def _size(scope: Scope) -> int:
 def within(scope: Scope) -> Scope:
     """What a request has from which it comes and whose key it has: for one that is made of it."""
     kept = ("type", "asgi", "http_version", "scheme", "client", "server", "root_path", "state")
-    return {name: scope[name] for name in (*kept, _KEY, OPEN, CONNECTION) if name in scope}
+    return {name: scope[name] for name in (*kept, _KEY, LOGIN, OPEN, CONNECTION) if name in scope}
 
 
 def key_of(request: Request) -> KeyInfo:

@@ -399,7 +399,10 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnswer:
-    """Ask a path of *app* in the name of whoever sent *outer*. Cancelled with it."""
+    """Ask a path of *app* in the name of whoever sent *outer*.
+
+    Cancelled with it, unless the path has answered: then the caller takes the answer back.
+    """
     scope: Scope = {
         **within(outer.scope),
         "method": request.method,
@@ -409,7 +412,7 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
         "headers": [(b"host", b"localhost"), (b"content-type", b"application/json")],
     }
     status, parts = 500, list[bytes]()
-    sent = False
+    sent = answered = False
 
     async def receive() -> Message:
         nonlocal sent
@@ -419,14 +422,18 @@ async def _asked(app: ASGIApp, request: ToolRequest, outer: Request) -> ToolAnsw
         return {"type": "http.request", "body": request.body, "more_body": False}
 
     async def send(message: Message) -> None:
-        nonlocal status
+        nonlocal status, answered
         if message["type"] == "http.response.start":
             status = message["status"]
         elif message["type"] == "http.response.body":
             parts.append(message.get("body", b""))
+            answered = not message.get("more_body", False)
 
     try:
         await app(scope, receive, send)
+    except asyncio.CancelledError:
+        if not answered:
+            raise
     except Exception:  # a defect: it was answered, and is told as any other
         logging.getLogger("uvicorn.error").exception("a tool's path failed")
     return ToolAnswer(status, b"".join(parts))

@@ -98,24 +98,29 @@ class Poll:
         *,
         waits: bool,
     ) -> T | None:
-        async with self._ends(counts=waits) as (left, stops):
-            task = asyncio.ensure_future(asking)
-            try:
-                await _first(task, left, stops)
-                if not task.done():
-                    return None
-                found = task.result()
-                if found is not None and left.done():
+        task: asyncio.Future[T | None] | None = None
+        given_back = False
+        try:
+            async with self._ends(counts=waits) as (left, stops):
+                task = asyncio.ensure_future(asking)
+                try:
+                    await _first(task, left, stops)
+                    if not task.done():
+                        return None
+                    found = task.result()
+                    if found is None or not left.done():
+                        return found
                     if give_back is not None:
                         await give_back(found)
+                    given_back = True
                     return None
-                return found
-            except asyncio.CancelledError:
-                if task.done() and not task.cancelled() and not task.exception():
-                    _give_back_later(task.result(), give_back)
-                raise
-            finally:
-                await _end(task)
+                finally:
+                    await _end(task)
+        except asyncio.CancelledError:
+            # Also if it comes while the block ends: the answer reaches nobody any more.
+            if task is not None and not given_back and _has_answered(task):
+                _give_back_later(task.result(), give_back)
+            raise
 
     async def _waiting(
         self,
@@ -194,6 +199,10 @@ class Poll:
 
 
 _giving_back: set[asyncio.Task[Any]] = set()
+
+
+def _has_answered(task: asyncio.Future[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _give_back_later(

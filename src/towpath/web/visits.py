@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 COOKIE = "towpath_session"
 CSRF = "x-towpath-csrf"
 _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
-_LOGIN = "towpath.login"
+LOGIN = "towpath.login"
 
 
 class Visits:
@@ -37,7 +37,7 @@ class Visits:
         """The session that the request belongs to, if it counts. Raises LedgerError."""
         cookie = cookie_of(scope)
         login = await self._ledger.logins.find(cookie) if cookie else None
-        scope[_LOGIN] = login
+        scope[LOGIN] = login
         return login
 
     async def again(self, cookie: str) -> KeyInfo | None:
@@ -61,7 +61,7 @@ class Visits:
 
 def login_of(scope: Scope) -> Login | None:
     """The session of a request; None if it came with a key."""
-    return scope.get(_LOGIN)
+    return scope.get(LOGIN)
 
 
 def cookie_of(scope: Scope) -> str:

@@ -1,10 +1,12 @@
 """A few bytes block nobody: room is for what is there and for what surely comes."""
 
 import asyncio
+import base64
 import socket
 import struct
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
+from hashlib import sha1
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -274,3 +276,19 @@ async def fill(app: FastAPI) -> None:
             f"l{other}", f"u{other}", 0, f"o{other // 2}", 8 * MIB, 8 * MIB, stays=True
         )
         assert await budget.reserve(lease) is None
+
+
+async def test_a_checksum_body_that_never_had_room_is_too_large(app: FastAPI) -> None:
+    """503 would send its client into endless tries: the share is smaller than what it needs."""
+    body = bytes(12 * MIB)
+    named = base64.b64encode(sha1(body, usedforsecurity=False).digest()).decode()
+    async with keyed(app) as client:
+        client.headers.update(TUS)
+        path = await create(client, 24 * MIB)
+        assert (await patch(client, path, 0, bytes(4 * MIB))).status_code == 204
+        answer = await patch(client, path, 4 * MIB, body, Upload_Checksum=f"sha1 {named}")
+        assert (answer.status_code, code_of(answer)) == (413, "upload-too-large")
+        few = body[:MIB]
+        named = base64.b64encode(sha1(few, usedforsecurity=False).digest()).decode()
+        answer = await patch(client, path, 4 * MIB, few, Upload_Checksum=f"sha1 {named}")
+        assert answer.status_code == 204

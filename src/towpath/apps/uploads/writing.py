@@ -13,7 +13,7 @@ from towpath.apps.uploads.errors import ChunkLost, UploadTooLarge
 from towpath.apps.uploads.lifecycle import Lifecycle, Work
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.pieces import Before, in_pieces
-from towpath.apps.uploads.records import Chunks, NoRoom, renewed_parts, tail_token
+from towpath.apps.uploads.records import PIECE, Chunks, NoRoom, renewed_parts, tail_token
 from towpath.apps.uploads.room import BodyRoom, refused
 from towpath.apps.uploads.states import Front, NewChunk
 from towpath.apps.uploads.stores.port import Piece
@@ -33,6 +33,7 @@ class Steps:
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._own, self._records = lifecycle, lifecycle.records
         self.kept = lifecycle.records.kept
+        self.share = lifecycle.options.share
 
     async def count_chunk(
         self,
@@ -254,13 +255,24 @@ class Fork:
     async def of(cls, writing: Writing, numbers: range, end: int) -> Fork:
         """With room for all of these chunks, up to the offset *end*.
 
-        Raises BudgetFull, ChunkLost.
+        Raises BudgetFull, ChunkLost, and UploadTooLarge if they never had enough room.
         """
         plan, start, fork = writing.plan, numbers[0] * writing.plan.chunk_size, cls(writing)
         parts: dict[int, int] = {}
         for part in range(plan.part_of(numbers[0]), plan.part_of(numbers[-1]) + 1):
             first = part * plan.part_size
             parts[part] = min(first + plan.part_size, end) - max(first, start)
+        # What is here of the first part stays while the fork has a copy of it.
+        here = {
+            plan.part_of(numbers[0]): writing.offset - plan.part_of(numbers[0]) * plan.part_size
+        }
+        need = sum(
+            max(plan.part_length(part), here.get(part, 0) + own) for part, own in parts.items()
+        )
+        if need > writing.own.share:
+            told = f"a body with Upload-Checksum would need {need} bytes of room here"
+            told += f" and can have {writing.own.share}: send at most {PIECE} bytes at a time"
+            raise UploadTooLarge(told, writing.upload_id)
         await writing.own.reserve(writing, parts, stays=False)
         writing.room.tokens |= {fork._token(number) for number in numbers}
         if writing.inside:

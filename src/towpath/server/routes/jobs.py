@@ -12,7 +12,8 @@ from pydantic import Discriminator, Field, Tag
 from towpath.clock import ZERO, hours, seconds
 from towpath.engine.batcher import LARGEST_BATCH
 from towpath.engine.engine import Engine
-from towpath.engine.model import JobOptions, NewJob, Submitted, job_ref, new_job
+from towpath.engine.inspect import Page
+from towpath.engine.model import JobInfo, JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import InvalidInput, InvalidOption, JobNotFound, NotOwned, TowpathError
 from towpath.ledger.keys.key import KeyInfo, Scope
@@ -102,14 +103,15 @@ async def list_jobs(
     *,
     state: Listed,
     jobs: TheJobs,
-    _: CanRead,
+    request: Request,
+    key: CanRead,
     lane: Annotated[str | None, Query(max_length=512, description="Only this lane.")] = None,
     after: After = None,
     size: Size = 100,
 ) -> PageOut:
     """List the jobs in a state, in the order they run or ended. Payloads are left out."""
     page = await jobs.list(queue, state, lane=lane, after=after, size=size)
-    return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
+    return page_out(page, request, key)
 
 
 @router.get("/{id}/explain", response_model=ExplanationOut, responses=documented(404))
@@ -124,9 +126,7 @@ async def look(queue: Queue, id: Id, request: Request, jobs: TheJobs, key: CanRe
     """Read a job with its payload, result and progress. They are left out if the job belongs to an
     application and to another owner: `content_hidden` says so. The scope `raw` shows them.
     """
-    job = await jobs.get(job_ref(queue, id))
-    shown = readable(request, key, job)
-    return JobOut.of(shown, content_hidden=shown is not job)
+    return job_out(await jobs.get(job_ref(queue, id)), request, key)
 
 
 @router.patch("/{id}", response_model=StateOut, responses=documented(404, 409))
@@ -186,6 +186,17 @@ async def cancel(queue: Queue, id: Id, jobs: TheJobs, key: CanSubmit) -> CancelO
     cancelling = jobs.cancel(ref, for_owner=changes_only(key))
     state = await hide_foreign(cancelling, key, JobNotFound(ref))
     return CancelOut(id=id, state=state, cancel_requested=state is State.LEASED)
+
+
+def job_out(job: JobInfo, request: Request, key: KeyInfo) -> JobOut:
+    """*job* as far as *key* may read it."""
+    shown = readable(request, key, job)
+    return JobOut.of(shown, content_hidden=shown is not job)
+
+
+def page_out(page: Page, request: Request, key: KeyInfo) -> PageOut:
+    """A page of jobs as far as *key* may read them."""
+    return PageOut(jobs=[job_out(job, request, key) for job in page.jobs], after=page.after)
 
 
 def _place(queue: str, id: str) -> str:

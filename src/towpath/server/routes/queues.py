@@ -19,7 +19,7 @@ from towpath.engine.states import State
 from towpath.errors import JobError, JobHasRecord
 from towpath.ids import queue_name
 from towpath.server.models import CountsOut, JobOut, PageOut, QueuesOut, StateOut
-from towpath.server.routes.jobs import After, Size
+from towpath.server.routes.jobs import After, Size, job_out, page_out
 from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead
 from towpath.web.bodies import BodyRoute
@@ -228,7 +228,8 @@ Group = Annotated[
 async def dead(
     queue: Queue,
     jobs: TheJobs,
-    _: CanRead,
+    request: Request,
+    key: CanRead,
     *,
     group: Group = None,
     after: After = None,
@@ -236,7 +237,7 @@ async def dead(
 ) -> PageOut:
     """List dead jobs with their reasons, optionally those of one error group."""
     page = await jobs.list(queue, State.DEAD, group=group, after=after, size=size)
-    return PageOut(jobs=[JobOut.of(job) for job in page.jobs], after=page.after)
+    return page_out(page, request, key)
 
 
 class GroupOut(Answer):
@@ -291,14 +292,16 @@ class FoundOut(Answer):
 @router.get("/{queue}/dead/search", response_model=FoundOut, responses=documented())
 async def search(
     queue: Queue,
+    *,
     jobs: TheJobs,
-    _: CanRead,
+    request: Request,
+    key: CanRead,
     text: Annotated[str, Query(min_length=1, max_length=200, description="Text to search for.")],
     looked: Annotated[int, Query(ge=0, le=10_000, description="The last answer's `looked`.")] = 0,
 ) -> FoundOut:
     """Search the reasons of the newest 10,000 dead jobs, 1,000 at a time."""
     found = await jobs.search_dead(queue, text, looked=looked)
-    made = [JobOut.of(job) for job in found.jobs]
+    made = [job_out(job, request, key) for job in found.jobs]
     return FoundOut(jobs=made, looked=found.looked, is_over=found.is_over)
 
 

@@ -345,8 +345,12 @@ async def delete(queue: Queue, name: ScheduleName, engine: TheEngine, key: CanSu
 )
 @audited(answer=("id",))
 async def fire(
-    queue: Queue, name: ScheduleName, engine: TheEngine, named: Named, _: CanSubmit
+    queue: Queue, name: ScheduleName, engine: TheEngine, named: Named, key: CanSubmit
 ) -> SubmittedOut:
-    """Submit the schedule's job once, now. `last` and `next` do not change."""
+    """Submit the schedule's job once, now. `last` and `next` do not change. A schedule of another
+    owner needs the scope `manage`.
+    """
     call, id = (named.call(), named.job_id(0)) if named else (None, None)
-    return SubmittedOut.model_validate(await engine.schedules.fire(queue, name, id=id, call=call))
+    firing = engine.schedules.fire(queue, name, id=id, call=call, for_owner=changes_only(key))
+    fired = await hide_foreign(firing, key, ScheduleNotFound(queue, name))
+    return SubmittedOut.model_validate(fired)
