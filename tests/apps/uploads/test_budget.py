@@ -89,6 +89,32 @@ class TestTheBudget:
             await budget.finish(body, came * MIB)
         assert await used(budget) == 8
 
+    @pytest.mark.parametrize("way", ["hangs up", "gives way"])
+    async def test_goes_first_to_the_refused_and_not_to_a_slow_owner_that_comes_back(
+        self, budget: Budget, way: str
+    ) -> None:
+        bodies = [lease("u1", "a", 37), lease("u2", "b", 37)]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+        assert await budget.reserve(lease("u3", "c", 8)) is not None
+        if way == "gives way":
+            assert await budget.hold(bodies[0], slow=True) is HoldAnswer.GIVE_WAY
+        await budget.finish(bodies[0], 0, slow=True)
+        refusal = await budget.reserve(lease("u1", "a", 37))
+        assert refusal is not None
+        assert not refusal.share
+        assert refusal.after >= 1
+        assert await budget.reserve(lease("u1", "a", 20)) is None, "it leaves only what was refused"
+        assert await budget.reserve(lease("u3", "c", 8)) is None
+
+    async def test_is_there_again_for_an_owner_whose_body_was_quick(self, budget: Budget) -> None:
+        bodies = [lease("u1", "a", 37), lease("u2", "b", 37)]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+        assert await budget.reserve(lease("u3", "c", 8)) is not None
+        await budget.finish(bodies[0], 0)
+        assert await budget.reserve(lease("u1", "a", 37)) is None
+
     async def test_keeps_room_for_what_is_begun(self, budget: Budget) -> None:
         begun = lease("u1", "a", 20, own=1)
         assert await budget.reserve(begun) is None

@@ -251,8 +251,11 @@ class Budget:
         answer = await self._record.run("prolong", lease=lease.name, slow=int(slow), expiry=expiry)
         return HoldAnswer(answer)
 
-    async def finish(self, lease: BodyLease, came: int) -> None:
-        """The body has ended, and *came* bytes of it are there."""
+    async def finish(self, lease: BodyLease, came: int, *, slow: bool = False) -> None:
+        """The body has ended, and *came* bytes of it are there.
+
+        If it was *slow* and others were refused, its owner gets no new part before them.
+        """
         # What stays was counted for all of it when the lease ended.
         late: int = 0 if lease.stays else came
         await self._record.run(
@@ -261,6 +264,7 @@ class Budget:
             member=_member(lease.upload_id, lease.part),
             holder=lease.holder,
             came=came,
+            slow=int(slow),
             late=late,
             stays=self._stays,
         )

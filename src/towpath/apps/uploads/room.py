@@ -34,7 +34,7 @@ class BodyRoom:
         self._leases: dict[int, BodyLease] = {}
         self._came: dict[int, int] = {}
         self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
-        self._is_whole = False
+        self._is_whole, self._began = False, steady()
         self._deadline: asyncio.Timeout | None = None
         self._refusal: BudgetFull | None = None
         self.tokens: set[str] = set()
@@ -84,10 +84,11 @@ class BodyRoom:
         if part in self._came:
             self._came[part] += size
 
-    async def finish(self, part: int) -> None:
+    async def finish(self, part: int, *, slow: bool = False) -> None:
         """No more comes of this part."""
         if (lease := self._leases.pop(part, None)) is not None:
-            await self._records.budget.finish(lease, max(self._came.get(part, 0), 0))
+            came = max(self._came.get(part, 0), 0)
+            await self._records.budget.finish(lease, came, slow=slow)
 
     async def watch(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
         """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
@@ -135,9 +136,11 @@ class BodyRoom:
 
     async def _end(self, holding: asyncio.Task[None]) -> None:
         await asyncio.gather(holding, return_exceptions=True)
+        enough = self._records.options.slowest * (steady() - self._began)
+        slow = not self._is_whole and self._arrived < enough
         for part in list(self._leases):
             with suppress(ServerError):  # the lease ends
-                await self.finish(part)
+                await self.finish(part, slow=slow)
 
 
 def refused(upload_id: str, refusal: NoRoom, missing: Sequence[Range] = ()) -> BudgetFull:

@@ -4,7 +4,7 @@
 --        sizes     hash     part -> bytes that are counted, and holder
 --        leases    zset     bodies by the time until their server must be heard of, ms
 --        bodies    hash     body -> bytes, how long they stay, part
---        wanted    hash     all, or an owner -> bytes that were refused
+--        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
 -- args   lease     text     which body
 --        slow      int      1 = it is slower than bodies should be
 --        expiry    int      ms
@@ -15,6 +15,8 @@
 -- full   works
 -- uses   clock
 
+local YIELD = 15000 -- ms for which an owner leaves room to those who were refused
+
 local words = redis.call('HGET', BODIES, lease) or ''
 local member = string.match(words, '^%d+ %d+ (.*)$')
 if not member then return 'LEASE_GONE' end
@@ -24,11 +26,12 @@ if slow == 1 then
     local lack = tonumber(redis.call('HGET', WANTED, field) or 0)
     if lack > 0 then
       local left = lack - (size or 0)
-      if left > 0 then
-        redis.call('HSET', WANTED, field, int(left))
-      else
-        redis.call('HDEL', WANTED, field)
+      redis.call('HDEL', WANTED, field)
+      if left > 0 then redis.call('HSET', WANTED, field, int(left)) end
+      if field == 'all' and holder then
+        redis.call('HSET', WANTED, 'after ' .. holder, int(now + YIELD) .. ' ' .. int(lack))
       end
+      redis.call('PEXPIRE', WANTED, 60000)
       return 'GIVE_WAY'
     end
   end

@@ -8,7 +8,7 @@
 --        leases    zset     bodies by the time until their server must be heard of, ms
 --        bodies    hash     body -> bytes, how long they stay, part
 --        drained   hash     all, or an owner -> when room came free, and bytes
---        wanted    hash     all, or an owner -> bytes that were refused
+--        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
 -- args   member    text     which part of which upload
 --        lease     text     which body
 --        holder    text     whose share it counts for
@@ -67,6 +67,11 @@ if more > 0 and used + more > share then
   return refuse('SHARE_FULL', 'of ' .. part.holder, used + more - share, part.holder)
 end
 local total = tonumber(redis.call('GET', TOTAL) or 0)
+local yields = redis.call('HGET', WANTED, 'after ' .. part.holder) or ''
+local late, others = string.match(yields, '^(%d+) (%d+)$')
+if late and part.size == 0 and tonumber(late) > now and total + more > limit - others then
+  return { 'BUDGET_FULL', int(math.max(late - now, 1000)) }
+end
 if more > 0 and total + more > limit then
   return refuse('BUDGET_FULL', 'all', total + more - limit)
 end
