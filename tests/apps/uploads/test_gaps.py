@@ -87,7 +87,7 @@ async def before_the_bytes(timed: TimedUploads) -> None:
     """Its room is taken back when nothing came."""
     view = await timed.start()
 
-    async def left(*_: Any) -> None:
+    async def left(*_: Any, **__: Any) -> None:
         """What the process would have done for its end."""
 
     with pytest.MonkeyPatch.context() as patch:
