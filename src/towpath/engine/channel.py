@@ -16,10 +16,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 import msgspec
-from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from towpath.clock import Clock, Duration, DurationField, duration, seconds, steady, usually
-from towpath.engine.connect import KEYS, Line, Link, Wire
+from towpath.engine.connect import KEYS, Line, Link
 from towpath.engine.durability import (
     FACTS_LAST,
     Durability,
@@ -29,13 +28,15 @@ from towpath.engine.durability import (
     require,
 )
 from towpath.engine.keys import PROBE, DeclaredKeys, probe_key
-from towpath.engine.layout import TROUBLE, Place, key_of
+from towpath.engine.layout import key_of
 from towpath.engine.model import Call
 from towpath.engine.refusals import translated
+from towpath.engine.resp import TROUBLE, ErrorReply, LoginRefused
 from towpath.engine.script import Script
 from towpath.engine.submit_timeout import GIVE_UP_AFTER
 from towpath.engine.target import Channel, Outage, Target
 from towpath.engine.time_limit import Deadline, SharedTimeLimit
+from towpath.engine.wire import Place, Wire
 from towpath.errors import (
     DurabilityNotReached,
     DurabilityUnavailable,
@@ -278,9 +279,12 @@ class Channels:
             wire.facts = await ask_known(wire.ask, self._declared)
 
         async def send() -> None:
-            # That it is full, or that the key is not allowed, is an answer too.
-            with suppress(OutOfMemoryError, NoPermissionError):
+            try:
                 await line.send(*command, trust=fit)
+            except ErrorReply as error:
+                # That it is full, or that the key is not allowed, is an answer too.
+                if error.code not in {"OOM", "NOPERM"}:
+                    raise
 
         await self._repeated(send, line.hang_up)
         with suppress(ServerError):
@@ -339,7 +343,7 @@ async def _pause(
     """Return when a call may be sent again after *error*. Raises what it means if it may not."""
     trouble = translated(error, key)
     # After a reply that refuses the call, its connection is as good as before.
-    if trouble is None or not isinstance(error, ResponseError):
+    if trouble is None or not isinstance(error, ErrorReply) or isinstance(error, LoginRefused):
         await hang_up()
     if trouble is not None:
         raise trouble from error

@@ -7,23 +7,16 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    RedisClusterException,
-    RedisError,
-    ResponseError,
-)
 
 from towpath.clock import Duration, steady, wall_ms
 from towpath.engine.connect import Line, open_link
 from towpath.engine.lifetime import shipped_scripts
+from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.engine.script import ARGS
 from towpath.engine.space import BESIDE
 from towpath.engine.url import ServerUrl
 from towpath.errors import ServerRefused, ServerUnreachable
 
-_REFUSED = (AuthenticationError, AuthorizationError, ResponseError)
 _PINGS = 30
 _WRITE_KEY = "towpath:doctor"
 _SETTINGS = (
@@ -68,9 +61,8 @@ async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
         async with asyncio.timeout(within.total_seconds()):
             servers = [await _examined_once(line) for line in await link.primaries()]
             return Checkup(servers, await _refusal(lambda: _write(link.line())))
-    except (TimeoutError, OSError, RedisError, RedisClusterException) as error:
-        # A login that fails while connecting is told as a lost connection.
-        if isinstance(error, _REFUSED) or isinstance(error.__cause__, _REFUSED):
+    except TROUBLE as error:
+        if isinstance(error, ErrorReply):
             raise ServerRefused(str(error)) from error
         raise ServerUnreachable(f"no answer from {url}: {error or type(error).__name__}") from error
     finally:
@@ -109,7 +101,7 @@ async def _settings(line: Line) -> dict[str, str]:
         for name in _SETTINGS:
             flat: list[bytes] = await line.send("CONFIG", "GET", name)
             found |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-    except ResponseError:
+    except ErrorReply:
         return {}
     return found
 
@@ -133,7 +125,7 @@ async def _skew(line: Line) -> float:
 async def _slowest(line: Line) -> dict[str, int]:
     try:
         found: list[Any] = await line.send("LATENCY", "LATEST")
-    except ResponseError:
+    except ErrorReply:
         return {}
     return {row[0].decode(): int(row[3]) for row in found}
 
@@ -145,7 +137,7 @@ async def _scripts(line: Line) -> tuple[int, int]:
         known: list[int] = await line.send(
             "SCRIPT", "EXISTS", *(scripts[name].sha for name in ARGS)
         )
-    except ResponseError:
+    except ErrorReply:
         return 0, len(ARGS)
     return sum(map(int, known)), len(ARGS)
 
@@ -165,7 +157,7 @@ async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:
     """The server's words if it refuses, else nothing."""
     try:
         await ask()
-    except ResponseError as error:
+    except ErrorReply as error:
         return str(error)
     return ""
 

@@ -8,12 +8,11 @@ from enum import IntEnum
 from typing import Any, NamedTuple, Self
 
 import msgspec
-from redis.exceptions import ResponseError
 
 from towpath.clock import seconds, steady
 from towpath.engine.connect import Line, Link
-from towpath.engine.layout import TROUBLE
 from towpath.engine.refusals import translated
+from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
 
 Ask = Callable[[tuple[Any, ...]], Awaitable[Any]]
@@ -164,7 +163,7 @@ async def _settings(ask: Ask) -> dict[str, str]:
         for name in ("maxmemory-policy", "appendonly", "appendfsync"):
             flat: list[Any] = await ask(("CONFIG", "GET", name))
             found |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
-    except ResponseError:
+    except ErrorReply:
         return {}
     return found
 

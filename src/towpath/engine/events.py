@@ -19,8 +19,8 @@ import msgspec
 from towpath.clock import Duration, seconds, steady
 from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
-from towpath.engine.layout import TROUBLE
 from towpath.engine.model import JobRef
+from towpath.engine.resp import TROUBLE
 from towpath.engine.time_limit import wait_within
 from towpath.errors import FellBehind, ServerUnreachable
 from towpath.ids import JobId, QueueName

@@ -16,7 +16,8 @@ from typing import Any
 from towpath.clock import Clock
 from towpath.engine.connect import Link
 from towpath.engine.keys import keys_of
-from towpath.engine.layout import TROUBLE, Place
+from towpath.engine.resp import TROUBLE
+from towpath.engine.wire import Place
 from towpath.ids import QueueName
 from towpath.supervise import detached
 

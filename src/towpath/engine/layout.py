@@ -1,8 +1,8 @@
 """Who is responsible for a key: one server, the primary that sentinels name, a slot's master.
 
 What was learnt is believed until it is doubted: whoever gets no answer from a server doubts it, and
-the next command to it asks others first. redis-py's cluster client learns only from errors that
-it sees itself, so a call that a time limit cancels would be sent to a frozen master for ever.
+the next command to it asks others first. So a call that a time limit ends is not sent to a frozen
+master again and again.
 """
 
 from __future__ import annotations
@@ -13,18 +13,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
-from redis.crc import key_slot  # pyright: ignore[reportUnknownVariableType] -- redis-py types it in part
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import RedisClusterException, RedisError, SlotNotCoveredError
+from towpath.engine.resp import SLOTS, TROUBLE, ConnectionLost, SlotUnknown, slot_of
+from towpath.engine.wire import Place
 
-Place = tuple[str, int]
-"""Where a server is: host and port, or the path of its socket and 0."""
 Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
 """The answer of the server at a place to one command, on a connection for this alone."""
 
-TROUBLE = (TimeoutError, OSError, RedisError, RedisClusterException)
-"""What a command may end with instead of a reply. An error of the transport is one of these."""
-_SLOTS = 16_384
 _ASKED_FOR, _NEXT_AFTER = 1.0, 0.25
 """Seconds for one server to tell who is responsible, and until another is asked as well."""
 
@@ -123,7 +117,7 @@ class Sentinels:
         told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
         flags = told[b"flags"].split(",")
         if {"s_down", "o_down"} & set(flags) or "master" not in flags:
-            raise RedisConnectionError(f"the primary of {self._service} is down")
+            raise ConnectionLost(f"the primary of {self._service} is down")
         return told[b"ip"], int(told[b"port"])
 
 
@@ -135,7 +129,7 @@ class Cluster:
     def __init__(self, seeds: Sequence[Place], ask: Ask) -> None:
         self._seeds, self._ask = seeds, ask
         self._nodes: list[Place] = []
-        self._owners: list[Place | None] = [None] * _SLOTS
+        self._owners: list[Place | None] = [None] * SLOTS
         self._doubted: set[Place] = set()
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
@@ -143,7 +137,7 @@ class Cluster:
         return None if place in self._doubted else place
 
     def target(self, command: tuple[Any, ...]) -> Place | None:
-        return self._owners[key_slot(key_of(command).encode())]
+        return self._owners[slot_of(key_of(command))]
 
     def doubt(self, place: Place) -> None:
         self._doubted.add(place)
@@ -166,11 +160,11 @@ class Cluster:
     async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
         told = await self._ask(node, ("CLUSTER", "SLOTS"))
         if not told:
-            raise SlotNotCoveredError("the node reports no slots")
+            raise SlotUnknown("the node reports no slots")
         return node, told
 
     def _believe(self, told: list[Any], node: Place) -> None:
-        owners: list[Place | None] = [None] * _SLOTS
+        owners: list[Place | None] = [None] * SLOTS
         nodes: dict[Place, None] = {}
         for first, last, *servers in told:
             # A node that does not know under which name it is reached tells none.
@@ -204,9 +198,7 @@ async def _first(asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
             if ask is not None:
                 running.add(asyncio.create_task(_within(ask())))
             elif not running:
-                raise RedisConnectionError(
-                    f"the cluster's layout is unknown: {trouble}"
-                ) from trouble
+                raise ConnectionLost(f"the cluster's layout is unknown: {trouble}") from trouble
             limit = None if ask is None else every
             done, running = await asyncio.wait(
                 running, timeout=limit, return_when=asyncio.FIRST_COMPLETED

@@ -5,22 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from redis.exceptions import (
-    AskError,
-    AuthenticationError,
-    AuthorizationError,
-    BusyLoadingError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    RedisClusterException,
-    TryAgainError,
-)
-from redis.exceptions import ConnectionError as RedisConnectionError
-from redis.exceptions import TimeoutError as RedisTimeoutError
-
+from towpath.engine.resp import ConnectionLost, LoginRefused, Redirected, SlotUnknown
 from towpath.engine.tls import failed_handshake
 from towpath.errors import (
     CallStale,
@@ -47,20 +32,7 @@ class QueueChanged(ServerError):
     external = False
 
 
-_PASSING = (
-    RedisConnectionError,
-    RedisTimeoutError,
-    TimeoutError,
-    OSError,
-    ReadOnlyError,
-    BusyLoadingError,
-    TryAgainError,
-    ClusterDownError,
-    MasterDownError,
-    MovedError,
-    AskError,
-    RedisClusterException,
-)
+_PASSING = (ConnectionLost, TimeoutError, OSError, Redirected, SlotUnknown)
 """Trouble that passes by itself: a fail-over, a start, a slot on its way, a disk that is full."""
 _PASSING_TEXT = re.compile(
     r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
@@ -88,15 +60,15 @@ def translated(error: Exception, key: str = "") -> ServerError | None:
     and others of its hash tag.
     """
     text = str(error)
-    if cause := is_refused(error):
-        return ServerRefused(str(cause))
+    if isinstance(error, LoginRefused):
+        return ServerRefused(text)
     if (failed := failed_handshake(error)) is not None:
         return failed
     if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:
         return CALL_WORDS[word](text)
-    if isinstance(error, OutOfMemoryError) or "'maxmemory'" in text:
+    if text.startswith("OOM ") or "'maxmemory'" in text:
         return MemoryFull("the server's memory is full")
     if "WRONGTYPE" in text:
         tag = _KEY.match(key)
@@ -104,12 +76,3 @@ def translated(error: Exception, key: str = "") -> ServerError | None:
     # What a user may not do in a script, the server tells as an error of the script.
     defect = "user_script" in text and not _NOT_ALLOWED.search(text)
     return ScriptDefect(text) if defect else ServerRefused(text)
-
-
-def is_refused(error: BaseException) -> BaseException | None:
-    """The refusal of the login behind *error*; None if that is not what it is."""
-    # It may come wrapped in an error of the connection.
-    for cause in (error, error.__cause__):
-        if isinstance(cause, AuthenticationError | AuthorizationError):
-            return cause
-    return None

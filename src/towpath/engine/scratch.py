@@ -6,13 +6,12 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from redis.exceptions import RedisClusterException, RedisError
-
 from towpath.clock import ZERO
 from towpath.engine.connect import open_link
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.options import QueueOptions
+from towpath.engine.resp import TROUBLE
 from towpath.errors import ServerUnreachable
 from towpath.ids import QueueName, queue_name
 
@@ -42,7 +41,7 @@ async def _remove(engine: Engine, queue: QueueName) -> None:
         line = link.line()
         await line.send("UNLINK", *own)
         await line.send("HDEL", REGISTRY, queue)
-    except (OSError, RedisError, RedisClusterException) as error:
+    except TROUBLE as error:
         raise ServerUnreachable(f"queue {queue} could not be deleted: {error}") from error
     finally:
         await link.close()

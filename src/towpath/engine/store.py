@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any
 
 import msgspec
-from redis.exceptions import NoScriptError
 
 from towpath.clock import Clock, Duration, ServerClock, duration_ms
 from towpath.engine.channel import Channels, Limits, Prepare
@@ -19,7 +18,6 @@ from towpath.engine.connect import Link
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.history import QUEUES_MOST
 from towpath.engine.keys import REGISTRY, DeclaredKeys, keys_of
-from towpath.engine.layout import Place
 from towpath.engine.model import Call
 from towpath.engine.options import (
     DEFAULTS,
@@ -31,8 +29,10 @@ from towpath.engine.options import (
 )
 from towpath.engine.outages import Outages
 from towpath.engine.refusals import QueueChanged, QueueUnknown
+from towpath.engine.resp import ScriptUnknown
 from towpath.engine.script import Script, Scripts
 from towpath.engine.time_limit import Deadline
+from towpath.engine.wire import Place
 from towpath.errors import (
     InvalidName,
     InvalidOption,
@@ -221,7 +221,7 @@ class Store:
     ) -> list[Any]:
         keys, script = [keys_of(queue) for queue in queues], self._scripts[verb]
         answers = await self.channels.clocked_each(script, keys, *args)
-        if isinstance(answers[0], NoScriptError):
+        if isinstance(answers[0], ScriptUnknown):
             with suppress(ServerRefused, ScriptDefect):
                 await self.read(
                     verb, queues[0], *args

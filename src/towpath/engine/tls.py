@@ -66,9 +66,9 @@ class Tls(Options, frozen=True, kw_only=True):
             asked["sentinel_ssl"] = "false"
         return {name: value for name, value in asked.items() if value is not None}
 
-    def options(self) -> dict[str, Any]:
-        """The options of a connection. Raises InvalidOption for files that are not what they
-        should be: a connection would tell it as trouble of the network.
+    def context(self) -> ssl.SSLContext:
+        """What connections are made with. Raises InvalidOption for files that are not what they
+        should be.
         """
         context = ssl.create_default_context()
         if self.ca is not None:
@@ -76,14 +76,9 @@ class Tls(Options, frozen=True, kw_only=True):
         if self.cert is not None:
             show = partial(context.load_cert_chain, keyfile=self.key)
             _read("tls.cert (ssl_certfile)", self.cert, show)
-        return {
-            "ssl": True,
-            "ssl_ca_certs": self.ca,
-            "ssl_certfile": self.cert,
-            "ssl_keyfile": self.key,
-            "ssl_cert_reqs": "none" if self.verify is Verify.NONE else "required",
-            "ssl_check_hostname": self.verify is Verify.FULL,
-        }
+        context.check_hostname = self.verify is Verify.FULL
+        context.verify_mode = ssl.CERT_NONE if self.verify is Verify.NONE else ssl.CERT_REQUIRED
+        return context
 
 
 _FILES = {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
@@ -121,7 +116,7 @@ _BROKEN_OFF = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_N
 def failed_handshake(error: BaseException) -> TlsFailed | None:
     """What an error of a connection says of TLS; None where it says nothing, or what passes.
 
-    redis-py wraps the error of the handshake in one of its own, and repeats its words.
+    The error of the handshake may be the cause of another one.
     """
     cause: BaseException | None = error
     while cause is not None:

@@ -28,7 +28,7 @@ from towpath.clock import Clock, Duration, duration_ms, seconds
 from towpath.engine.connect import Line, Link
 from towpath.engine.glance import Glances, Waiters
 from towpath.engine.keys import keys_of, recall_key
-from towpath.engine.layout import TROUBLE
+from towpath.engine.resp import TROUBLE
 from towpath.errors import TowpathError
 from towpath.ids import QueueName
 from towpath.supervise import detached

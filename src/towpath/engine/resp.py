@@ -1,0 +1,125 @@
+"""The Redis protocol: commands as bytes, error replies as exceptions, and keys as slots."""
+
+from __future__ import annotations
+
+import binascii
+from typing import Any, NamedTuple, cast
+
+import hiredis
+from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
+
+SLOTS = 16_384
+_LARGE = 64 * 1024
+"""Bytes of an argument from which on copies of it cost more than the rest of a call."""
+
+
+class Trouble(Exception):
+    """What a command may end with in place of a reply. OSError and TimeoutError are trouble, too:
+    see TROUBLE.
+    """
+
+
+class ConnectionLost(Trouble):
+    """The connection ended, could not be made, or said what is no Redis protocol."""
+
+
+class SlotUnknown(Trouble):
+    """No server of the cluster is known to have the key's slot."""
+
+
+class ErrorReply(Trouble):
+    """The server answered with an error; the text is the server's, without a leading `ERR`."""
+
+    @property
+    def code(self) -> str:
+        """The first word, such as OOM, WRONGTYPE or NOSCRIPT."""
+        return str(self).partition(" ")[0]
+
+
+class LoginRefused(ErrorReply):
+    """The server does not take the user's name or password, or wants some."""
+
+
+class ScriptUnknown(ErrorReply):
+    """The server does not have the script that a digest names."""
+
+
+class Redirected(ErrorReply):
+    """Another node of the cluster has the slot; with MOVED for good, with ASK for this call."""
+
+    class Target(NamedTuple):
+        slot: int
+        host: str
+        """Empty if the node does not know under which name the other one is reached."""
+        port: int
+
+    @property
+    def is_moved(self) -> bool:
+        return self.code == "MOVED"
+
+    @property
+    def target(self) -> Target:
+        _, slot, place, *_ = str(self).split()
+        host, _, port = place.rpartition(":")
+        return self.Target(int(slot), host, int(port))
+
+
+TROUBLE = (TimeoutError, OSError, Trouble)
+"""What a command may end with in place of a reply."""
+
+_CLASSES: dict[str, type[ErrorReply]] = {
+    "NOSCRIPT": ScriptUnknown,
+    "MOVED": Redirected,
+    "ASK": Redirected,
+    "WRONGPASS": LoginRefused,
+    "NOAUTH": LoginRefused,
+}
+_REFUSED_LOGINS = ("invalid password", "Client sent AUTH", "AUTH <password> called")
+"""How servers of different ages begin to say that the login is wrong."""
+_NOT_SERVING = ("LOADING ", "ERR max number of clients reached")
+"""How a server begins to say that it serves nobody now, or not this connection."""
+
+
+def error_reply(text: str) -> Trouble:
+    """The exception for an error that a server replied with."""
+    if text.startswith(_NOT_SERVING):
+        return ConnectionLost(text)
+    if text.startswith("ERR "):
+        text = text[4:]
+        return LoginRefused(text) if text.startswith(_REFUSED_LOGINS) else ErrorReply(text)
+    return _CLASSES.get(text.partition(" ")[0], ErrorReply)(text)
+
+
+def new_reader() -> hiredis.Reader:
+    """A parser of replies. An error reply is returned as `error_reply` makes it; what is no Redis
+    protocol raises ConnectionLost.
+    """
+    return hiredis.Reader(
+        protocolError=ConnectionLost, replyError=error_reply, notEnoughData=NOT_ENOUGH
+    )
+
+
+NOT_ENOUGH = object()
+"""What a reader returns while the next reply is not complete."""
+
+
+def packed(command: tuple[Any, ...]) -> list[bytes]:
+    """*command* as it is sent. A last argument that is large is not copied: hiredis would copy it
+    three times.
+    """
+    last = command[-1]
+    if type(last) not in (bytes, memoryview) or len(last) < _LARGE:
+        return [cast("bytes", pack_command(command))]  # pyright: ignore[reportUnknownVariableType]
+    words = cast("bytes", pack_command(command[:-1])).partition(b"\r\n")[2]  # pyright: ignore[reportUnknownVariableType]
+    return [b"*%d\r\n%b$%d\r\n" % (len(command), words, len(last)), last, b"\r\n"]
+
+
+def slot_of(key: str) -> int:
+    """The slot of *key* in a cluster: that of the text in its first braces, if it has some."""
+    text = key.encode()
+    start = text.find(b"{")
+    if start >= 0:
+        end = text.find(b"}", start + 1)
+        if end > start + 1:
+            text = text[start + 1 : end]
+    return binascii.crc_hqx(text, 0) % SLOTS

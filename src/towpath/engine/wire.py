@@ -1,0 +1,273 @@
+"""One connection to one server: TCP, TLS or a Unix socket, on the event loop.
+
+redis-py's connections take more than half of what a submit costs the client: a stream, a lock and
+several coroutines per reply. Here a reply goes from the socket through hiredis to whoever waits for
+it, in one step. A wire sends what it is told, once: whoever calls knows whether a repeat is safe
+(`channel.py`). Time limits are the caller's too, apart from the one for connecting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any, cast
+
+import msgspec
+
+from towpath.engine.resp import (
+    NOT_ENOUGH,
+    ConnectionLost,
+    Trouble,
+    new_reader,
+    packed,
+)
+from towpath.engine.tls import refusal_at
+
+Place = tuple[str, int]
+"""Where a server is: host and port, or the path of its socket and 0."""
+
+CONNECT_SECONDS = 3.0
+_CLOSED_BY_SERVER = "the server closed the connection"
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
+"""Seconds of silence before the system asks whether the other side is there, and how often: a
+connection whose peer vanished without a word ends even if nobody sends."""
+
+
+_RESET = (RuntimeError, AttributeError)
+"""What a write on a connection that the other side has reset raises: uvloop's word for it, and that
+of asyncio from Python 3.12 on, whose transport asks the loop it has let go of already."""
+
+
+class Endpoint(msgspec.Struct, frozen=True):
+    """A server, and how to log in to it."""
+
+    place: Place
+    tls: ssl.SSLContext | None = None
+    username: str | None = None
+    password: str | None = None
+    db: int = 0
+
+    def __str__(self) -> str:
+        host, port = self.place
+        return f"{host}:{port}" if port else host
+
+    def greetings(self) -> list[tuple[Any, ...]]:
+        """The commands that a new connection begins with."""
+        commands: list[tuple[Any, ...]] = []
+        if self.username is not None or self.password is not None:
+            name = () if self.username is None else (self.username,)
+            commands.append(("AUTH", *name, self.password or ""))
+        if self.db:
+            commands.append(("SELECT", self.db))
+        return commands
+
+
+class _Stream(asyncio.Protocol):
+    """An open socket, and the replies to what was sent last."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop, self._reader = loop, new_reader()
+        self._waiter: asyncio.Future[list[Any]] | None = None
+        self._replies: list[Any] = []
+        self._wanted = 0
+        self._transport: asyncio.Transport | None = None
+        self._why = _CLOSED_BY_SERVER
+        self.is_lost = False
+        """Whether nothing more can be sent."""
+        self.ended: asyncio.Future[None] = loop.create_future()
+
+    def exchange(self, message: list[bytes], wanted: int) -> asyncio.Future[list[Any]]:
+        """Send *message*; the future has so many replies to it. One exchange at a time."""
+        if self._transport is None or self._transport.is_closing():
+            self.is_lost = True
+            raise ConnectionLost(self._why)
+        self._replies, self._wanted = [], wanted
+        waiter = self._waiter = self._loop.create_future()
+        try:
+            for part in message:
+                self._transport.write(part)
+        except _RESET as error:
+            self._waiter = None
+            raise ConnectionLost(f"the connection was reset: {error}") from error
+        return waiter
+
+    def cut(self, why: str) -> None:
+        """End the connection at once: what a frozen server has not taken is not waited for."""
+        if not self.is_lost:
+            self.is_lost, self._why = True, why
+            if self._transport is not None:
+                self._transport.abort()
+
+    # ── called by the event loop ─────────────────────────────────────────────────────────
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        reader, replies = self._reader, self._replies
+        reader.feed(data)
+        try:
+            while len(replies) < self._wanted:
+                reply = reader.gets()
+                if reply is NOT_ENOUGH:
+                    return
+                replies.append(reply)
+        except ConnectionLost as error:
+            self.cut(f"the server does not speak the Redis protocol: {error}")
+            return
+        if reader.has_data():
+            self.cut("the server sent more replies than it was asked for")
+            return
+        waiter = self._waiter
+        if waiter is not None:
+            self._waiter = None
+            if not waiter.done():
+                waiter.set_result(replies)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.is_lost = True
+        if exc is not None:
+            self._why = f"the connection was reset: {exc}"
+        waiter, self._waiter = self._waiter, None
+        if waiter is not None and not waiter.done():
+            lost = ConnectionLost(self._why)
+            lost.__cause__ = exc
+            waiter.set_exception(lost)
+        if not self.ended.done():
+            self.ended.set_result(None)
+
+
+class Wire:
+    """A connection to one server: made when it is used, and again after it was dropped.
+
+    One exchange at a time. Whoever stops waiting for a reply drops the connection, so that the
+    reply is never taken for another's.
+    """
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._stream: _Stream | None = None
+        self.facts: object = None
+        """What its server said about itself since it was connected, or since its last error."""
+        self._was_answered = self._is_closed = False
+
+    async def ask(self, command: tuple[Any, ...]) -> Any:
+        """The reply. Raises one of TROUBLE, an error reply included."""
+        [reply] = await self._exchange(packed(command), 1)
+        if isinstance(reply, Trouble):
+            raise reply
+        return reply
+
+    async def ask_both(self, first: tuple[Any, ...], second: tuple[Any, ...]) -> Any:
+        """The reply to the second of two commands that are sent together."""
+        replies = await self.ask_all((first, second))
+        if errors := [reply for reply in replies if isinstance(reply, Exception)]:
+            raise errors[0]
+        return replies[1]
+
+    async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """The replies to commands that are sent together; one that is an error is in its place."""
+        message = [part for command in commands for part in packed(command)]
+        return await self._exchange(message, len(commands))
+
+    async def _exchange(self, message: list[bytes], wanted: int) -> list[Any]:
+        try:
+            stream = self._stream
+            if stream is None or stream.is_lost:
+                stream = await self._connect()
+            replies = await stream.exchange(message, wanted)
+        except ConnectionLost:
+            if not self._was_answered:
+                await self._listen()
+            raise
+        except BaseException:
+            self.cut()
+            raise
+        self._was_answered = True
+        for reply in replies:
+            if isinstance(reply, Trouble):
+                self.facts = None  # the server, or what it can do, may have changed
+        return replies
+
+    async def _listen(self) -> None:
+        """Raise what a server has to say that refuses our certificate."""
+        endpoint = self._endpoint
+        if endpoint.tls is not None:
+            host, port = endpoint.place
+            told = await refusal_at({"host": host, "port": port, "ssl": endpoint.tls})
+            if told is not None:
+                raise ConnectionLost(str(told)) from told
+
+    async def _connect(self) -> _Stream:
+        try:
+            # A server that is frozen accepts, and then says nothing.
+            async with asyncio.timeout(CONNECT_SECONDS):
+                self._require_open()
+                stream = self._stream = await self._open()
+                await self._greet(stream)
+                self._require_open()
+        except TimeoutError as error:
+            self.cut()
+            text = f"{self._endpoint} gave no answer to a new connection in {CONNECT_SECONDS} s"
+            raise ConnectionLost(text) from error
+        except OSError as error:
+            text = f"can't connect to {self._endpoint}: {error.strerror or error}"
+            raise ConnectionLost(text) from error
+        except BaseException:
+            self.cut()
+            raise
+        self.facts = None
+        return stream
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise ConnectionLost("the connection was closed")
+
+    async def _greet(self, stream: _Stream) -> None:
+        """Log in and choose the database, in one message."""
+        greetings = self._endpoint.greetings()
+        if greetings:
+            message = [part for command in greetings for part in packed(command)]
+            for reply in await stream.exchange(message, len(greetings)):
+                if isinstance(reply, Trouble):
+                    raise reply
+
+    async def _open(self) -> _Stream:
+        loop, (host, port) = asyncio.get_running_loop(), self._endpoint.place
+        if not port:
+            _, stream = await loop.create_unix_connection(lambda: _Stream(loop), host)
+            return stream
+        transport, stream = await loop.create_connection(
+            lambda: _Stream(loop), host, port, ssl=self._endpoint.tls
+        )
+        keep_alive(transport.get_extra_info("socket"))
+        return stream
+
+    def cut(self) -> None:
+        """End it under whoever waits for a reply: that is told as a lost connection."""
+        if self._stream is not None:
+            self._stream.cut("the connection was cut")
+
+    async def drop(self) -> None:
+        """End it; the next command makes a new one."""
+        self.cut()
+
+    async def close(self) -> None:
+        """For good: whoever connects meanwhile gives that up."""
+        self._is_closed = True
+        self.cut()
+        if self._stream is not None:
+            await asyncio.wait((self._stream.ended,))
+
+
+def keep_alive(sock: socket.socket | None) -> None:
+    """Let the system notice a peer that vanished without a word."""
+    if sock is None:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
