@@ -87,7 +87,7 @@ class TestUsage:
 
 def test_the_versions_are_shown(towpath: Command) -> None:
     told = towpath("version", "--json").object
-    assert list(told) == ["towpath", "python", "redis-py"]
+    assert list(told) == ["towpath", "python", "hiredis"]
     assert towpath("--version").out.split()[:2] == ["towpath", told["towpath"]]
 
 

@@ -229,7 +229,7 @@ def versions(session: Session) -> None:
     from importlib.metadata import version  # noqa: PLC0415 -- slow to import
 
     facts = {"towpath": version("towpath"), "python": platform.python_version()}
-    facts["redis-py"] = version("redis")
+    facts["hiredis"] = version("hiredis")
     session.out.answer(facts, facts)
 
 

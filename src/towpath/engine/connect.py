@@ -7,6 +7,7 @@ is safe (`channel.py`). Time limits are the caller's too.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
@@ -251,7 +252,12 @@ def _connected(
     login: tuple[str | None, str | None],
     db: int = 0,
 ) -> Wire:
-    return Wire(Endpoint(place, tls, *login, db))
+    endpoint = Endpoint(place, tls, *login, db)
+    if os.environ.get("TOWPATH_WIRE") == "redis-py" and tls is None:
+        from towpath.engine.redis_py import RedisPyWire  # noqa: PLC0415 -- slow to import
+
+        return RedisPyWire(endpoint)
+    return Wire(endpoint)
 
 
 def _asking(connect: Callable[[Place], Wire]) -> Ask:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import binascii
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import hiredis
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
@@ -47,21 +47,18 @@ class ScriptUnknown(ErrorReply):
 class Redirected(ErrorReply):
     """Another node of the cluster has the slot; with MOVED for good, with ASK for this call."""
 
-    class Target(NamedTuple):
-        slot: int
-        host: str
-        """Empty if the node does not know under which name the other one is reached."""
-        port: int
-
     @property
     def is_moved(self) -> bool:
         return self.code == "MOVED"
 
     @property
-    def target(self) -> Target:
+    def target(self) -> tuple[int, str, int]:
+        """The slot, and the other node's host and port. The host is empty if the node does not know
+        under which name the other one is reached.
+        """
         _, slot, place, *_ = str(self).split()
         host, _, port = place.rpartition(":")
-        return self.Target(int(slot), host, int(port))
+        return int(slot), host, int(port)
 
 
 TROUBLE = (TimeoutError, OSError, Trouble)
