@@ -13,9 +13,10 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import RedisError as RedisPyError
+from redis.exceptions import ResponseError
 
-from towpath.engine.resp import ConnectionLost, Trouble, error_reply
+from towpath.engine.resp import ConnectionLost, RedisError, error_reply
 from towpath.engine.wire import CONNECT_SECONDS, Endpoint, Wire
 from towpath.supervise import expect_loss
 
@@ -41,7 +42,7 @@ class RedisPyWire(Wire):
                 self._require_open()
             await connection.send_packed_command(message, check_health=False)
             return [await self._reply() for _ in range(wanted)]
-        except RedisError as error:
+        except RedisPyError as error:
             await self.drop()
             raise _translated(error) from error
         except _RESET as error:
@@ -70,7 +71,7 @@ class RedisPyWire(Wire):
     async def close(self) -> None:
         self._is_closed = True
         self.cut()
-        with suppress(OSError, RedisError, *_RESET):
+        with suppress(OSError, RedisPyError, *_RESET):
             await self._connection.disconnect()
 
 
@@ -92,7 +93,7 @@ def _connection(endpoint: Endpoint) -> AbstractConnection:
     return client.connection_pool.make_connection()
 
 
-def _translated(error: RedisError) -> Trouble:
+def _translated(error: RedisPyError) -> RedisError:
     """Our exception for one of redis-py's, which has the reply's first word apart."""
     code = getattr(error, "status_code", None)
     if code is None and not isinstance(error, ResponseError):

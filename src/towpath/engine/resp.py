@@ -13,21 +13,21 @@ _LARGE = 64 * 1024
 """Bytes of an argument from which on copies of it cost more than the rest of a call."""
 
 
-class Trouble(Exception):
+class RedisError(Exception):
     """What a command may end with in place of a reply. OSError and TimeoutError are trouble, too:
     see TROUBLE.
     """
 
 
-class ConnectionLost(Trouble):
+class ConnectionLost(RedisError):
     """The connection ended, could not be made, or said what is no Redis protocol."""
 
 
-class SlotUnknown(Trouble):
+class SlotUnknown(RedisError):
     """No server of the cluster is known to have the key's slot."""
 
 
-class ErrorReply(Trouble):
+class ErrorReply(RedisError):
     """The server answered with an error; the text is the server's, without a leading `ERR`."""
 
     @property
@@ -61,7 +61,7 @@ class Redirected(ErrorReply):
         return int(slot), host, int(port)
 
 
-TROUBLE = (TimeoutError, OSError, Trouble)
+TROUBLE = (TimeoutError, OSError, RedisError)
 """What a command may end with in place of a reply."""
 
 _CLASSES: dict[str, type[ErrorReply]] = {
@@ -77,7 +77,7 @@ _NOT_SERVING = ("LOADING ", "ERR max number of clients reached")
 """How a server begins to say that it serves nobody now, or not this connection."""
 
 
-def error_reply(text: str) -> Trouble:
+def error_reply(text: str) -> RedisError:
     """The exception for an error that a server replied with."""
     if text.startswith(_NOT_SERVING):
         return ConnectionLost(text)

@@ -19,7 +19,7 @@ import msgspec
 from towpath.engine.resp import (
     NOT_ENOUGH,
     ConnectionLost,
-    Trouble,
+    RedisError,
     new_reader,
     packed,
 )
@@ -156,7 +156,7 @@ class Wire:
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
         [reply] = await self._exchange(packed(command), 1)
-        if isinstance(reply, Trouble):
+        if isinstance(reply, RedisError):
             raise reply
         return reply
 
@@ -187,7 +187,7 @@ class Wire:
             raise
         self._was_answered = True
         for reply in replies:
-            if isinstance(reply, Trouble):
+            if isinstance(reply, RedisError):
                 self.facts = None  # the server, or what it can do, may have changed
         return replies
 
@@ -231,7 +231,7 @@ class Wire:
         if greetings:
             message = [part for command in greetings for part in packed(command)]
             for reply in await stream.exchange(message, len(greetings)):
-                if isinstance(reply, Trouble):
+                if isinstance(reply, RedisError):
                     raise reply
 
     async def _open(self) -> _Stream:
