@@ -19,6 +19,8 @@ PLANTED = [
     ("layers", "ids.py", "import towpath.embedded"),
     ("layers", NEW, '"""A module that has no place in the list of layers."""'),
     ("redis", "ids.py", "import redis.asyncio"),
+    ("redis", "engine/wire.py", "import redis.exceptions"),
+    ("hiredis", "engine/connect.py", "import hiredis"),
     ("database", "settings/__init__.py", "import sqlalchemy"),
     ("database", "worker/worker.py", "from alembic import command"),
     ("database", "apps/messages/service.py", "import sqlalchemy"),
