@@ -349,6 +349,22 @@ class RawConnection:
                 headers[name.lower()] = value
             return status, headers, lines.read(int(headers.get("content-length", 0)))
 
+    def status(self) -> int:
+        """The status of the next answer, which may go on."""
+        with self._socket.makefile("rb") as lines:
+            return int(lines.readline().split()[1])
+
+    def statuses(self, count: int) -> list[int]:
+        """Those of the next answers, as many as *count*."""
+        found = list[int]()
+        with self._socket.makefile("rb") as lines:
+            while len(found) < count:
+                line = lines.readline()
+                assert line, found
+                if line.startswith(b"HTTP/1.1 "):
+                    found.append(int(line.split()[1]))
+        return found
+
     def until(self, mark: bytes) -> None:
         """Read up to *mark*."""
         read = b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 
 import httpx
 import pytest
@@ -12,20 +13,22 @@ from fastapi import FastAPI
 from tests.server.in_process import client_of
 from tests.server.serving import RunningServer, code
 from towpath.ledger.ledger import Ledger
-from towpath.web.limits import Guesses, Metered, Rates
+from towpath.web.limits import Account, Guesses, Metered, Rates
 from towpath.web.problems import Refused
 
 # ── expensive requests ───────────────────────────────────────────────────────────────────
 
+K = Account("k")
 
-def taken(rates: Rates, key: str, seconds: float) -> int:
+
+def taken(rates: Rates, account: Account, seconds: float) -> int:
     """How many requests that cost so much are answered before one is refused."""
-    for count in range(10_000):
+    for answered in range(10_000):
         try:
-            amount = rates.take(key)
+            amount = rates.take(account)
         except Refused:
-            return count
-        rates.settle(key, amount, seconds)
+            return answered
+        rates.settle(account, amount, seconds)
     return 10_000
 
 
@@ -41,37 +44,81 @@ def refused_after(take: Callable[[], object], most: int) -> Refused:
 
 def test_a_cheap_request_counts_as_one() -> None:
     """The bucket fills up while they are counted, so there may be more than it holds."""
-    assert taken(Rates(100), "k", 0.001) >= 200
+    assert taken(Rates(100), K, 0.001) >= 200
 
 
 def test_an_expensive_request_counts_as_many() -> None:
     """A key has four seconds of processor time at once."""
-    assert taken(Rates(100), "k", 0.125) <= 40
-    assert taken(Rates(100), "k", 1.0) <= 5
+    assert taken(Rates(100), K, 0.125) <= 40
+    assert taken(Rates(100), K, 1.0) <= 5
 
 
 def test_a_key_that_had_expensive_requests_has_few_of_them_under_way() -> None:
     rates = Rates(100)
-    rates.settle("k", rates.take("k"), 1.0)
-    refusal = refused_after(lambda: rates.take("k"), 20)
+    rates.settle(K, rates.take(K), 1.0)
+    refusal = refused_after(lambda: rates.take(K), 20)
     assert refusal.status == 429
     assert int((refusal.headers or {})["Retry-After"]) >= 1
 
 
 def test_large_pages_count_as_several_before_they_are_answered() -> None:
     rates = Rates(1000)
-    assert rates.take("k", size=10) == 0
-    assert refused_after(lambda: rates.take("k", size=1000), 120).status == 429
+    assert rates.take(K, size=10) == 0
+    assert refused_after(lambda: rates.take(K, size=1000), 120).status == 429
 
 
 def test_an_expensive_request_of_one_key_is_no_other_keys_cost() -> None:
     rates = Rates(100)
-    taken(rates, "one", 1.0)
-    assert taken(rates, "other", 0.001) >= 200
+    taken(rates, Account("one"), 1.0)
+    assert taken(rates, Account("other"), 0.001) >= 200
+
+
+def test_a_credential_has_a_share_of_what_its_key_has() -> None:
+    rates = Rates(100, share=10)
+    one, other = Account("k", "one"), Account("k", "other")
+    assert refused_after(lambda: rates.take(one), 1000).status == 429
+    rates.take(other)
+    assert taken(rates, K, 0.001) >= 200
+    assert taken(Rates(100, share=10), one, 0.125) <= 4
+
+
+def test_all_credentials_of_a_key_together_have_as_much_as_the_key() -> None:
+    """They have four seconds of processor time at once."""
+    rates, numbers = Rates(100, share=100), count()
+
+    def answer_another() -> None:
+        account = Account("k", str(next(numbers)))
+        rates.settle(account, rates.take(account), 0.125)
+
+    assert refused_after(answer_another, 64).status == 429
+    rates.take(K)
+
+
+def test_a_request_that_goes_on_is_charged_for_what_it_has_used() -> None:
+    rates = Rates(100)
+    charged = rates.charge(K, rates.take(K), 60.0)
+    assert charged == 60.0
+    assert refused_after(lambda: rates.take(K), 1).status == 429
+    before = rates.charge(K, charged, 60.001)
+    assert before == charged  # too little to be counted by itself
+
+
+async def test_a_long_request_is_charged_several_times() -> None:
+    async def computes() -> None:
+        for _ in range(5):
+            sum(range(1_000_000))
+            await asyncio.sleep(0)
+
+    charges = list[float]()
+    metered = Metered(computes(), charges.append)
+    await metered
+    assert len(charges) > 1
+    assert charges == sorted(charges)
+    assert charges[-1] <= metered.seconds
 
 
 def test_without_a_rate_nothing_is_refused() -> None:
-    assert taken(Rates(0), "k", 1.0) == 10_000
+    assert taken(Rates(0), K, 1.0) == 10_000
 
 
 async def test_the_time_of_a_request_is_that_of_its_own_steps() -> None:
@@ -123,8 +170,8 @@ async def test_large_pages_are_measured_and_counted_for_their_key(app: FastAPI) 
         for _ in range(8):
             answer = await client.get("/api/v1/queues/large/jobs", params=large)
             assert len(answer.json()["jobs"]) == 1000
-    assert rates.take(made.info.id) > 0
-    assert rates.take("another") == 0
+    assert rates.take(Account(made.info.id)) > 0
+    assert rates.take(Account("another")) == 0
 
 
 # ── what is made once ────────────────────────────────────────────────────────────────────
@@ -176,7 +223,11 @@ def test_what_is_remembered_of_addresses_is_bounded() -> None:
     guesses, rates = Guesses(1), Rates(1)
     for n in range(30_000):
         guesses.take(str(n))
-        rates.settle(str(n), rates.take(str(n)), 1.0)
-    remembered = [guesses._buckets, rates._requests, rates._time]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        account = Account(str(n), "upload")
+        rates.settle(account, rates.take(account), 1.0)
+    remembered = [guesses._buckets]  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    for allowed in (rates._of_key, rates._of_credential):  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        assert allowed is not None
+        remembered += [allowed.requests, allowed.time]
     assert all(buckets and len(buckets._buckets) <= 10_000 for buckets in remembered)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
     assert len(rates._expected) <= 10_000  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]

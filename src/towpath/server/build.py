@@ -143,7 +143,7 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.webhooks = mounted.configured_webhooks
     app.state.bodies = Bodies(parts.limits)
     app.state.open_requests = OpenRequests(parts.limits)
-    app.state.rates = Rates(parts.limits.rate)
+    app.state.rates = Rates(parts.limits.rate, parts.limits.credential_share)
     app.state.guesses = Guesses(parts.limits.guesses)
     app.state.limits = parts.limits
     app.state.followed = Followed()

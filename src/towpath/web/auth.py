@@ -19,7 +19,7 @@ from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.raw import RawQueues
 from towpath.web.audit import Auditor
 from towpath.web.fields import decoded, keep_as_sent
-from towpath.web.limits import Guesses, Metered, Rates
+from towpath.web.limits import Account, Guesses, Metered, Rates
 from towpath.web.open_requests import (
     CONNECTION,
     OPEN,
@@ -33,7 +33,7 @@ from towpath.web.visits import LOGIN, Visits, cookie_of, login_of
 
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
-_KEY = "towpath.key"
+_KEY, _CREDENTIAL = "towpath.key", "towpath.credential"
 HEALTH = frozenset({"/livez", "/readyz"})
 """What is answered over the last connections, too."""
 
@@ -66,7 +66,8 @@ class _Sent:
 
 CredentialCheck = Callable[[Scope, str], Awaitable[KeyInfo | None]]
 """Checks a credential for one request: the key that issued it, with the scopes that the credential
-gives; None if it does not count. Raises Refused with 403 for a request that it is not for."""
+gives; None if it does not count. Notes what it is for (`note_credential`). Raises Refused with 403
+for a request that it is not for."""
 NO_CREDENTIALS: Mapping[str, CredentialCheck] = MappingProxyType({})
 
 
@@ -105,7 +106,7 @@ class Door:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
             keep_as_sent(scope)
-            await self._measured(scope[_KEY], 0, self._answer(scope, receive, send))
+            await self._measured(account_of(scope), 0, self._answer(scope, receive, send))
             return
         needs_none = (
             scope["type"] != "http"
@@ -121,29 +122,37 @@ class Door:
                 return
         if not needs_none:
             try:
-                key = await self._checked(scope)
-                self._requests.refuse_if_too_many(scope, key)
-                expected = self._rates.take(key.id, size=_size(scope))
+                scope[_KEY] = await self._checked(scope)
+                account = account_of(scope)
+                self._requests.refuse_if_too_many(scope, account)
+                expected = self._rates.take(account, size=_size(scope))
             except (Refused, TowpathError) as error:
                 await self._refusal(error, scope)(scope, receive, send)
                 return
-            request = self._requests.enter(scope, key, self._credential(scope))
-            scope[_KEY] = key
+            request = self._requests.enter(scope, account, self._credential(scope))
             keep_as_sent(scope)
             try:
-                await self._measured(key, expected, self._answer(scope, receive, send))
+                await self._measured(account, expected, self._answer(scope, receive, send))
             finally:
                 request.close()
             return
         await self._app(scope, receive, send)
 
-    async def _measured(self, key: KeyInfo, expected: float, answering: Awaitable[None]) -> None:
-        """Answer a request, and count what it costs for its key."""
-        metered = Metered(answering)
+    async def _measured(
+        self, account: Account, expected: float, answering: Awaitable[None]
+    ) -> None:
+        """Answer a request, and count what it costs for its account."""
+        charged = expected
+
+        def charge(seconds: float) -> None:
+            nonlocal charged
+            charged = self._rates.charge(account, charged, seconds)
+
+        metered = Metered(answering, charge)
         try:
             await metered
         finally:
-            self._rates.settle(key.id, expected, metered.seconds)
+            self._rates.settle(account, charged, metered.seconds)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request whose key is known. Changes are written to the audit log."""
@@ -249,6 +258,21 @@ def within(scope: Scope) -> Scope:
 def key_of(request: Request) -> KeyInfo:
     """The key that the request came with."""
     return request.scope[_KEY]
+
+
+def account_of(scope: Scope) -> Account:
+    """The account that the request counts for."""
+    return Account(scope[_KEY].id, credential_of(scope))
+
+
+def note_credential(scope: Scope, name: str) -> None:
+    """The request came with a credential: *name* says what it is for, and has limits of its own."""
+    scope[_CREDENTIAL] = name
+
+
+def credential_of(scope: Scope) -> str:
+    """What the credential of the request is for; empty if it came with a key or a login."""
+    return scope.get(_CREDENTIAL, "")
 
 
 def enter(request: Request, key: KeyInfo) -> None:

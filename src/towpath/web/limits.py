@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Awaitable, Generator
+from collections.abc import Awaitable, Callable, Generator, Hashable
 from math import ceil
 from time import thread_time
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
@@ -50,6 +50,9 @@ class ServerLimits(Options, frozen=True, kw_only=True):
     """Maximum number of waiting claims."""
     waits_per_key: Many = 1_000
     """Maximum number of waiting claims per key."""
+    credential_share: Annotated[int, Meta(ge=1, le=100)] = 10
+    """Percent of the limits of a key (rate, requests, streams, waits) that one upload credential
+    gets. All credentials of a key together get as much as the key has itself, beside it."""
     logins_per_key: Many = 50
     """Maximum number of logins of the dashboard per key; another one ends the oldest."""
     mcp_hosts: tuple[str, ...] = ()
@@ -61,6 +64,40 @@ class ServerLimits(Options, frozen=True, kw_only=True):
 
 
 DEFAULTS = ServerLimits()
+_ALL = "*"
+
+
+class Account(NamedTuple):
+    """Whose limits a request counts for: those of a key, or of a credential that the key issued.
+
+    A credential is in the hands of a stranger. So it has a small share of what a key has, and all
+    credentials of a key together have limits of their own beside the key's: whoever uses up a
+    credential keeps out neither the key nor the holders of other credentials.
+    """
+
+    key: str
+    credential: str = ""
+    """Empty = the key itself."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it is one credential's."""
+        return self.credential not in ("", _ALL)
+
+    @property
+    def named(self) -> str:
+        """What a refusal calls it."""
+        if self.credential == _ALL:
+            return "all credentials of the key"
+        return "this credential" if self.credential else "this key"
+
+    def counted(self) -> tuple[Account, ...]:
+        """The accounts that a request counts for: of a credential also that of all of them."""
+        return (self, Account(self.key, _ALL)) if self.is_share else (self,)
+
+    def limit(self, of_key: int, share: int) -> int:
+        """The limit of this account, where a key has *of_key* and a credential *share* percent."""
+        return max(1, of_key * share // 100) if self.is_share else of_key
 
 
 class _Buckets:
@@ -71,20 +108,20 @@ class _Buckets:
 
     def __init__(self, rate: float, full: float) -> None:
         self._rate, self._full = rate, full
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: OrderedDict[Hashable, tuple[float, float]] = OrderedDict()
 
-    def wait(self, name: str, amount: float = 1) -> float:
+    def wait(self, name: Hashable, amount: float = 1) -> float:
         """Seconds until there are *amount* tokens; 0 = there are."""
         return max(0.0, (amount - self._left(name)) / self._rate)
 
-    def take(self, name: str, amount: float = 1) -> None:
+    def take(self, name: Hashable, amount: float = 1) -> None:
         """Take tokens, whether there are enough or not; a negative *amount* gives some back."""
         self._buckets[name] = (min(self._full, self._left(name) - amount), steady())
         self._buckets.move_to_end(name)
         if len(self._buckets) > _NAMES_MOST:
             self._buckets.popitem(last=False)
 
-    def _left(self, name: str) -> float:
+    def _left(self, name: Hashable) -> float:
         left, at = self._buckets.get(name, (self._full, 0.0))
         return min(self._full, left + (steady() - at) * self._rate)
 
@@ -99,53 +136,89 @@ _EXPENSIVE = 0.005
 """Seconds of processor time; what costs less is bounded by the number of requests."""
 
 
+class _Allowance:
+    """The requests and the processor time of accounts of one size; *part* of what a key has."""
+
+    def __init__(self, rate: float, part: float = 1) -> None:
+        self.rate = rate * part
+        self.requests = _Buckets(rate * part, max(1, 2 * rate * part))
+        self.time = _Buckets(_SHARE * part, _TIME_MOST * part)
+
+    def wait(self, account: Account) -> float:
+        """Seconds until the account may send another request."""
+        return max(self.requests.wait(account), self.time.wait(account, 0))
+
+
 class Rates:
-    """Refuses a key that asks too often, or for too much.
+    """Refuses a key, or a credential of one, that asks too often, or for too much.
 
     What a request costs is known when it was answered. Until then it counts as much as the last
-    ones of its key did, or as the page that it asks for usually does, so that a key can't have many
-    expensive ones under way at once.
+    ones of its account did, or as the page that it asks for usually does, so that nobody can have
+    many expensive ones under way at once.
     """
 
-    def __init__(self, rate: int) -> None:
-        self._rate = rate
-        self._requests = _Buckets(rate, 2 * rate) if rate else None
-        self._time = _Buckets(_SHARE, _TIME_MOST)
-        self._expected: OrderedDict[str, float] = OrderedDict()
+    def __init__(self, rate: int, share: int = DEFAULTS.credential_share) -> None:
+        self._of_key = _Allowance(rate) if rate else None
+        self._of_credential = _Allowance(rate, share / 100) if rate else None
+        self._expected: OrderedDict[Account, float] = OrderedDict()
 
-    def take(self, key: str, *, size: int = 0) -> float:
+    def _allowances(self, account: Account) -> list[tuple[Account, _Allowance]]:
+        """What the account counts for, its own first; nothing without a limit."""
+        return [
+            (each, allowance)
+            for each in account.counted()
+            if (allowance := self._of_credential if each.is_share else self._of_key)
+        ]
+
+    def take(self, account: Account, *, size: int = 0) -> float:
         """Count one request for a page of that *size*: the seconds that it is expected to cost. 429
         with the time after which there is room again.
         """
-        if self._requests is None:
+        allowances = self._allowances(account)
+        if not allowances:
             return 0
-        expected = max(self._expected.get(key, 0), size * _EACH)
+        expected = max(self._expected.get(account, 0), size * _EACH)
         if expected <= _EXPENSIVE:
             expected = 0
-        if wait := max(self._requests.wait(key), self._time.wait(key, 0)):
-            raise _too_often(
-                "rate_limited",
-                f"more than {self._rate} requests a second with this key, or too expensive ones",
-                "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
-                wait,
-            )
-        self._requests.take(key)
-        if expected:
-            self._time.take(key, expected)
+        for each, allowance in allowances:
+            if wait := allowance.wait(each):
+                raise _too_often(
+                    "rate_limited",
+                    f"more than {allowance.rate:g} requests a second with {each.named},"
+                    " or too expensive ones",
+                    "Send fewer, larger requests: most paths take lists. Ask for smaller pages.",
+                    wait,
+                )
+        for each, allowance in allowances:
+            allowance.requests.take(each)
+            if expected:
+                allowance.time.take(each, expected)
         return expected
 
-    def settle(self, key: str, expected: float, seconds: float) -> None:
-        """A request that was *expected* to cost so much has used that much processor time."""
-        if self._requests is None:
+    def charge(self, account: Account, charged: float, seconds: float) -> float:
+        """A request for which so much was *charged* has used that much processor time, and goes on:
+        what is charged for it now. So a long request is paid for while it runs.
+        """
+        if seconds - charged < _EXPENSIVE:
+            return charged
+        for each, allowance in self._allowances(account):
+            allowance.time.take(each, seconds - charged)
+        return seconds
+
+    def settle(self, account: Account, charged: float, seconds: float) -> None:
+        """A request for which so much was *charged* has used that much processor time."""
+        allowances = self._allowances(account)
+        if not allowances:
             return
         cost = seconds if seconds > _EXPENSIVE else 0.0
-        if cost != expected:
-            self._time.take(key, cost - expected)
-        before = self._expected.pop(key, 0.0)
+        if cost != charged:
+            for each, allowance in allowances:
+                allowance.time.take(each, cost - charged)
+        before = self._expected.pop(account, 0.0)
         # One that is unusual changes little, and some are always let in.
         mean = min(before + (cost - before) / 4, _TIME_MOST / 16)
         if mean > _EXPENSIVE / 4:
-            self._expected[key] = mean
+            self._expected[account] = mean
             if len(self._expected) > _NAMES_MOST:
                 self._expected.popitem(last=False)
 
@@ -153,13 +226,17 @@ class Rates:
 class Metered:
     """Awaits *answering*, and adds up the processor time of its steps in `seconds`.
 
-    Other requests run between the steps, so the time from begin to end would say nothing.
+    Other requests run between the steps, so the time from begin to end would say nothing. While it
+    goes on, *charge* is called with what it has used, whenever that has become expensive.
     """
 
-    __slots__ = ("_steps", "seconds")
+    __slots__ = ("_charge", "_charge_at", "_steps", "seconds")
 
-    def __init__(self, answering: Awaitable[None]) -> None:
+    def __init__(
+        self, answering: Awaitable[None], charge: Callable[[float], object] | None = None
+    ) -> None:
         self._steps = answering.__await__()
+        self._charge, self._charge_at = charge, _EXPENSIVE
         self.seconds = 0.0
 
     def __await__(self) -> Generator[Any, Any, None]:
@@ -172,6 +249,9 @@ class Metered:
                 return
             finally:
                 self.seconds += thread_time() - began
+            if self.seconds > self._charge_at and self._charge is not None:
+                self._charge_at = self.seconds + _EXPENSIVE
+                self._charge(self.seconds)
             try:
                 thrown = None
                 yield awaited

@@ -1,7 +1,8 @@
 """What is open at a server: connections, and the requests that keys and logins have under way.
 
-Both have limits: in total, per address and per key. A request goes on only while the credential
-that it came with counts: a key until it is revoked or expires, a login also until its logout.
+Both have limits: in total, per address, per key and per credential that a key issued. A request
+goes on only while the credential that it came with counts: a key until it is revoked or expires, a
+login also until its logout.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from towpath.clock import steady
 from towpath.errors import TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.supervise import Background
-from towpath.web.limits import ServerLimits
+from towpath.web.limits import Account, ServerLimits
 from towpath.web.problems import Refused
 
 LOOK_EVERY = 0.5
@@ -154,6 +155,10 @@ class OpenKind(StrEnum):
     WAIT = "waiting claims"
 
 
+REQUEST = "requests at a time"
+"""What is counted for every request."""
+
+
 class Hold:
     """A stream or a waiting claim, from `OpenRequests.open` to `close`."""
 
@@ -185,12 +190,14 @@ class Hold:
 class OpenRequest:
     """One request, from when its credential was checked until it was answered."""
 
-    __slots__ = ("_all", "address", "began", "connection", "credential", "cut_at", "holds", "key")
+    __slots__ = (
+        "_all", "account", "address", "began", "connection", "credential", "cut_at", "holds",
+    )  # fmt: skip
 
     def __init__(
-        self, all: OpenRequests, scope: Scope, key: KeyInfo, credential: LiveCredential
+        self, all: OpenRequests, scope: Scope, account: Account, credential: LiveCredential
     ) -> None:
-        self._all, self.key, self.credential = all, key.id, credential
+        self._all, self.account, self.credential = all, account, credential
         self.connection: ClientConnection | None = scope.get(CONNECTION)
         self.address = address_of(scope)
         self.began = steady()
@@ -229,18 +236,21 @@ class OpenRequests:
         self._limits = limits
         self._together = {OpenKind.STREAM: limits.streams, OpenKind.WAIT: limits.waits}
         self._each = {OpenKind.STREAM: limits.streams_per_key, OpenKind.WAIT: limits.waits_per_key}
-        self._of_key = limits.requests_per_key
+        self._of_key = self._of_credentials = limits.requests_per_key
         self.connections: Connections | None = None
         """Set where the server listens itself."""
         self._open: dict[OpenRequest, None] = {}
         self._counts: defaultdict[Any, int] = defaultdict(int)
-        """By kind; by key, address, and key and kind. What has none is not in it."""
+        """By kind, by address, and by account and kind. What has none is not in it."""
         self._watching = Background("watcher of open requests", self._watch)
 
     def limit_connections(self, descriptors: int) -> Connections:
-        """Allow as many connections as so many file descriptors are enough for."""
+        """Allow as many connections as so many file descriptors are enough for: half of them for
+        one key, and a quarter for the credentials that it issued.
+        """
         most = min(self._limits.connections, connections_within(descriptors))
         self._of_key = min(self._of_key, max(1, most // 2))
+        self._of_credentials = min(self._of_credentials, max(1, most // 4))
         self.connections = Connections(most, self._limits.connections_per_address)
         return self.connections
 
@@ -259,10 +269,11 @@ class OpenRequests:
 
     # ── one request ──────────────────────────────────────────────────────────────────────
 
-    def refuse_if_too_many(self, scope: Scope, key: KeyInfo) -> None:
-        """429 if the key or the address has too many requests under way."""
-        if self._counts.get(("key", key.id), 0) >= self._of_key:
-            raise _too_many_of_key(f"{self._of_key} requests at a time")
+    def refuse_if_too_many(self, scope: Scope, account: Account) -> None:
+        """429 if the account or the address has too many requests under way."""
+        of_all = self._of_credentials if account.credential else self._of_key
+        for each in account.counted():
+            self._refuse_beyond(each, REQUEST, of_all)
         most = self._limits.connections_per_address
         if self._counts.get(("address", address_of(scope)), 0) >= most:
             raise Refused(
@@ -273,11 +284,12 @@ class OpenRequests:
                 headers=_AGAIN,
             )
 
-    def enter(self, scope: Scope, key: KeyInfo, credential: LiveCredential) -> OpenRequest:
+    def enter(self, scope: Scope, account: Account, credential: LiveCredential) -> OpenRequest:
         """Count a request until it is closed, and let it go on only while *credential* counts."""
-        request = OpenRequest(self, scope, key, credential)
+        request = OpenRequest(self, scope, account, credential)
         self._open[request] = None
-        self._counts["key", request.key] += 1
+        for each in account.counted():
+            self._counts[each, REQUEST] += 1
         self._counts["address", request.address] += 1
         scope[OPEN] = request
         if request.connection is not None and self.connections is not None:
@@ -287,17 +299,18 @@ class OpenRequests:
     def remove(self, request: OpenRequest) -> None:
         if request in self._open:
             del self._open[request]
-            self._less(("key", request.key))
+            for each in request.account.counted():
+                self._less((each, REQUEST))
             self._less(("address", request.address))
 
     # ── streams and waits ────────────────────────────────────────────────────────────────
 
     def refuse_if_full(self, request: Request, kind: OpenKind) -> None:
-        """429 if the key has too many of *kind* open, 503 if all together have."""
+        """429 if the account has too many of *kind* open, 503 if all together have."""
         if self.is_reserved(request.scope):
             raise no_connections()
-        if self._counts.get((request_of(request).key, kind), 0) >= self._each[kind]:
-            raise _too_many_of_key(f"{self._each[kind]} {kind}")
+        for each in request_of(request).account.counted():
+            self._refuse_beyond(each, kind, self._each[kind])
         if self._counts.get(kind, 0) >= self._together[kind]:
             raise Refused(
                 503,
@@ -313,13 +326,29 @@ class OpenRequests:
         opened = request_of(request)
         hold = Hold(opened, kind)
         opened.holds[hold] = None
-        self._counts[opened.key, kind] += 1
+        for each in opened.account.counted():
+            self._counts[each, kind] += 1
         self._counts[kind] += 1
         return hold
 
     def uncount(self, request: OpenRequest, kind: OpenKind) -> None:
-        self._less((request.key, kind))
+        for each in request.account.counted():
+            self._less((each, kind))
         self._less(kind)
+
+    def _refuse_beyond(self, account: Account, kind: str, of_key: int) -> None:
+        """429 if the account has as many of *kind* as it may; a key may have *of_key*."""
+        most = account.limit(of_key, self._limits.credential_share)
+        if self._counts.get((account, kind), 0) >= most:
+            raise Refused(
+                429,
+                "too_many_of_credential" if account.credential else "too_many_of_key",
+                f"the limit of {most} {kind} for {account.named} is reached",
+                remedy="Close some, and try again then."
+                if account.credential
+                else "Close some, or use another key.",
+                headers=_AGAIN,
+            )
 
     def _less(self, counted: Any) -> None:
         self._counts[counted] -= 1
@@ -383,14 +412,4 @@ def no_connections() -> Refused:
         "the limit of connections of this server or for this address is reached",
         remedy="Close some, or start another server.",
         headers={**_AGAIN, "Connection": "close"},
-    )
-
-
-def _too_many_of_key(what: str) -> Refused:
-    return Refused(
-        429,
-        "too_many_of_key",
-        f"the limit of {what} for this key is reached",
-        remedy="Close some, or use another key.",
-        headers=_AGAIN,
     )

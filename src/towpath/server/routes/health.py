@@ -21,7 +21,7 @@ from towpath.ledger.keys.key import KeyInfo
 from towpath.server.records_elsewhere import RecordsElsewhere
 from towpath.supervise import troubles
 from towpath.telemetry.metrics import Reading
-from towpath.web.auth import CanRead
+from towpath.web.auth import CanRead, account_of
 from towpath.web.fields import Answer, example
 from towpath.web.parts import PartOut, TheEngine, checked
 from towpath.web.problems import documented
@@ -171,7 +171,7 @@ async def metrics(request: Request, key: CanRead) -> Response:
     seen = seen_with(key, state.metrics.registry, state.metric_queues)
     # In a thread: the collector waits for this loop, which looks at the queues.
     text, spent = await asyncio.to_thread(_generated, seen)
-    state.rates.settle(key.id, 0, spent)
+    state.rates.settle(account_of(request.scope), 0, spent)
     return Response(text, media_type=CONTENT_TYPE_LATEST)
 
 

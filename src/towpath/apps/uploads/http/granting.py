@@ -13,11 +13,11 @@ from starlette.datastructures import Headers
 
 from towpath.apps.uploads.credentials import Credential, CredentialTerms, UploadGrant
 from towpath.apps.uploads.errors import UploadNotFound
-from towpath.apps.uploads.http.owning import note_grant
 from towpath.apps.uploads.model import UPLOADS
 from towpath.clock import seconds
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
+from towpath.web.auth import note_credential
 from towpath.web.fields import Answer, Body, example
 from towpath.web.problems import Refused
 
@@ -87,7 +87,7 @@ async def check_credential(uploads: UploadService, scope: Scope, token: str) -> 
         return None
     _require_path(grant, scope)
     _require_origin(grant, scope)
-    note_grant(scope, grant.upload_id)
+    note_credential(scope, grant.upload_id)
     scopes = frozenset(each for each in (KeyScope.SUBMIT, KeyScope.READ) if key.may(each))
     return msgspec.structs.replace(key, scopes=scopes, queues=(UPLOADS,))
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import Depends, Request
-from starlette.types import Scope
 
 from towpath.apps.uploads.errors import UploadNotFound
 from towpath.apps.uploads.model import UPLOADS
 from towpath.apps.uploads.service import UploadService
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
-from towpath.web.auth import scoped
+from towpath.web.auth import credential_of, scoped
 from towpath.web.fields import decoded
 from towpath.web.parts import service
 
@@ -34,14 +33,6 @@ def listed_owner(uploads: UploadService, key: KeyInfo) -> str | None:
     return None if lists_all else key.owner
 
 
-_GRANTED = "towpath.upload"
-
-
-def note_grant(scope: Scope, upload_id: str) -> None:
-    """The request came with a credential for that upload, which a key of its owner has issued."""
-    scope[_GRANTED] = upload_id
-
-
 async def own_sending(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
     """The request's key, which may change the upload of the path. The scope is checked first."""
     return await _own(request, uploads, key)
@@ -58,7 +49,7 @@ async def _own(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInf
         id = decoded(id)
     except ValueError:
         raise UploadNotFound(id) from None
-    if request.scope.get(_GRANTED) != id:
+    if credential_of(request.scope) != id:  # a key of the owner has issued it
         await require_own(uploads, id, key)
     return key
 
