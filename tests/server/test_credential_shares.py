@@ -95,7 +95,12 @@ class Backend:
     key: str
 
     def visitor(self) -> Visitor:
-        body = {"name": "a", "size": 100 * CHUNK, "chunk_size": CHUNK, "credential": {}}
+        body: dict[str, Any] = {
+            "name": "a",
+            "size": 100 * CHUNK,
+            "chunk_size": CHUNK,
+            "credential": {},
+        }
         started = self.client().post(ROOT, json=body)
         assert started.status_code == 201, started.text
         return Visitor(self.served, started.json())

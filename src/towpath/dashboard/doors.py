@@ -23,13 +23,20 @@ from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.logins import SESSION
 from towpath.ledger.ledger import Ledger
 from towpath.web.audit import not_audited
-from towpath.web.auth import CanRead, enter
+from towpath.web.auth import CanRead
 from towpath.web.fields import PAGES, decoded
-from towpath.web.limits import Guesses
+from towpath.web.limits import Account, Guesses, Rates
 from towpath.web.open_requests import address_of
 from towpath.web.pages import HEADERS, POLICY, DashboardPage, Frame, PageRoute, Pages
 from towpath.web.problems import Refused
-from towpath.web.visits import COOKIE, Visits, asked_for, cookie_of, require_same_origin
+from towpath.web.visits import (
+    COOKIE,
+    Visits,
+    asked_for,
+    cookie_of,
+    login_of,
+    require_same_origin,
+)
 
 FOLDER = Path(__file__).parent
 OPEN = frozenset({"/", "/docs"})
@@ -87,12 +94,10 @@ def own_place(to: str) -> str:
 @router.api_route("/", methods=["GET", "HEAD"])
 async def first(request: Request, login: Annotated[str, Query(max_length=128)] = "") -> Response:
     """The overview; without a session, where to log in."""
-    visits: Visits = request.app.state.visits
-    found = await visits.find(request.scope)
+    found = login_of(request.scope)
     if found is None:
         trouble = "Your session has ended. Log in again." if cookie_of(request.scope) else ""
         return login_page(request.app.state.frame, link=login, trouble="" if login else trouble)
-    enter(request, found.key)
     if not found.key.may(KeyScope.READ):
         raise Refused(403, "scope_missing", _BLIND, remedy="Log out and use another key.")
     return await overview(DashboardPage(request, request.app.state.frame), found.key, request)
@@ -101,11 +106,8 @@ async def first(request: Request, login: Annotated[str, Query(max_length=128)] =
 @router.api_route("/docs", methods=["GET", "HEAD"])
 async def docs(request: Request) -> Response:
     """The description of the API, for people; without a session, where to log in."""
-    visits: Visits = request.app.state.visits
-    found = await visits.find(request.scope)
-    if found is None:
+    if login_of(request.scope) is None:
         return login_page(request.app.state.frame, to="/docs")
-    enter(request, found.key)
     return DashboardPage(request, request.app.state.frame).show("docs.html")
 
 
@@ -136,7 +138,9 @@ async def log_in_or_out(request: Request) -> Response:
 
 
 async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | None, str]:
-    """Whose session it is to be, or why none. 429 after too many wrong ones."""
+    """Whose session it is to be, or why none. 429 after too many wrong ones, and for a key that
+    asks too often.
+    """
     ledger: Ledger = request.app.state.ledger
     guesses: Guesses = request.app.state.guesses
     address = address_of(request.scope)
@@ -150,15 +154,23 @@ async def _proven(request: Request, form: Mapping[str, str]) -> tuple[KeyInfo | 
         key, trouble = await ledger.keys.check(secret), _WRONG
     if key is not None:
         guesses.give_back(address)
+        rates: Rates = request.app.state.rates
+        rates.take(Account(key.id))
     return key, trouble
 
 
 async def _left(request: Request, ledger: Ledger, form: Mapping[str, str]) -> Response:
-    login = await request.app.state.visits.find(request.scope)
+    visits: Visits = request.app.state.visits
+    cookie, address = cookie_of(request.scope), address_of(request.scope)
+    if is_new := bool(cookie) and not visits.has_seen(cookie):
+        request.app.state.guesses.take(address)
+    login = await visits.find(request.scope)
+    if login is not None and is_new:
+        request.app.state.guesses.give_back(address)
     if login is not None and secrets.compare_digest(
         form.get("csrf", "").encode(), login.csrf.encode()
     ):
-        await ledger.logins.close(cookie_of(request.scope))
+        await ledger.logins.close(cookie)
     elif login is not None:
         raise Refused(403, "cross_site", "the request does not come from a page of this session")
     answer = RedirectResponse("/", 303, headers=HEADERS)

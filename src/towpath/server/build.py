@@ -103,6 +103,7 @@ def build(parts: Parts) -> FastAPI:
         guesses=app.state.guesses,
         open=OPEN | mounted.open,
         signed=set(mounted.webhooks),
+        pages=doors.OPEN,
         visits=app.state.visits,
         audit=Auditor(parts.ledger, parts.log),
         unknown=doors.Unknown(app.state.frame),

@@ -78,8 +78,8 @@ class Door:
     have none: their signature is looked at before anything else of them is. *open* paths, and
     methods of paths, answer to everybody, *signed* ones are those of webhooks. Where there are
     *visits*, a session of the dashboard stands for its key; *unknown* is what people see who come
-    without either. *credentials* check tokens that keys have issued, by how
-    the tokens begin.
+    without either. *pages* are open ones that show more to a session. *credentials* check tokens
+    that keys have issued, by how the tokens begin.
     """
 
     def __init__(
@@ -92,6 +92,7 @@ class Door:
         guesses: Guesses,
         open: Collection[str] = (),
         signed: Collection[str] = (),
+        pages: Collection[str] = (),
         visits: Visits | None = None,
         audit: Auditor | None = None,
         unknown: Callable[[Scope], Response] | None = None,
@@ -101,42 +102,50 @@ class Door:
         self._visits, self._audit, self._unknown = visits, audit, unknown
         self._credentials = credentials
         self._requests, self._guesses = requests, guesses
-        self._open, self._signed = frozenset(open), frozenset(signed)
+        self._open, self._signed, self._pages = frozenset(open), frozenset(signed), frozenset(pages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if _KEY in scope:  # asked by a path of ours, in the name of whoever asked that
             keep_as_sent(scope)
             await self._measured(account_of(scope), 0, self._answer(scope, receive, send))
             return
-        needs_none = (
+        try:
+            admitted = await self._admit(scope)
+        except (Refused, TowpathError) as error:
+            await self._refusal(error, scope)(scope, receive, send)
+            return
+        if admitted is None:
+            await self._app(scope, receive, send)
+            return
+        account, expected = admitted
+        request = self._requests.enter(scope, account, self._credential(scope))
+        keep_as_sent(scope)
+        try:
+            await self._measured(account, expected, self._answer(scope, receive, send))
+        finally:
+            request.close()
+
+    async def _admit(self, scope: Scope) -> tuple[Account, float] | None:
+        """The account that the request counts for, and the seconds that it is expected to cost;
+        None for a request without a key at an open path. 401, 403, 429, 503.
+        """
+        if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
+            await self._require_admin(scope)
+        key = await (self._find_login(scope) if self._is_open(scope) else self._checked(scope))
+        if key is None:
+            return None
+        scope[_KEY] = key
+        account = account_of(scope)
+        self._requests.refuse_if_too_many(scope, account)
+        return account, self._rates.take(account, size=_size(scope))
+
+    def _is_open(self, scope: Scope) -> bool:
+        return (
             scope["type"] != "http"
             or scope["path"] in self._open
             or f"{scope['method']} {scope['path']}" in self._open
             or (scope["path"] in self._signed and scope["method"] == "POST")
         )
-        if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
-            try:
-                await self._require_admin(scope)
-            except (Refused, TowpathError) as error:
-                await of_error(error)(scope, receive, send)
-                return
-        if not needs_none:
-            try:
-                scope[_KEY] = await self._checked(scope)
-                account = account_of(scope)
-                self._requests.refuse_if_too_many(scope, account)
-                expected = self._rates.take(account, size=_size(scope))
-            except (Refused, TowpathError) as error:
-                await self._refusal(error, scope)(scope, receive, send)
-                return
-            request = self._requests.enter(scope, account, self._credential(scope))
-            keep_as_sent(scope)
-            try:
-                await self._measured(account, expected, self._answer(scope, receive, send))
-            finally:
-                request.close()
-            return
-        await self._app(scope, receive, send)
 
     async def _measured(
         self, account: Account, expected: float, answering: Awaitable[None]
@@ -180,11 +189,7 @@ class Door:
     async def _checked(self, scope: Scope) -> KeyInfo:
         """The key of the request. 401 without a valid one, 403, 429 after too many wrong ones."""
         secret = _secret(scope)
-        cookie = cookie_of(scope) if self._visits and not secret else ""
-        address = address_of(scope)
-        if is_new := not self._has_seen(secret, cookie):
-            self._guesses.take(address)
-        key = await self._check(scope, secret) if secret else await self._visiting(scope)
+        key = await self._find(scope, secret)
         if key is None:
             raise Refused(
                 401,
@@ -193,7 +198,21 @@ class Door:
                 remedy="Send `Authorization: Bearer <key>`; `towpath keys create` makes one.",
                 headers={"WWW-Authenticate": "Bearer"},
             )
-        if is_new:
+        return key
+
+    async def _find_login(self, scope: Scope) -> KeyInfo | None:
+        """The key of the session that somebody opens one of the open pages with. 429."""
+        asks = scope["type"] == "http" and scope["method"] in ("GET", "HEAD")
+        return await self._find(scope, "") if asks and scope["path"] in self._pages else None
+
+    async def _find(self, scope: Scope, secret: str) -> KeyInfo | None:
+        """The key of *secret*; without one, of the session. A wrong one counts as a guess: 429."""
+        cookie = cookie_of(scope) if self._visits and not secret else ""
+        address = address_of(scope)
+        if is_new := not self._has_seen(secret, cookie):
+            self._guesses.take(address)
+        key = await self._check(scope, secret) if secret else await self._visiting(scope)
+        if key is not None and is_new:
             self._guesses.give_back(address)
         return key
 
@@ -273,11 +292,6 @@ def note_credential(scope: Scope, name: str) -> None:
 def credential_of(scope: Scope) -> str:
     """What the credential of the request is for; empty if it came with a key or a login."""
     return scope.get(_CREDENTIAL, "")
-
-
-def enter(request: Request, key: KeyInfo) -> None:
-    """Let a request at an open path act for *key*: whoever sent it has a session of it."""
-    request.scope[_KEY] = key
 
 
 def is_known(request: Request) -> bool:
