@@ -29,13 +29,24 @@ from towpath.web.open_requests import (
     no_connections,
 )
 from towpath.web.problems import Refused, of_error
-from towpath.web.visits import LOGIN, Visits, cookie_of, login_of
+from towpath.web.visits import CSRF, LOGIN, Visits, cookie_of, login_of
 
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
 _KEY, _CREDENTIAL = "towpath.key", "towpath.credential"
 HEALTH = frozenset({"/livez", "/readyz"})
 """What is answered over the last connections, too."""
+
+
+ONCE = frozenset(
+    name.encode()
+    for name in (
+        "authorization", "content-encoding", "content-type", CSRF, "idempotency-key", "origin",
+        "sec-fetch-site", "x-api-key", "x-http-method-override",
+    )
+)  # fmt: skip
+"""Headers that decide what a request may do. One that comes twice is refused: a proxy could read
+the other one of the two."""
 
 
 class Checks(Protocol):
@@ -127,8 +138,9 @@ class Door:
 
     async def _admit(self, scope: Scope) -> tuple[Account, float] | None:
         """The account that the request counts for, and the seconds that it is expected to cost;
-        None for a request without a key at an open path. 401, 403, 429, 503.
+        None for a request without a key at an open path. 400, 401, 403, 429, 503.
         """
+        _require_once(scope)
         if self._requests.is_reserved(scope) and scope["path"] not in HEALTH:
             await self._require_admin(scope)
         key = await (self._find_login(scope) if self._is_open(scope) else self._checked(scope))
@@ -246,6 +258,21 @@ class Door:
         if self._visits and login:
             self._visits.require_own(scope, login)
         return login.key if login else None
+
+
+def _require_once(scope: Scope) -> None:
+    """400 for a header that decides something and comes twice."""
+    seen = set[bytes]()
+    for name, _ in scope.get("headers", ()):
+        if name in ONCE:
+            if name in seen:
+                raise Refused(
+                    400,
+                    "header_repeated",
+                    f"the header `{name.decode()}` comes more than once",
+                    remedy="Send it once.",
+                )
+            seen.add(name)
 
 
 def _secret(scope: Scope) -> str:
