@@ -5,6 +5,7 @@ import sqlite3
 import time
 from contextlib import closing
 from typing import Any
+from uuid import uuid4
 
 import httpx
 import pytest
@@ -83,6 +84,32 @@ class TestWhatIsWrittenDown:
         client.post(place, headers=headers | {"X-HTTP-Method-Override": "DELETE"})
         [entry] = entries(admin, place)
         assert entry["action"] == "terminate"
+        assert entry["status"] == 204
+
+    def test_a_tool_that_a_login_calls_over_mcp_is_in_it_and_one_of_a_key_is_not(
+        self, running: RunningServer, admin: SessionClient
+    ) -> None:
+        """Tasks are the data path of agents; what a person does there is written down."""
+        by_login, by_key = f"login-{uuid4().hex}", f"key-{uuid4().hex}"
+
+        def message(agent: str) -> dict[str, Any]:
+            wish = {"name": "request_task", "arguments": {"agent_id": agent}}
+            return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wish}
+
+        accept = {"Accept": "application/json, text/event-stream"}
+        headers = accept | {"X-Towpath-CSRF": admin.csrf}
+        called = admin.client.post("/mcp", json=message(by_login), headers=headers)
+        assert called.status_code == 200, called.text
+        called = running.client().post("/mcp", json=message(by_key), headers=accept)
+        assert called.status_code == 200, called.text
+        found = [
+            entry
+            for entry in entries(admin, "/request-task")
+            if entry["changed"].get("agent_id") in (by_login, by_key)
+        ]
+        [entry] = found
+        assert (entry["action"], entry["via"]) == ("request_task", "dashboard")
+        assert entry["changed"]["agent_id"] == by_login
         assert entry["status"] == 204
 
     def test_a_change_that_cannot_be_written_down_is_not_made(
