@@ -22,6 +22,13 @@ from towpath.embedded import EmbeddedServer
 CANARY = "canary-7f3a-in-a-payload"
 
 
+def is_ready(address: str) -> bool:
+    try:
+        return httpx.get(f"{address}/readyz", timeout=HANGS).status_code == 200
+    except httpx.TransportError:
+        return False
+
+
 class TestTheFirstOutput:
     def test_has_address_data_and_a_key_that_works(self, running: RunningServer) -> None:
         assert set(running.said) == {"address", "data", "store", "api_key_file", "login_file"}
@@ -52,6 +59,27 @@ class TestTheFirstOutput:
         with up(tmp_path) as served:
             assert "api_key_file" not in served.said
             assert not key.exists()
+
+    def test_comes_after_the_files_which_are_there_once_the_server_is_ready(
+        self, tmp_path: Path
+    ) -> None:
+        """A script that waits for `/readyz` finds the first key, and a link of this start."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = free.getsockname()[1]
+        key, link = tmp_path / "data" / "api.key", tmp_path / "data" / "login.link"
+        address, links = f"http://127.0.0.1:{port}", set[str]()
+        for _ in range(2):
+            process = begin("up", "--data", str(tmp_path / "data"), log=tmp_path / "log", port=port)
+            try:
+                eventually(lambda: is_ready(address))
+                secret, login = key.read_text().strip(), link.read_text().strip()
+                asked = httpx.get(f"{address}/api/v1/queues", headers={"X-API-Key": secret})
+                assert asked.status_code == 200
+                assert login.startswith(f"{address}/?login=")
+                links.add(login)
+            finally:
+                RunningServer(process, {}, "", tmp_path / "log").end()
+        assert len(links) == 2
 
     @pytest.mark.parametrize("words", [(), ("--json",)])
     def test_in_a_terminal_has_the_key_and_the_link(

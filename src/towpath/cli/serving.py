@@ -12,7 +12,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from socket import socket
-from typing import Any
+from typing import Any, NamedTuple
 
 from towpath.app.app import Towpath
 from towpath.apps.application import Own, OwnObjects, StartFact, applications, tables_of
@@ -33,7 +33,7 @@ from towpath.ledger.keys.key import Scope
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.outbox.options import OutboxOptions
 from towpath.server.build import Parts, build
-from towpath.server.run import is_local, listen, serve
+from towpath.server.run import is_local, listen, serve, url_of
 from towpath.settings import Settings, load
 from towpath.supervise import Background, new_loop
 from towpath.telemetry import events, logs
@@ -178,6 +178,16 @@ def _settings(session: Session, flags: Mapping[str, Any], log: Mapping[str, Any]
     return settings
 
 
+class _FirstSecrets(NamedTuple):
+    """What whoever started `up` needs to begin."""
+
+    key: str | None
+    """To be shown; None = there is none, or it is in its file."""
+    login: str | None
+    files: dict[str, Path]
+    """The files that there are, by name."""
+
+
 class _Serving:
     """One run of the server."""
 
@@ -226,10 +236,13 @@ class _Serving:
         )
         app = build(parts)
         app.state.frame.compile_first()
+        # A script that waits for /readyz finds the files. A terminal is shown the secrets at the
+        # end: a key that is made before would be lost if the server did not start.
+        made = None if sys.stdout.isatty() else await self._make_secrets(url_of(sock))
         await serve(
             app,
             sock,
-            started=partial(self._started, app.state.webhooks),
+            started=partial(self._started, app.state.webhooks, made),
             log=log,
             grace=self._limits.grace,
             head_within=self._limits.head_within,
@@ -255,15 +268,12 @@ class _Serving:
                 rule = "is public, and there is no key: `towpath keys create NAME --scope admin`"
                 raise InvalidOption("host", settings.host, rule=rule)
 
-    async def _started(self, webhooks: Sequence[str], address: str) -> None:
+    async def _started(
+        self, webhooks: Sequence[str], made: _FirstSecrets | None, address: str
+    ) -> None:
         """Say where it serves, with the first key if there was none."""
         Log().emit(events.HTTP_STARTED, address=address, version=version("towpath"))
-        secret, out = await self._first_key(), self._out
-        login = await self._login(address)
-        files = self._secret_files(secret, login)
-        if not sys.stdout.isatty():
-            # What goes to a pipe or a file is often a log that others read.
-            secret = login = None
+        (secret, login, files), out = made or await self._make_secrets(address), self._out
         store = self._url if self._data is not None else None
         database = self._ledger.shown if self._settings.database is not None else None
         own = {"data": self._data, "store": store, "database": database, "objects": self._objects}
@@ -288,21 +298,25 @@ class _Serving:
         shown_there = secret if secret and sys.stderr.isatty() else known
         out.note(_TRY.format(address=address, key=shown_there))
 
-    def _secret_files(self, secret: str | None, login: str | None) -> dict[str, Path]:
-        """Write the first key and the login link to files that only their owner can read, unless
-        the output is a terminal. Returns the files that there are, by name.
+    async def _make_secrets(self, address: str) -> _FirstSecrets:
+        """The first key if there was none, and a login link: for a terminal as they are, else in
+        files that only their owner can read.
         """
+        secret, login = await self._first_key(), await self._login(address)
         if self._data is None:
-            return {}
+            return _FirstSecrets(None, None, {})
         key, link = (self._data / API_KEY).absolute(), (self._data / LOGIN).absolute()
-        found = {"api_key": key} if key.exists() else {}
-        if not sys.stdout.isatty() and secret is not None:
+        files = {"api_key": key} if key.exists() else {}
+        if sys.stdout.isatty():
+            return _FirstSecrets(secret, login, files)
+        # What goes to a pipe or a file is often a log that others read.
+        if secret is not None:
             durable_file(key, f"{secret}\n".encode())
-            found["api_key"] = key
-        if not sys.stdout.isatty() and login is not None:
+            files["api_key"] = key
+        if login is not None:
             replace_file(link, f"{login}\n")
-            found["login"] = link
-        return found
+            files["login"] = link
+        return _FirstSecrets(None, None, files)
 
     async def _login(self, address: str) -> str | None:
         """A link to the dashboard that logs in once, for whoever started `up`.

@@ -207,6 +207,12 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def url_of(sock: socket.socket) -> str:
+    """Where a server that listens at *sock* is found."""
+    host, port = sock.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
 def raise_descriptors() -> int:
     """Let this process open as many files as it may; how many that is."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -341,9 +347,8 @@ async def _tell(
     # The event loop has set the backlog to what it accepts at once.
     sock.listen(_BACKLOG)
     _keep_for_good()
-    host, port = sock.getsockname()[:2]
     try:
-        await started(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        await started(url_of(sock))
     except BaseException:
         server.should_exit = True
         raise
