@@ -25,7 +25,7 @@ from towpath.ledger.records.relay import Relay
 from towpath.telemetry.logs import Log
 
 HISTORY, REFUSED, MANY = 20_000, 12_000, 1_500
-LARGE = {"towpath_jobs", "towpath_outbox", "before", "newer", "j"}
+LARGE = {"towpath_jobs", "towpath_outbox", "towpath_logins", "before", "newer", "j"}
 """The tables that grow, and what statements call them."""
 _ROWS = """
     WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < {rows})
@@ -42,14 +42,24 @@ _EVENTS = {
     "data": "'1'", "at": "1", "created_at": "1", "attempts": "0", "refused_at": "1",
 }  # fmt: skip
 
+_LOGINS = {
+    "digest": "{digest}", "kind": "'session'", "key_id": "'k' || (n % 500)", "created_at": "n",
+    "expires_at": "{now}",
+}  # fmt: skip
+
 
 def fill(connection: Connection) -> None:
-    """A table full of what has ended, and of events that nobody took."""
+    """A table full of what has ended, of events that nobody took, and of logins of others."""
     postgres = connection.dialect.name == "postgresql"
-    words = {"false": "false" if postgres else "0", "now": "9000000000000"}
+    words = {
+        "false": "false" if postgres else "0",
+        "now": "9000000000000",
+        "digest": "decode(md5(n::text), 'hex')" if postgres else "randomblob(32)",
+    }
     for table, columns, rows in (
         ("towpath_jobs", _JOBS, HISTORY),
         ("towpath_outbox", _EVENTS, REFUSED),
+        ("towpath_logins", _LOGINS, HISTORY),
     ):
         values = ", ".join(columns.values()).format(**words)
         connection.execute(
@@ -119,6 +129,13 @@ async def shown_to_people(ledger: Ledger) -> None:
     await ledger.jobs.list("mails", subject="s7")
     await ledger.jobs.list("mails", subject=["s7", "s8"], state=RecordState.COMPLETED)
     await ledger.jobs.counts("mails")
+    key = (await ledger.keys.create("k", scopes=["read"])).info
+    cookie = await ledger.logins.open(key)
+    for _ in range(2):  # each ends the one before
+        cookie = await ledger.logins.open(key, most=1)
+    assert await ledger.logins.find(cookie) is not None
+    await ledger.logins.redeem(await ledger.logins.link(key))
+    await ledger.logins.close(cookie)
 
 
 def wrong_steps_of_sqlite(connection: Connection, words: str, parameters: Any) -> list[str]:
@@ -196,7 +213,7 @@ async def test_no_statement_reads_the_history(
 
 def _reads(words: str) -> bool:
     """Whether it is a statement of the ledger on a table that grows; not one of this test."""
-    ours = any(table in words for table in ("towpath_jobs", "towpath_outbox"))
+    ours = any(table in words for table in ("towpath_jobs", "towpath_outbox", "towpath_logins"))
     return (
         ours and "EXPLAIN" not in words and "WHERE id = 'a'" not in words and "CREATE" not in words
     )

@@ -30,7 +30,7 @@ from sqlalchemy.sql.functions import FunctionElement
 
 from towpath.ledger.database.tables import Tables
 
-SCHEMA = "0012"
+SCHEMA = "0013"
 """The newest step: its number, growing, with leading zeros."""
 
 LEDGER = Tables(
@@ -70,6 +70,7 @@ logins = Table(
     Column("created_at", BigInteger, nullable=False, doc="When it was created."),
     Column("expires_at", BigInteger, nullable=False, doc="When it expires."),
     Index("ix_towpath_logins_expires_at", "expires_at"),
+    Index("ix_towpath_logins_key", "key_id", "kind", "created_at"),
     info={"about": "Sessions of the dashboard, and login links that can be used once."},
 )
 
