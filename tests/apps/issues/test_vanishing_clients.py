@@ -15,13 +15,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from starlette.types import Message
+from starlette.requests import Request
+from starlette.types import Message, Receive, Scope, Send
 
 from tests.apps.issues.served import ServedIssues, issues_served
 from tests.programs import COMMAND, ROOT, Program
 from tests.waiting import HANGS, eventually_async
+from towpath import Engine
 from towpath.embedded import EmbeddedServer
 from towpath.testing.proxy import Faults, Hole, Proxy
+from towpath.web.limits import ServerLimits
+from towpath.web.open_requests import OpenRequests
+from towpath.web.parts import Poll
 
 BROUGHT = Path(sys.prefix) / "npm" / "node_modules"
 NODE = shutil.which("node")
@@ -282,6 +287,29 @@ class TestATaskForAnAnswerThatNobodyReceives:
         await request_.run()
         await is_free(served, 1)
 
+    async def test_is_given_back_if_the_call_is_cancelled_between_the_answer_and_its_end(
+        self, served: ServedIssues, request_: RawRequest
+    ) -> None:
+        """The path of the tool has answered; something that stands before it goes on."""
+        answered, inner = asyncio.Event(), served.app.middleware_stack
+        assert inner is not None
+
+        async def linger(scope: Scope, receive: Receive, send: Send) -> None:
+            await inner(scope, receive, send)
+            if scope["path"] == "/api/v1/request-task" and not answered.is_set():
+                answered.set()
+                await asyncio.Event().wait()  # until it is cancelled
+
+        served.app.middleware_stack = linger
+        running = asyncio.ensure_future(request_.run())
+        await answered.wait()
+        await self.is_held(served)
+        params = {"requestId": 5}
+        message = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}
+        await RawRequest(served, "/mcp", message).run()
+        await running
+        await is_free(served, 1)
+
     async def test_is_kept_by_a_client_that_hangs_up_with_its_answer(
         self, served: ServedIssues, request_: RawRequest
     ) -> None:
@@ -298,6 +326,40 @@ class TestATaskForAnAnswerThatNobodyReceives:
         request.left.set()
         await request.run()
         await is_free(served, 1)
+
+
+async def test_what_was_found_is_given_back_if_the_request_is_cancelled_while_its_wait_ends() -> (
+    None
+):
+    """The wait has its answer, and stops looking whether the client has left."""
+    ending, go_on, given_back = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def receive() -> Message:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ending.set()
+            await go_on.wait()
+        return {"type": "http.disconnect"}
+
+    async def find() -> str:
+        await asyncio.sleep(0)  # the wait looks at its client meanwhile
+        return "task"
+
+    async def give_back(found: str) -> None:
+        assert found == "task"
+        given_back.set()
+
+    request, requests = Request({"type": "http"}, receive), OpenRequests(ServerLimits())
+    poll = Poll(Engine("redis://127.0.0.1:1"), request, asyncio.Event(), requests)  # never asked
+    waiting = asyncio.ensure_future(poll.while_there(find(), give_back, waits=False))
+    await ending.wait()
+    waiting.cancel()
+    await asyncio.wait((waiting,))
+    go_on.set()
+    assert waiting.cancelled()
+    async with asyncio.timeout(HANGS):
+        await given_back.wait()
 
 
 class TestAnAnswerThatIsLostOnItsWay:
