@@ -1,6 +1,7 @@
 """`towpath upload`: the real command against a real server, interrupted, cut off and refused."""
 
 import json
+import os
 import random
 import secrets
 import signal
@@ -10,7 +11,7 @@ import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import pytest
 
@@ -78,12 +79,13 @@ def content(served: RunningServer, sent: dict[str, Any]) -> bytes:
     return served.client().get(f"{ROOT}/{sent['upload_id']}/content").content
 
 
-def begun(command: Command, words: list[str]) -> Program[str]:
+def begun(command: Command, words: list[str], stdin: IO[str] | None = None) -> Program[str]:
     """The command, running."""
     return Program[str](
         [COMMAND, *words],
         env=command.env,
         cwd=command.directory,
+        stdin=stdin,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -315,6 +317,17 @@ class TestADeadServer:
         ran = command("upload", *map(str, range(count)), "--json")
         assert (ran.code, ran.refusal["refused"]) == (75, "upload_server_unreachable")
         assert (len(ran.err.splitlines()), ran.out) == (1, "")
+
+    def test_is_told_before_standard_input_is_read(self, tmp_path: Path, port: int) -> None:
+        """Nobody ever writes to that pipe, or closes it."""
+        reader, writer = map(os.fdopen, os.pipe(), "rw")
+        with reader, writer:
+            command = Command("redis://127.0.0.1:1", tmp_path)
+            command.env |= {"TOWPATH_API_URL": f"http://127.0.0.1:{port}", "TOWPATH_API_KEY": KEY}
+            program = begun(command, ["upload", "-", "--json"], stdin=reader)
+            out, err = program.communicate(timeout=HANGS)
+        assert (program.returncode, out) == (75, "")
+        assert json.loads(err)["refused"] == "upload_server_unreachable"
 
     def test_is_waited_for_if_it_was_there_before(self, tmp_path: Path, port: int) -> None:
         (file := tmp_path / "f").write_text("x")

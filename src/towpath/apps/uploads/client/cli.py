@@ -128,9 +128,9 @@ def upload(
         again=again,
         fields={field: value for field, value in given.items() if value is not None},
     )
-    address = _address(session, server, key)
-    with _found(files, name) as items:
-        code = _Uploads(session, address, wish).run(items)
+    uploads = _Uploads(session, _address(session, server, key), wish)
+    with _found(files, name, before_stdin=uploads.reach) as items:
+        code = uploads.run(items)
     if code:
         raise typer.Exit(code)
 
@@ -159,13 +159,16 @@ def read_size(text: str | None) -> int | None:
 
 
 @contextmanager
-def _found(names: Sequence[str], name: str | None) -> Generator[list[Item]]:
+def _found(
+    names: Sequence[str], name: str | None, *, before_stdin: Callable[[], None]
+) -> Generator[list[Item]]:
     """The files; standard input becomes one first, so that it can be resumed and compared."""
     items: list[Item] = []
     with tempfile.TemporaryDirectory(prefix="towpath-upload-") as folder:
         for told in names:
             file = Path(told)
             if told == _STDIN:
+                before_stdin()
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as copy:
                     shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
                 file = Path(copy.name)
@@ -189,10 +192,19 @@ class _Uploads:
 
         self._session, self._address, self._wish = session, address, wish
         self._idle: list[UploadConnection] = []  # one file's connections are the next one's
-        self._new_stop = partial(StopSignal, self._idle, threading.Event())
+        self._reached = threading.Event()
+        self._new_stop = partial(StopSignal, self._idle, self._reached)
         self._stops: list[StopSignal] = []
         self._unreachable: UploadServerUnreachable | None = None
         self._telling = threading.Lock()  # files end in several threads; lines stay whole
+
+    def reach(self) -> None:
+        """See that there is a server. Raises UploadServerUnreachable."""
+        from towpath.apps.uploads.client.sending import reach  # noqa: PLC0415 -- slow to import
+
+        # Not kept: the server closes connections that are idle while standard input is read.
+        reach(self._address).close()
+        self._reached.set()
 
     def run(self, items: Sequence[Item]) -> int:
         """Send all; the exit code is that of the first that could not be sent."""

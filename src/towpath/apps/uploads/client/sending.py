@@ -117,6 +117,16 @@ class StopSignal:
             raise InterruptedError
 
 
+def reach(address: Address, connection: UploadConnection | None = None) -> UploadConnection:
+    """A connection to the server; *connection*, if it is given. Raises UploadServerUnreachable."""
+    connection = connection or UploadConnection(address)
+    try:
+        connection.connect()
+    except OSError as error:
+        raise UploadServerUnreachable(address.url, error.strerror or str(error)) from error
+    return connection
+
+
 class Sending:
     """One file.
 
@@ -179,11 +189,7 @@ class Sending:
         """
         if self._stop.reached.is_set():
             return
-        try:
-            self._connection.connect()
-        except OSError as error:
-            reason = error.strerror or str(error)
-            raise UploadServerUnreachable(self._address.url, reason) from error
+        reach(self._address, self._connection)
         self._stop.reached.set()
 
     # ── the upload ───────────────────────────────────────────────────────────────────────
