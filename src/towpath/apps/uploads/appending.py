@@ -298,10 +298,11 @@ class Appending:
 
     async def terminate(self, upload_id: str) -> None:
         """End an upload: nothing of it stays. Raises UploadNotFound; UploadConflict for a file
-        that is completed: it is a document, and its owner's.
+        that is completed: it is a document, and its owner's; PieceInUse.
         """
         upload = await self._own.row(upload_id)
         if upload.partial and upload.status is Status.COMPLETED:
+            await self._uploads.require_unused(upload)
             await self._own.end(upload, Status.ABORTED)
             return
         await self._uploads.abort(upload_id)

@@ -15,6 +15,7 @@ TowpathError
     │   ├── UploadEnded      it is completed, or about to be
     │   ├── UploadFailed     it has failed, and waits to be resumed
     │   ├── UploadIncomplete chunks are missing
+    │   ├── PieceInUse       an upload under way is joined of it
     │   ├── ChunkDiffers     the chunk was already received with different bytes
     │   ├── OffsetDiffers    what is here ends elsewhere
     │   ├── LastChunkDiffers another chunk is the last one
@@ -188,6 +189,17 @@ class UploadIncomplete(UploadConflict):
     @property
     def told(self) -> Mapping[str, Any]:
         return {"missing": [[gap.first, gap.last] for gap in self.missing]}
+
+
+class PieceInUse(UploadConflict):
+    """Another upload is joined of this one, and is not completed yet; nothing was changed."""
+
+    code = "piece_in_use"
+    remedy = "Wait until the upload that is joined of it has ended, or abort that one first."
+
+    def __init__(self, upload: str, final: str) -> None:
+        super().__init__(upload, f"is a piece of upload {final}, which is not completed yet")
+        self.final = final
 
 
 class ChunkDiffers(UploadConflict):

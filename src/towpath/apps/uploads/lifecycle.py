@@ -326,8 +326,21 @@ class Lifecycle:
         await self.tell_progress(upload.upload_id)
         return gone
 
+    async def final_of(self, upload: Upload) -> Upload | None:
+        """The upload under way that is joined of *upload*; None = nobody needs it as a piece."""
+        if not upload.partial:
+            return None
+        return await self.ledger.read(tables.joined_of(upload.upload_id))
+
     async def expire(self, upload: Upload) -> bool:
-        """Expire *upload* if nobody has heard of it for its time; False if somebody has."""
+        """Expire *upload* if nobody has heard of it for its time, and nobody needs it as a piece.
+
+        False: somebody has, or does.
+        """
+        if (final := await self.final_of(upload)) is not None:
+            until = max(final.deadline.timestamp() * 1000, wall_ms() + _JOINED_AGAIN)
+            await self.ledger.write(tables.extended(upload, round(until)))
+            return False
         expiry = round(self.options.expiry.total_seconds() * 1000)
         with suppress(UploadUnknown):
             fields, _ = await self.records.state(upload.upload_id).look()

@@ -305,7 +305,8 @@ class Storing:
             await self._active(fresh, made, store)
         if complete(await self._own.row(upload.upload_id)):
             for piece in pieces:
-                await self._own.end(piece, Status.ABORTED)
+                if await self._own.final_of(piece) is None:
+                    await self._own.end(piece, Status.ABORTED)
 
     async def _made(
         self, upload: Upload, store: ObjectStore, parts: Sequence[Part], size: int

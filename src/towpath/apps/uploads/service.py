@@ -15,6 +15,7 @@ from towpath.apps.uploads import tables
 from towpath.apps.uploads.credentials import Credentials
 from towpath.apps.uploads.digests import ContentDigest
 from towpath.apps.uploads.errors import (
+    PieceInUse,
     RangeInvalid,
     StoreAway,
     UploadConflict,
@@ -352,10 +353,11 @@ class UploadService:
     async def abort(self, upload_id: str) -> View:
         """Abort an upload that is not completed; all its bytes are deleted. Again does no harm.
 
-        Raises UploadNotFound, UploadConflict for one that is completed.
+        Raises UploadNotFound, UploadConflict for one that is completed, PieceInUse.
         """
         while True:
             upload = await self._own.row(upload_id)
+            await self.require_unused(upload)
             if upload.status is Status.COMPLETED:
                 raise UploadConflict(upload_id, "is COMPLETED and can't be aborted")
             if upload.status in (Status.ABORTED, Status.EXPIRED):
@@ -363,6 +365,12 @@ class UploadService:
                 return await self.status(upload_id)
             if await self._own.end(upload, Status.ABORTED):
                 return await self.status(upload_id)
+
+    async def require_unused(self, upload: Upload) -> None:
+        """Raises PieceInUse if an upload under way is joined of *upload*, and still needs it."""
+        ended = upload.status in (Status.ABORTED, Status.EXPIRED)
+        if not ended and (final := await self._own.final_of(upload)) is not None:
+            raise PieceInUse(upload.upload_id, final.upload_id)
 
     # ── content ──────────────────────────────────────────────────────────────────────────
 

@@ -29,7 +29,7 @@ from sqlalchemy.engine import Connection, RowMapping
 from sqlalchemy.exc import IntegrityError
 
 from towpath.apps.uploads.errors import QuotaReached, UploadDiffers
-from towpath.apps.uploads.model import PARTIAL, Status, Upload
+from towpath.apps.uploads.model import FINAL, PARTIAL, Status, Upload
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.clock import instant, wall_ms
 from towpath.ledger.database.tables import Tables
@@ -184,6 +184,18 @@ def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | N
     def read(connection: Connection) -> Upload | None:
         row = connection.execute(query).mappings().first()
         return None if row is None else _upload(row)
+
+    return read
+
+
+def joined_of(piece: str) -> Callable[[Connection], Upload | None]:
+    """An upload under way that is joined of *piece*, if there is one."""
+    names = _d.concat.startswith(f"{FINAL};"), _d.concat.contains(piece, autoescape=True)
+    query = select(documents).where(_d.status.in_(_OPEN), *names)
+
+    def read(connection: Connection) -> Upload | None:
+        uploads = map(_upload, connection.execute(query).mappings())
+        return next((upload for upload in uploads if piece in upload.sources), None)
 
     return read
 

@@ -1,0 +1,126 @@
+"""Pieces of an upload that is not joined yet: nobody takes them away from it."""
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from tests.apps.uploads.requests import pause
+from tests.apps.uploads.tus_client import content, create, patch
+from tests.apps.uploads.uploading import UploadServices, change
+from towpath.apps.uploads.appending import Appending
+from towpath.apps.uploads.errors import PieceInUse
+from towpath.apps.uploads.model import NewUpload, Status
+from towpath.apps.uploads.service import View
+from towpath.clock import ZERO
+from towpath.embedded import EmbeddedServer
+
+
+async def whole_piece(tus: httpx.AsyncClient, data: bytes) -> str:
+    path = await create(tus, len(data), Upload_Concat="partial")
+    assert (await patch(tus, path, 0, data)).status_code == 204
+    return path
+
+
+async def join(tus: httpx.AsyncClient, *paths: str) -> str:
+    answer = await tus.post("/files", headers={"Upload-Concat": f"final;{' '.join(paths)}"})
+    assert answer.status_code == 201, answer.text
+    return answer.headers["Location"]
+
+
+async def resume(app: FastAPI) -> None:
+    """Parts are stored again, and uploads completed."""
+    await app.state.services["uploads"].lifecycle.engines[0].queues.resume("uploads")
+
+
+class TestAPieceOfAnUploadUnderWay:
+    @pytest.mark.parametrize("stored", [True, False])
+    async def test_can_t_be_deleted(
+        self, app: FastAPI, tus: httpx.AsyncClient, *, stored: bool
+    ) -> None:
+        """Whether its own bytes are in the store already, or still in Redis."""
+        if not stored:
+            await pause(app)
+        pieces = [await whole_piece(tus, text) for text in (b"one", b"two")]
+        if stored:
+            assert [await content(tus, path) for path in pieces] == [b"one", b"two"]
+            await pause(app)
+        final = await join(tus, *pieces)
+        for path in pieces:
+            for way in ("/files", "/api/v1/uploads"):
+                answer = await tus.delete(f"{way}/{path.rpartition('/')[2]}")
+                code = answer.json()["type"].rpartition("/")[2]
+                assert (answer.status_code, code) == (409, "piece-in-use")
+        await resume(app)
+        assert await content(tus, final) == b"onetwo"
+
+    async def test_can_be_deleted_once_that_was_aborted(
+        self, app: FastAPI, tus: httpx.AsyncClient
+    ) -> None:
+        piece = await whole_piece(tus, b"one")
+        await pause(app)
+        final = await join(tus, piece)
+        assert (await tus.delete(final)).status_code == 204
+        assert (await tus.delete(piece)).status_code == 204
+        assert (await tus.head(piece)).status_code == 410
+
+
+async def be_silent(uploads: UploadServices, view: View, server: EmbeddedServer) -> None:
+    """Nobody has heard of that upload for longer than it may be silent."""
+    await change(uploads, view, deadline=0)
+    server.ask("HSET", f"upload:{{{view.upload.upload_id}}}:state", "updated_at", "0")
+
+
+class TestAStoredPiece:
+    async def pieces(self, uploads: UploadServices, *texts: bytes) -> list[View]:
+        views = [await uploads.start(size=len(text), concat="partial") for text in texts]
+        for view, text in zip(views, texts, strict=True):
+            await uploads.send(view, text)
+        await uploads.work()
+        return views
+
+    async def join(self, uploads: UploadServices, *pieces: View) -> View:
+        ids = [piece.upload.upload_id for piece in pieces]
+        view, _ = await Appending(uploads.service).join(NewUpload(name="a"), ids, owner="key")
+        return view
+
+    async def test_stays_for_another_upload_that_is_joined_of_it(
+        self, uploads: UploadServices
+    ) -> None:
+        one, two, three = await self.pieces(uploads, b"1", b"2", b"3")
+        finals = [
+            await self.join(uploads, one, two),
+            await self.join(uploads, two, three, two),
+        ]
+        await uploads.work()
+        assert [await uploads.content(final) for final in finals] == [b"12", b"232"]
+        assert {await uploads.status(piece) for piece in (one, two, three)} == {Status.ABORTED}
+
+    async def test_does_not_expire_before_that(
+        self, uploads: UploadServices, server: EmbeddedServer
+    ) -> None:
+        pieces = await self.pieces(uploads, b"1", b"2")
+        final = await self.join(uploads, *pieces)
+        for piece in pieces:
+            await be_silent(uploads, piece, server)
+        assert (await uploads.service.sweeping.once(older=ZERO)).expired == 0
+        await uploads.work()
+        assert await uploads.content(final) == b"12"
+
+    async def test_expires_after_an_upload_that_nobody_completed(
+        self, uploads: UploadServices, server: EmbeddedServer
+    ) -> None:
+        pieces = await self.pieces(uploads, b"1", b"2")
+        final = await self.join(uploads, *pieces)
+        for _ in range(2):
+            for view in (*pieces, final):
+                await be_silent(uploads, view, server)
+            await uploads.service.sweeping.once()
+        statuses = [await uploads.status(view) for view in (*pieces, final)]
+        assert statuses == [Status.EXPIRED] * 3
+
+    async def test_is_not_aborted_by_an_operator(self, uploads: UploadServices) -> None:
+        [piece] = await self.pieces(uploads, b"1")
+        final = await self.join(uploads, piece)
+        with pytest.raises(PieceInUse) as refused:
+            await uploads.service.abort(piece.upload.upload_id)
+        assert refused.value.final == final.upload.upload_id
