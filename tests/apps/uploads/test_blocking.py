@@ -47,7 +47,7 @@ async def app(
 @pytest.fixture
 def quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     """Servers look often whether a body is too slow."""
-    monkeypatch.setattr("towpath.apps.uploads.room.HOLD_EVERY", 0.05)
+    monkeypatch.setattr("towpath.apps.uploads.room._HOLD_AFTER", 0.002)
 
 
 def uploads_of(app: FastAPI) -> UploadService:

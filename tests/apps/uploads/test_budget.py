@@ -13,7 +13,6 @@ from towpath.apps.uploads.hashes import PartEntry
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.records import (
-    LEASE,
     SCRIPTS,
     BodyLease,
     Budget,
@@ -26,6 +25,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 
 NAMES: Iterator[int] = count()
+LEASE = UploadsOptions().body_lease
 
 
 def lease(

@@ -17,7 +17,7 @@ from towpath.apps.uploads.model import UPLOADS, Range, Status
 from towpath.apps.uploads.options import KIB, UploadsOptions
 from towpath.apps.uploads.parts import Storing
 from towpath.apps.uploads.receiving import Receiving
-from towpath.apps.uploads.records import STAGED, Budget, Chunks
+from towpath.apps.uploads.records import Budget, Chunks
 from towpath.apps.uploads.service import View
 from towpath.apps.uploads.states import UploadUnknown
 from towpath.apps.uploads.stores.directory import DirectoryStore
@@ -110,7 +110,8 @@ async def before_the_state(timed: TimedUploads) -> None:
         patch.setattr(Receiving, "drop", left)
         await timed.dies(Receiving, "_counted", lambda: timed.put(view))
     [staged] = cast("list[bytes]", timed.server.ask("KEYS", "upload:*:staging:*"))
-    assert 0 < cast("int", timed.server.ask("PTTL", staged.decode())) <= duration_ms("it", STAGED)
+    left = cast("int", timed.server.ask("PTTL", staged.decode()))
+    assert 0 < left <= duration_ms("it", UploadsOptions().staged_for)
     assert await timed.services.service.missing(view.upload.upload_id) == [Range(0, 0)]
     await timed.put(view)
     await timed.services.work()
@@ -227,7 +228,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         before_the_state,
         PlantedFault(
             "what is staged stays for good",
-            RECORDS, "Chunks.stage", 'duration_ms("stays", STAGED)', "10**12",
+            RECORDS, "Chunks.stage", "self._staged", "10**12",
         ),
     ),
     (

@@ -93,7 +93,7 @@ class TestABodyThatIsSlow:
 
     @pytest.fixture(autouse=True)
     def quickly(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("towpath.apps.uploads.room.HOLD_EVERY", 0.01)
+        monkeypatch.setattr("towpath.apps.uploads.room._HOLD_AFTER", 0.0003)
 
     async def test_gives_way_and_its_bytes_are_gone_or_counted(
         self, uploads: UploadServices, sending: Sending, server: EmbeddedServer

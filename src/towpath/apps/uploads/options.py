@@ -37,6 +37,8 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     """Percent of the budget that the uploads of one owner may use; at least 8 MiB."""
     slowest: Annotated[int, Meta(ge=0, le=1024**3)] = 64 * KIB
     """Bytes per second. A body that arrives more slowly is ended if others need its room."""
+    body_lease: Duration = seconds(30)
+    """How long a body keeps its room if its server dies."""
     chunk_size: Annotated[int, Meta(ge=SMALLEST_CHUNK, le=LARGEST_CHUNK)] = 8 * MIB
     """Bytes of a chunk, unless the client chooses."""
     open_per_key: Annotated[int, Meta(ge=1, le=1_000_000)] = 1000
@@ -74,6 +76,7 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
         super().__post_init__()
         duration_ms("chunk_expiry", self.chunk_expiry, least=seconds(10))
         duration_ms("expiry", self.expiry, least=self.chunk_expiry)
+        duration_ms("body_lease", self.body_lease, least=seconds(1))
         duration_ms("sweep_every", self.sweep_every, least=seconds(1))
         if duration_ms("credential_ttl", self.credential_ttl, least=seconds(1)) > _LONGEST_TTL:
             shown = f"{self.credential_ttl.total_seconds():g}s"
@@ -100,6 +103,11 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
     def largest_part(self) -> int:
         """Bytes: a part above this could keep all others from ever being whole."""
         return min(self.budget // 4, self.share)
+
+    @property
+    def staged_for(self) -> Duration:
+        """How long bytes stay that came and don't count yet, unless their body still comes."""
+        return self.body_lease * 2 / 3  # less than their room
 
     @property
     def kept_for_begun(self) -> int:

@@ -17,7 +17,7 @@ from towpath.apps.uploads.errors import ChunkLost
 from towpath.apps.uploads.model import UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import UploadMap, UploadState, UploadUnknown
-from towpath.clock import Duration, duration_ms, minutes, seconds, steady
+from towpath.clock import Duration, duration_ms, minutes, steady
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.space import SpaceRecord
@@ -25,10 +25,6 @@ from towpath.engine.space import SpaceRecord
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
 """Bytes that go to Redis at once, and come from there."""
-STAGED = seconds(20)
-"""How long bytes stay that came and don't count yet, unless their body still comes."""
-LEASE = seconds(30)
-"""How long a body has its room after its server was last heard of. What is staged goes before."""
 _COUNTED = minutes(10)
 """How long the count of a sweep is told."""
 _LONGER = minutes(1)
@@ -52,26 +48,27 @@ class Chunks:
     def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
         self._expiry = _stay(options.chunk_expiry)
+        self._staged = duration_ms("staged", options.staged_for)
 
     async def stage(self, token: str, offset: int, piece: bytes | memoryview) -> None:
         """Stage a piece of a chunk behind those that came before it under a *token* of its own.
 
         Raises ChunkLost if those are gone, or if a lost reply made it come twice.
         """
-        key, expiry = f"staging:{token}", duration_ms("stays", STAGED)
+        key, expiry = f"staging:{token}", self._staged
         if not offset:
             await self._record.keep(key, piece, expiry=expiry)
         elif await self._record.extend(key, piece, expiry=expiry) != offset + len(piece):
             raise ChunkLost(self._id, "a chunk")
 
     async def append(
-        self, token: str, offset: int, piece: bytes | memoryview, *, stays: Duration = STAGED
+        self, token: str, offset: int, piece: bytes | memoryview, *, stays: Duration | None = None
     ) -> None:
-        """The same under a token that others append to as well; it *stays* for so long.
+        """The same under a token that others append to as well; it *stays* for so long, if given.
 
         Raises ChunkLost if it does not begin where they ended: then nothing was appended.
         """
-        expiry = duration_ms("stays", stays)
+        expiry = self._staged if stays is None else duration_ms("stays", stays)
         answer = await self._record.run(
             "append", token=token, offset=offset, expiry=expiry, piece=piece
         )
@@ -80,8 +77,7 @@ class Chunks:
 
     async def stay(self, tokens: Iterable[str]) -> None:
         """What is staged under these *tokens* stays for longer: it still comes."""
-        expiry = duration_ms("stays", STAGED)
-        await self._record.run("stay", tokens=list(tokens), expiry=expiry)
+        await self._record.run("stay", tokens=list(tokens), expiry=self._staged)
 
     async def staged(self, token: str) -> int:
         """How much has come of a chunk that is not whole."""
@@ -89,9 +85,8 @@ class Chunks:
 
     async def fork(self, token: str, offset: int, copy: str) -> None:
         """Go on in a copy of what has come of a chunk. Raises ChunkLost if that is not so."""
-        expiry = duration_ms("stays", STAGED)
         answer = await self._record.run(
-            "fork", source=token, offset=offset, token=copy, expiry=expiry
+            "fork", source=token, offset=offset, token=copy, expiry=self._staged
         )
         if not isinstance(answer, int):
             raise ChunkLost(self._id, "a chunk")
@@ -218,12 +213,13 @@ class Budget:
     """The bytes that may be in Redis: those of parts that are there, and those that come.
 
     While a body comes, its whole part is counted, so that it can be finished. When it has ended, or
-    its server was not heard of for `LEASE`, only the bytes that are there are counted.
+    its server was not heard of for `uploads.body_lease`, only the bytes that are there are counted.
     """
 
     def __init__(self, record: SpaceRecord, options: UploadsOptions) -> None:
         self._record, self._options = record, options
         self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
+        self._lease = duration_ms("lease", options.body_lease)
 
     async def reserve(self, lease: BodyLease) -> NoRoom | None:
         """Room for a body before it comes, or again for longer; None = it has it."""
@@ -239,7 +235,7 @@ class Budget:
             most=options.budget,
             begun=options.kept_for_begun,
             share=options.share,
-            expiry=duration_ms("expiry", LEASE),
+            expiry=self._lease,
         )
         if word == b"ok":
             return None
@@ -247,8 +243,9 @@ class Budget:
 
     async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
         """The body still comes. One that is *slow* gives way if others were refused."""
-        expiry = duration_ms("expiry", LEASE)
-        answer = await self._record.run("prolong", lease=lease.name, slow=int(slow), expiry=expiry)
+        answer = await self._record.run(
+            "prolong", lease=lease.name, slow=int(slow), expiry=self._lease
+        )
         return HoldAnswer(answer)
 
     async def finish(self, lease: BodyLease, came: int, *, slow: bool = False) -> None:

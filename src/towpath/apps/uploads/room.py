@@ -1,7 +1,7 @@
 """The room of a body: reserved before it is read, held while it comes, given back when it ends.
 
 A body that is slower than `uploads.slowest` is ended if others were refused for lack of room. The
-room of a server that died is back when its leases end (`LEASE`).
+room of a server that died is back when its leases end (`uploads.body_lease`).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from contextlib import asynccontextmanager, suppress
 
 from towpath.apps.uploads.errors import BodyGaveWay, BudgetFull, ShareFull, UploadGone
 from towpath.apps.uploads.model import Range
-from towpath.apps.uploads.records import LEASE, STAGED, BodyLease, HoldAnswer, NoRoom, UploadRecords
+from towpath.apps.uploads.records import BodyLease, HoldAnswer, NoRoom, UploadRecords
 from towpath.apps.uploads.states import UploadUnknown
 from towpath.clock import steady
 from towpath.errors import ServerError
 
-HOLD_EVERY = 5.0
-"""Seconds between two signs of life of a body that comes."""
-_UNHEARD = (LEASE - STAGED).total_seconds()
-"""Seconds without such a sign after which no byte is staged before the next one: what is staged
-would outlive its room."""
+_HOLD_AFTER = 1 / 6
+"""Of its lease: the time between two signs of life of a body that comes."""
+_UNHEARD = 1 / 3
+"""Of its lease: the time without such a sign after which no byte is staged before the next one.
+What is staged (`staged_for`) would outlive its room."""
 
 
 class BodyRoom:
@@ -32,6 +32,7 @@ class BodyRoom:
     def __init__(self, records: UploadRecords, upload_id: str, holder: str) -> None:
         self._records, self._id, self._holder = records, upload_id, holder
         self._leases: dict[int, BodyLease] = {}
+        self._lasts = records.options.body_lease.total_seconds()
         self._came: dict[int, int] = {}
         self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
         self._is_whole, self._began = False, steady()
@@ -94,7 +95,7 @@ class BodyRoom:
         """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
         async for data in body:
             self._arrived += len(data)
-            if steady() - self._held > _UNHEARD:
+            if steady() - self._held > self._lasts * _UNHEARD:
                 await self._hold()
                 if self._refusal is not None:
                     await asyncio.get_running_loop().create_future()  # the deadline ends it
@@ -103,7 +104,7 @@ class BodyRoom:
 
     async def _keep_on(self) -> None:
         while True:
-            await asyncio.sleep(HOLD_EVERY)
+            await asyncio.sleep(self._lasts * _HOLD_AFTER)
             with suppress(ServerError):
                 await self._hold()
 
@@ -117,7 +118,7 @@ class BodyRoom:
             answer = await self._records.budget.hold(lease, slow=slow)
             if answer is HoldAnswer.GIVE_WAY:
                 what = "its body arrived too slowly, and others need the room"
-                after = math.ceil(HOLD_EVERY)
+                after = math.ceil(self._lasts * _HOLD_AFTER)
                 self._give_up(BodyGaveWay(self._id, (), after=after, what=what))
                 return
             if answer is HoldAnswer.GONE and self._leases.get(lease.part) is lease:
