@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.apps.uploads.requests import ROOT, finished, put, start
+from tests.apps.uploads.tus_client import BODY, TUS, create, offset_of, patch
 from tests.faults.timer_deployment import free_port
 from tests.programs import Program
 from tests.server.serving import begin, first_line
@@ -39,9 +40,12 @@ class TwoServers(NamedTuple):
     clients: list[httpx.AsyncClient]
     budget: Budget
 
-    async def send(self, server: int, owner: int, upload: str, number: int) -> httpx.Response:
-        path = f"{self.addresses[server]}{ROOT}/{upload}/chunks/{number}"
-        return await self.clients[owner].put(path, content=bytes(P))
+    async def send(self, upload: str, way: "Way") -> httpx.Response:
+        """All of the fourth owner's file, to the second server."""
+        path = way.path % upload
+        return await self.clients[3].request(
+            way.method, path, content=bytes(P), headers=way.headers
+        )
 
 
 @pytest.fixture
@@ -52,6 +56,7 @@ async def servers(server: EmbeddedServer, tmp_path: Path) -> AsyncIterator[TwoSe
         "TOWPATH_UPLOADS__DIRECTORY": str(tmp_path / "objects"),
         "TOWPATH_UPLOADS__BUDGET": str(BUDGET),
         "TOWPATH_UPLOADS__BODY_LEASE": LEASE,
+        "TOWPATH_UPLOADS__SWEEP_EVERY": "1h",
     }
     words = ("serve", "--url", server.url, "--database", database)
     processes: list[Program[str]] = []
@@ -94,11 +99,49 @@ def freeze(process: Program[str]) -> None:
     process.send_signal(signal.SIGSTOP)
 
 
+class Way(NamedTuple):
+    """How a file of one part is sent: of which method the request is, and to where."""
+
+    start: Callable[[httpx.AsyncClient], Awaitable[str]]
+    method: str
+    path: str
+    headers: dict[str, str]
+    send: Callable[[httpx.AsyncClient, str], Awaitable[bool]]
+    """Send what is missing, to a server that is there; whether all of it is sent."""
+
+
+async def start_chunks(client: httpx.AsyncClient) -> str:
+    return (await start(client, size=P, chunk_size=P))["upload_id"]
+
+
+async def send_chunk(client: httpx.AsyncClient, upload: str) -> bool:
+    return (await put(client, {"upload_id": upload}, 0, bytes(P))).status_code == 200
+
+
+async def start_tus(client: httpx.AsyncClient) -> str:
+    client.headers.update(TUS)
+    return (await create(client, P)).rpartition("/")[2]
+
+
+async def send_rest(client: httpx.AsyncClient, upload: str) -> bool:
+    path = f"/files/{upload}"
+    offset = await offset_of(client, path)
+    return offset == P or (await patch(client, path, offset, bytes(P - offset))).is_success
+
+
+WAYS = {
+    "chunks": Way(start_chunks, "PUT", f"{ROOT}/%s/chunks/0", {}, send_chunk),
+    "tus": Way(start_tus, "PATCH", "/files/%s", BODY | {"Upload-Offset": "0"}, send_rest),
+}
+"""What came of a chunk goes with its server; what came by tus stays."""
+
+
+@pytest.mark.parametrize("way", WAYS.values(), ids=list(WAYS))
 @pytest.mark.parametrize("fault", [kill, freeze])
 async def test_the_room_of_a_server_that_is_gone_comes_back(
-    servers: TwoServers, fault: Callable[[Program[str]], None]
+    servers: TwoServers, fault: Callable[[Program[str]], None], way: Way
 ) -> None:
-    """Three owners send to one server, which holds all their room when it goes."""
+    """Three owners send to one server, which holds all their room when it goes. No sweep helps."""
     go_on = asyncio.Event()
 
     async def body() -> AsyncIterator[bytes]:
@@ -106,27 +149,26 @@ async def test_the_room_of_a_server_that_is_gone_comes_back(
         await go_on.wait()
         yield bytes(P // 2)
 
-    uploads = [
-        (await start(client, size=P, chunk_size=P))["upload_id"] for client in servers.clients
-    ]
+    uploads = [await way.start(client) for client in servers.clients]
     held: list[Awaitable[object]] = []
     for client, upload in zip(servers.clients[:3], uploads[:3], strict=True):
-        path = f"{servers.addresses[0]}{ROOT}/{upload}/chunks/0"
-        length = {"Content-Length": str(P)}
-        held.append(asyncio.create_task(client.put(path, content=body(), headers=length)))
+        url = servers.addresses[0] + way.path % upload
+        headers = way.headers | {"Content-Length": str(P)}
+        request = client.request(way.method, url, content=body(), headers=headers)
+        held.append(asyncio.create_task(request))
 
     async def all_have_room() -> bool:
         return await servers.budget.used() == 3 * P
 
     await eventually_async(all_have_room)
-    refused = await servers.send(1, 3, uploads[3], 0)
+    refused = await servers.send(uploads[3], way)
     assert refused.status_code == 503
     assert 1 <= int(refused.headers["Retry-After"]) <= 5
     fault(servers.processes[0])
 
     async def has_room() -> bool:
         assert await servers.budget.used() <= BUDGET
-        return (await servers.send(1, 3, uploads[3], 0)).status_code == 200
+        return (await servers.send(uploads[3], way)).is_success
 
     await eventually_async(has_room)
     servers.processes[0].send_signal(signal.SIGCONT)
@@ -135,7 +177,7 @@ async def test_the_room_of_a_server_that_is_gone_comes_back(
     for client, upload in zip(servers.clients, uploads, strict=True):
 
         async def is_sent(client: httpx.AsyncClient = client, upload: str = upload) -> bool:
-            return (await put(client, {"upload_id": upload}, 0, bytes(P))).status_code == 200
+            return await way.send(client, upload)
 
         await eventually_async(is_sent)
         assert (await finished(client, {"upload_id": upload}))["status"] == "COMPLETED"

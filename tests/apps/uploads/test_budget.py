@@ -151,6 +151,43 @@ class TestTheBudget:
         await budget.finish(dead, MIB)  # what was taken for there was counted before
         assert await used(budget) == 70 + (3 if stays else 1)
 
+    async def test_has_parts_to_count_again_after_a_server_died(
+        self, budget: Budget, clock: ManualClock
+    ) -> None:
+        """Unless their bytes are gone, or somebody counted them."""
+        for upload in ("u1", "u2", "u3"):
+            assert await budget.reserve(lease(upload, "a", 8, own=3, stays=True)) is None
+        await budget.release("u1", [0])  # stored while the body was known
+        clock.advance(LEASE + seconds(1))
+        await budget.tidy()
+        asks = lease("u4", "b", 8)
+        spare = await budget.spare(asks)
+        assert spare.unsure == {upload: {0: 3 * MIB} for upload in ("u1", "u2", "u3")}
+        assert await budget.correct("u1", "", {0: (3 * MIB, 0)}) == 1
+        assert await budget.correct("u2", "", {0: (3 * MIB, 3 * MIB)}) == 1
+        assert (await budget.spare(asks)).unsure == {"u3": {0: 3 * MIB}}
+        await budget.release("u3", [0])
+        assert (await budget.spare(asks)).unsure == {}
+        assert await used(budget) == 3
+
+    async def test_has_silent_parts_that_give_way_to_others_of_their_owner(
+        self, budget: Budget, clock: ManualClock
+    ) -> None:
+        bodies = [lease(upload, upload[0], 8) for upload in ("a1", "a2", "b1", "a3")]
+        for body in bodies:
+            assert await budget.reserve(body) is None
+        for at, body in enumerate(bodies[:3]):
+            await budget.finish(body, (at + 1) * MIB)
+            clock.advance(seconds(1))
+        asks = lease("a4", "a", 8)
+        assert (await budget.spare(asks)).silent == []
+        clock.advance(LEASE * 4 - seconds(2))
+        await budget.hold(bodies[3], slow=False)
+        assert (await budget.spare(asks)).silent == [("a1", 0, MIB), ("a2", 0, 2 * MIB)]
+        assert (await budget.spare(lease("a1", "a", 8))).silent == [("a2", 0, 2 * MIB)]
+        await budget.renew("a1", [0])
+        assert (await budget.spare(asks)).silent == [("a2", 0, 2 * MIB)]
+
     async def test_of_dead_servers_is_taken_back_by_the_sweep(
         self, budget: Budget, server: EmbeddedServer, clock: ManualClock
     ) -> None:

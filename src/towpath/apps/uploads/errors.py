@@ -287,7 +287,10 @@ class BudgetFull(UploadError):
     """The budget has no room for another part now; parts that have begun come first."""
 
     code = "budget_full"
-    remedy = "First send the chunks in `missing`: room is kept for them. Then try again."
+    remedy = (
+        "If `missing` lists chunks, send them first: parts that have begun come first. "
+        "Otherwise try again after the time in Retry-After."
+    )
     retry = RetryAdvice.LATER
 
     def __init__(self, upload: str, missing: Sequence[Range], *, after: int, what: str) -> None:
@@ -307,6 +310,10 @@ class ShareFull(BudgetFull):
     """The owner of this key uses its share of the budget (uploads.owner_share)."""
 
     code = "share_full"
+    remedy = (
+        "If `missing` lists chunks, send them first. Otherwise finish or abort other uploads of "
+        "this owner, or try again after the time in Retry-After."
+    )
 
 
 class BodyGaveWay(BudgetFull):

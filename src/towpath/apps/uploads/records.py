@@ -14,7 +14,7 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from towpath.apps.uploads.errors import ChunkLost
-from towpath.apps.uploads.model import UploadPlan
+from towpath.apps.uploads.model import Status, UploadPlan
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.states import UploadMap, UploadState, UploadUnknown
 from towpath.clock import Duration, duration_ms, minutes, steady
@@ -29,6 +29,8 @@ _COUNTED = minutes(10)
 """How long the count of a sweep is told."""
 _LONGER = minutes(1)
 """By how much a reservation outlives the bytes that it is for."""
+_SILENT = 4
+"""Leases: a part of which nothing came for so long gives way to others of its owner."""
 _KEPT_FOR, _KEPT_MOST = 30.0, 10_000
 
 
@@ -184,6 +186,18 @@ class NoRoom(NamedTuple):
     """The owner has its share; else all have all."""
     after: int = 1
     """Seconds until there may be room."""
+    lack: int = 0
+    """Bytes that are lacking."""
+
+
+class SpareRoom(NamedTuple):
+    """Room that may be taken back: parts by upload, and the bytes that are counted of each."""
+
+    unsure: Mapping[str, Mapping[int, int]]
+    """A server died while they came: what is there of them has to be counted."""
+    silent: Sequence[tuple[str, int, int]]
+    """Upload, part and bytes of one owner's parts of which nothing came for long; the longest
+    silent first."""
 
 
 class BodyLease(NamedTuple):
@@ -239,7 +253,8 @@ class Budget:
         )
         if word == b"ok":
             return None
-        return NoRoom(share=word == b"SHARE_FULL", after=-(-int(after[0]) // 1000))
+        wait, lack = map(int, after)
+        return NoRoom(share=word == b"SHARE_FULL", after=-(-wait // 1000), lack=lack)
 
     async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
         """The body still comes. One that is *slow* gives way if others were refused."""
@@ -307,13 +322,18 @@ class Budget:
 
     async def settled(self) -> dict[str, dict[int, int]]:
         """Parts by upload of which no body comes, and the bytes that are counted of each."""
-        found: Sequence[Any] = await self._record.read("reservations", most=10_000)
-        parts: dict[str, dict[int, int]] = {}
-        for i in range(0, len(found), 2):
-            upload_id, _, part = found[i].decode().rpartition("/")
-            if part.isdigit():  # an earlier release also had names for bodies
-                parts.setdefault(upload_id, {})[int(part)] = int(found[i + 1])
-        return parts
+        return _by_upload(_parts(await self._record.read("reservations", most=10_000)))
+
+    async def spare(self, refused: BodyLease) -> SpareRoom:
+        """Room that may be taken back for a body that was refused."""
+        unsure, silent = await self._record.read(
+            "spare",
+            member=_member(refused.upload_id, refused.part),
+            holder=refused.holder,
+            due=self._stays - _SILENT * self._lease,
+            most=1000,
+        )
+        return SpareRoom(_by_upload(_parts(unsure)), list(_parts(silent)))
 
 
 class Turns:
@@ -335,6 +355,21 @@ class Turns:
 
 def _member(upload_id: str, part: int) -> str:
     return f"{upload_id}/{part}"
+
+
+def _parts(found: Sequence[Any]) -> Iterable[tuple[str, int, int]]:
+    """Upload, part and bytes of each."""
+    for i in range(0, len(found), 2):
+        upload_id, _, part = found[i].decode().rpartition("/")
+        if part.isdigit():  # an earlier release also had names for bodies
+            yield upload_id, int(part), int(found[i + 1])
+
+
+def _by_upload(parts: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int]]:
+    found: dict[str, dict[int, int]] = {}
+    for upload_id, part, size in parts:
+        found.setdefault(upload_id, {})[part] = size
+    return found
 
 
 class Kept:
@@ -422,6 +457,53 @@ class UploadRecords:
             part = plan.part_of(front.chunk)
             held[part] = held.get(part, 0) + tail
         return held
+
+    async def make_room(self, lease: BodyLease, refusal: NoRoom) -> bool:
+        """Take back room that nobody needs, for a body that was refused.
+
+        Silent parts give way to others of their owner only. False: there was nothing.
+        """
+        unsure, silent = await self.budget.spare(lease)
+        recounted = [await self._recount(id, counted) for id, counted in unsure.items()]
+        if any(recounted) or not refusal.share:
+            return any(recounted)
+        left, lack = list[tuple[str, int, int]](), refusal.lack
+        for upload_id, part, size in silent:
+            if lack > 0 and await self._is_left(upload_id, part):
+                left.append((upload_id, part, size))
+                lack -= size
+        if lack > 0:  # nothing is dropped in vain
+            return False
+        return any([await self._drop(*part) for part in left])
+
+    async def _recount(self, upload_id: str, counted: Mapping[int, int]) -> bool:
+        """Count what is there of parts; False if others did, or still send them."""
+        there: dict[int, int] = {}
+        with suppress(UploadUnknown):
+            there = await self.held(upload_id)
+        parts = {part: (before, there.get(part, 0)) for part, before in counted.items()}
+        return await self.budget.correct(upload_id, "", parts) > 0
+
+    async def _is_left(self, upload_id: str, part: int) -> bool:
+        """Whether nothing becomes of what came of a part, unless its client sends the rest."""
+        with suppress(UploadUnknown):
+            chart = await self.state(upload_id).chart()
+            open = Status(chart.fields["status"]).open
+            return not open or part not in dict(chart.whole_parts())
+        return False  # the sweep counts what is left of it
+
+    async def _drop(self, upload_id: str, part: int, counted: int) -> bool:
+        """Drop what came of a part: it is missing again."""
+        with suppress(UploadUnknown):
+            chart, front = await self.state(upload_id).chart(), await self.state(upload_id).front()
+            tokens = {n: t for n, t in chart.pending.items() if chart.plan.part_of(n) == part}
+            staged = list(tokens.values())
+            if chart.plan.part_of(front.chunk) == part:
+                staged.append(tail_token(front.generation, front.chunk))
+            # The bytes first: whoever finds that they are gone says that they are missing.
+            await self.chunks(upload_id).delete(tokens, staged)
+            await self.state(upload_id).lose(chart.generation, tokens)
+        return await self.budget.correct(upload_id, "", {part: (counted, 0)}) > 0
 
     async def tails(self, upload_id: str) -> list[str]:
         """The tokens of what may have come of a chunk in part, as far as Redis knows the upload."""

@@ -71,10 +71,16 @@ class BodyRoom:
             return None
         name = secrets.token_hex(8)
         lease = BodyLease(name, self._id, part, self._holder, extent, own, stays)
-        refusal = await self._records.budget.reserve(lease)
+        refusal = await self._reserve(lease)
         if refusal is None:
             self._leases[part], self._came[part] = lease, 0
         return refusal
+
+    async def _reserve(self, lease: BodyLease) -> NoRoom | None:
+        while (refusal := await self._records.budget.reserve(lease)) is not None:
+            if not await self._records.make_room(lease, refusal):
+                return refusal
+        return None
 
     def has(self, part: int) -> bool:
         """Whether there is room for bytes of *part*."""
@@ -122,7 +128,7 @@ class BodyRoom:
                 self._give_up(BodyGaveWay(self._id, (), after=after, what=what))
                 return
             if answer is HoldAnswer.GONE and self._leases.get(lease.part) is lease:
-                refusal = await self._records.budget.reserve(lease)
+                refusal = await self._reserve(lease)
                 if refusal is not None:
                     self._give_up(refused(self._id, refusal))
                     return

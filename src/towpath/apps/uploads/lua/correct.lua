@@ -8,6 +8,7 @@
 --        leases    zset     bodies by the time until their server must be heard of, ms
 --        bodies    hash     body -> bytes, how long they stay, part
 --        drained   hash     all, or an owner -> when room came free, and bytes
+--        unsure    set      parts whose bytes somebody has to look for: a server died
 -- args   items     list     part, holder, bytes that were counted, bytes that are there, …
 --        stays     int      ms
 -- reply  <how many were corrected>
@@ -20,6 +21,7 @@ for i = 1, #items, 4 do
   local part = look(items[i])
   if part.bodies == 0 and part.floor == items[i + 2] then
     part.holder, part.floor = part.holder or items[i + 1], items[i + 3]
+    redis.call('SREM', UNSURE, part.member)
     count(part)
     if part.floor > 0 then redis.call('ZADD', RESERVED, 'GT', now + stays, part.member) end
     corrected = corrected + 1

@@ -8,6 +8,7 @@
 --        leases    zset     bodies by the time until their server must be heard of, ms
 --        bodies    hash     body -> bytes, how long they stay, part
 --        drained   hash     all, or an owner -> when room came free, and bytes
+--        unsure    set      parts whose bytes somebody has to look for: a server died
 -- args   members   list     which parts
 -- reply  ok
 -- cost   O(parts log parts)

@@ -8,6 +8,7 @@
 --        leases    zset     bodies by the time until their server must be heard of, ms
 --        bodies    hash     body -> bytes, how long they stay, part
 --        drained   hash     all, or an owner -> when room came free, and bytes
+--        unsure    set      parts whose bytes somebody has to look for: a server died
 --        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
 -- args   member    text     which part of which upload
 --        lease     text     which body
@@ -20,8 +21,8 @@
 --        share     int      bytes of one holder
 --        expiry    int      ms
 -- reply  ok
---        BUDGET_FULL <ms until there may be room>
---        SHARE_FULL <ms until there may be room>
+--        BUDGET_FULL <ms until there may be room> <bytes that are lacking>
+--        SHARE_FULL <ms until there may be room> <bytes that are lacking>
 -- cost   O(log parts)
 -- full   refused
 -- uses   clock holdings
@@ -59,7 +60,7 @@ local function refuse(word, field, lack, of)
   local quiet = at and now - at or 0
   local rate = (amount or 0) * math.exp(-quiet / STEADY) / STEADY
   local wait = rate > 0 and math.max(quiet, lack / rate) or quiet
-  return { word, int(math.ceil(math.max(math.min(wait, due), 1000))) }
+  return { word, int(math.ceil(math.max(math.min(wait, due), 1000))), int(lack) }
 end
 
 local used = tonumber(redis.call('HGET', SHARES, part.holder) or 0)
@@ -70,7 +71,7 @@ local total = tonumber(redis.call('GET', TOTAL) or 0)
 local yields = redis.call('HGET', WANTED, 'after ' .. part.holder) or ''
 local late, others = string.match(yields, '^(%d+) (%d+)$')
 if late and part.size == 0 and tonumber(late) > now and total + more > limit - others then
-  return { 'BUDGET_FULL', int(math.max(late - now, 1000)) }
+  return { 'BUDGET_FULL', int(math.max(late - now, 1000)), int(total + more - limit + others) }
 end
 if more > 0 and total + more > limit then
   return refuse('BUDGET_FULL', 'all', total + more - limit)

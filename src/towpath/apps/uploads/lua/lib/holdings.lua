@@ -40,6 +40,7 @@ local function count(part)
     redis.call('HDEL', SIZES, part.member)
     redis.call('HDEL', PARTS, part.member)
     redis.call('ZREM', RESERVED, part.member)
+    redis.call('SREM', UNSURE, part.member)
     return
   end
   redis.call('HSET', SIZES, part.member, int(size) .. ' ' .. part.holder)
@@ -58,7 +59,8 @@ local function release(member)
   count(part)
 end
 
--- A body has ended; so many bytes of it stay. False if nothing is known of it.
+-- A body has ended; so many bytes of it stay. Without a number its server died: if its bytes stay,
+-- all of them may be there until somebody looks. False if nothing is known of the body.
 local function finish(lease, came)
   local words = redis.call('HGET', BODIES, lease) or ''
   local own, stays, member = string.match(words, '^(%d+) (%d+) (.*)$')
@@ -72,6 +74,7 @@ local function finish(lease, came)
   count(part)
   if part.floor > 0 and tonumber(stays) > 0 then
     redis.call('ZADD', RESERVED, 'GT', now + stays, member)
+    if not came then redis.call('SADD', UNSURE, member) end
   end
   return true
 end
