@@ -110,8 +110,8 @@ async def before_the_state(timed: TimedUploads) -> None:
         patch.setattr(Receiving, "drop", left)
         await timed.dies(Receiving, "_counted", lambda: timed.put(view))
     [staged] = cast("list[bytes]", timed.server.ask("KEYS", "upload:*:staging:*"))
-    left = cast("int", timed.server.ask("PTTL", staged.decode()))
-    assert 0 < left <= duration_ms("it", UploadsOptions().staged_for)
+    stays = cast("int", timed.server.ask("PTTL", staged.decode()))
+    assert 0 < stays <= duration_ms("it", UploadsOptions().staged_for)
     assert await timed.services.service.missing(view.upload.upload_id) == [Range(0, 0)]
     await timed.put(view)
     await timed.services.work()

@@ -459,14 +459,15 @@ class UploadRecords:
         return held
 
     async def make_room(self, lease: BodyLease, refusal: NoRoom) -> bool:
-        """Take back room that nobody needs, for a body that was refused.
+        """Take back room that nobody needs, for a body that was refused; False if there is none.
 
-        Silent parts give way to others of their owner only. False: there was nothing.
+        Silent parts give way to others of their owner only.
         """
         unsure, silent = await self.budget.spare(lease)
-        recounted = [await self._recount(id, counted) for id, counted in unsure.items()]
-        if any(recounted) or not refusal.share:
-            return any(recounted)
+        for upload_id, counted in unsure.items():
+            await self._recount(upload_id, counted)
+        if unsure or not refusal.share:
+            return bool(unsure)
         left, lack = list[tuple[str, int, int]](), refusal.lack
         for upload_id, part, size in silent:
             if lack > 0 and await self._is_left(upload_id, part):
@@ -474,15 +475,17 @@ class UploadRecords:
                 lack -= size
         if lack > 0:  # nothing is dropped in vain
             return False
-        return any([await self._drop(*part) for part in left])
+        for upload_id, part, size in left:
+            await self._drop(upload_id, part, size)
+        return True
 
-    async def _recount(self, upload_id: str, counted: Mapping[int, int]) -> bool:
-        """Count what is there of parts; False if others did, or still send them."""
+    async def _recount(self, upload_id: str, counted: Mapping[int, int]) -> None:
+        """Count what is there of parts, unless others did meanwhile."""
         there: dict[int, int] = {}
         with suppress(UploadUnknown):
             there = await self.held(upload_id)
         parts = {part: (before, there.get(part, 0)) for part, before in counted.items()}
-        return await self.budget.correct(upload_id, "", parts) > 0
+        await self.budget.correct(upload_id, "", parts)
 
     async def _is_left(self, upload_id: str, part: int) -> bool:
         """Whether nothing becomes of what came of a part, unless its client sends the rest."""
@@ -492,7 +495,7 @@ class UploadRecords:
             return not open or part not in dict(chart.whole_parts())
         return False  # the sweep counts what is left of it
 
-    async def _drop(self, upload_id: str, part: int, counted: int) -> bool:
+    async def _drop(self, upload_id: str, part: int, counted: int) -> None:
         """Drop what came of a part: it is missing again."""
         with suppress(UploadUnknown):
             chart, front = await self.state(upload_id).chart(), await self.state(upload_id).front()
@@ -503,7 +506,7 @@ class UploadRecords:
             # The bytes first: whoever finds that they are gone says that they are missing.
             await self.chunks(upload_id).delete(tokens, staged)
             await self.state(upload_id).lose(chart.generation, tokens)
-        return await self.budget.correct(upload_id, "", {part: (counted, 0)}) > 0
+        await self.budget.correct(upload_id, "", {part: (counted, 0)})
 
     async def tails(self, upload_id: str) -> list[str]:
         """The tokens of what may have come of a chunk in part, as far as Redis knows the upload."""
