@@ -23,6 +23,7 @@ from tests.waiting import eventually_async
 from towpath.apps.uploads.options import KIB, MIB
 from towpath.apps.uploads.records import BodyLease
 from towpath.apps.uploads.service import UploadService
+from towpath.clock import seconds
 from towpath.embedded import EmbeddedServer
 from towpath.ledger.ledger import Ledger
 
@@ -103,6 +104,33 @@ class TestBegunParts:
                 path = await create(client, 8 * MIB)
                 assert (await patch(client, path, 0, FEW)).status_code == 204
             assert await used(app) == 14 * 64 * KIB
+
+
+async def test_an_abandoned_byte_blocks_its_owner_only_while_it_may_be_followed_up(
+    server: EmbeddedServer, prepared_file_url: str, tmp_path: Path
+) -> None:
+    """A part is as large as the share; a body is silent after four leases."""
+    small: dict[str, Any] = {"budget": 32 * MIB, "owner_share": 25, "body_lease": seconds(1)}
+    async with (
+        uploads_app(server, prepared_file_url, tmp_path, **small) as app,
+        keyed(app) as client,
+    ):
+        left = await start(client, size=8 * MIB, chunk_size=64 * KIB)
+        assert (await put(client, left, 0, FEW)).status_code == 200
+        upload = await start(client, size=8 * MIB, chunk_size=8 * MIB)
+
+        async def has_room() -> bool:
+            answer = await put(client, upload, 0, bytes(8 * MIB))
+            if answer.status_code == 200:
+                return True
+            assert (answer.status_code, code_of(answer)) == (429, "share-full")
+            assert answer.json()["missing"] == []
+            assert int(answer.headers["Retry-After"]) >= 1
+            return False
+
+        await eventually_async(has_room)
+        missing = await client.get(f"{ROOT}/{left['upload_id']}/missing")
+        assert missing.json()["missing"] == [[0, 127]]
 
 
 async def test_a_chunk_of_an_upload_without_a_size_takes_its_own_bytes(app: FastAPI) -> None:
