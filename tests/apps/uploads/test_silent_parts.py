@@ -10,6 +10,7 @@ from towpath.apps.uploads.appending import Appending
 from towpath.apps.uploads.errors import ShareFull
 from towpath.apps.uploads.model import Range, Status
 from towpath.apps.uploads.options import KIB, MIB, UploadsOptions
+from towpath.apps.uploads.records import BodyLease, HoldAnswer
 from towpath.apps.uploads.service import View
 from towpath.apps.uploads.stores.directory import DirectoryStore
 from towpath.clock import ManualClock, seconds
@@ -135,6 +136,19 @@ async def test_as_many_abandoned_parts_give_way_as_are_needed_the_oldest_first(
     charts = [await uploads.service.chart(one.upload.upload_id) for one in left]
     assert [len(chart.pending) for chart in charts] == [0] * 5 + [1] * 15
     assert await uploads.lifecycle.records.budget.used() == P
+
+
+async def test_no_slow_body_gives_way_if_an_abandoned_part_did(
+    uploads: UploadServices, clock: ManualClock
+) -> None:
+    budget, left = uploads.lifecycle.records.budget, await abandon_chunk(uploads)
+    clock.advance(uploads.service.options.body_lease * 5)
+    slow = BodyLease("slow", "u", 0, "key", MIB, MIB, stays=False)
+    assert await budget.reserve(slow) is None
+    view = await uploads.start(size=7 * MIB, chunk_size=P)
+    await uploads.put(view, 0, bytes(7 * MIB))
+    assert (await uploads.service.chart(left.upload.upload_id)).pending == {}
+    assert await budget.hold(slow, slow=True) is HoldAnswer.HELD
 
 
 async def test_nothing_is_dropped_in_vain(uploads: UploadServices, clock: ManualClock) -> None:

@@ -235,8 +235,11 @@ class Budget:
         self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
         self._lease = duration_ms("lease", options.body_lease)
 
-    async def reserve(self, lease: BodyLease) -> NoRoom | None:
-        """Room for a body before it comes, or again for longer; None = it has it."""
+    async def reserve(self, lease: BodyLease, *, lacked: int = 0) -> NoRoom | None:
+        """Room for a body before it comes, or again for longer; None = it has it.
+
+        *lacked* = so much was lacking when it was refused just before.
+        """
         options = self._options
         word, *after = await self._record.run(
             "reserve",
@@ -250,6 +253,7 @@ class Budget:
             begun=options.kept_for_begun,
             share=options.share,
             expiry=self._lease,
+            lacked=lacked,
         )
         if word == b"ok":
             return None

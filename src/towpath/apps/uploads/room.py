@@ -77,10 +77,10 @@ class BodyRoom:
         return refusal
 
     async def _reserve(self, lease: BodyLease) -> NoRoom | None:
-        while (refusal := await self._records.budget.reserve(lease)) is not None:
-            if not await self._records.make_room(lease, refusal):
-                return refusal
-        return None
+        refusal = await self._records.budget.reserve(lease)
+        while refusal is not None and await self._records.make_room(lease, refusal):
+            refusal = await self._records.budget.reserve(lease, lacked=refusal.lack)
+        return refusal
 
     def has(self, part: int) -> bool:
         """Whether there is room for bytes of *part*."""

@@ -20,6 +20,7 @@
 --        begun     int      bytes of those that only parts which are begun get
 --        share     int      bytes of one holder
 --        expiry    int      ms
+--        lacked    int      bytes that lacked before room was taken back for this body
 -- reply  ok
 --        BUDGET_FULL <ms until there may be room> <bytes that are lacking>
 --        SHARE_FULL <ms until there may be room> <bytes that are lacking>
@@ -81,6 +82,10 @@ count(part)
 -- From when on room is used, and none came free.
 for _, field in ipairs({ 'all', 'of ' .. part.holder }) do
   redis.call('HSETNX', DRAINED, field, int(now) .. ' 0')
+  -- It has room now, so nobody need give way to it.
+  if lacked > 0 and redis.call('HGET', WANTED, field) == int(lacked) then
+    redis.call('HDEL', WANTED, field)
+  end
 end
 redis.call('HSET', BODIES, lease, int(own) .. ' ' .. int(stays) .. ' ' .. member)
 redis.call('ZADD', LEASES, now + expiry, lease)
