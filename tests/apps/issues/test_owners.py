@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -141,6 +142,59 @@ class TestAHeldTask:
         other = await request(served, await served.client_key("work"), **named)
         assert {first["issue_number"], other["issue_number"]} == {1, 2}
         assert await request(served, served.key, **named) == first
+
+
+class TestTheLimitOfAnAgent:
+    """It counts the agents of one owner: two owners may have agents of the same name."""
+
+    @pytest.fixture
+    def options(self, tmp_path: Path) -> IssuesOptions:
+        policy = tmp_path / "policy.toml"
+        policy.write_text("[limits]\nagent = 1\n")
+        return IssuesOptions(policy=str(policy))
+
+    async def ask(self, served: ServedIssues, key: str, **more: Any) -> int:
+        async with client_of(served.app, key) as client:
+            answer = await client.post("/api/v1/request-task", json=ALL, **more)
+        return answer.status_code
+
+    async def test_is_not_used_up_by_another_owner(self, served: ServedIssues) -> None:
+        for number in (1, 2, 3):
+            await served.tell(number)
+        other = await served.client_key("work")
+        first = await request(served, served.key)
+        assert await self.ask(served, served.key) == 204
+        second = await request(served, other)
+        assert {first["issue_number"], second["issue_number"]} == {1, 2}
+        assert await self.ask(served, other) == 204
+        await settle(served, served.key, "complete", first)
+        assert (await request(served, served.key))["issue_number"] == 3
+
+    async def test_counts_all_keys_of_the_owner(self, served: ServedIssues) -> None:
+        await served.tell(1)
+        await served.tell(2)
+        first, second = [await key_of(served.app, "work", owner="team") for _ in range(2)]
+        await request(served, first)
+        assert await self.ask(served, second) == 204
+
+    async def test_allows_a_request_to_be_repeated(self, served: ServedIssues) -> None:
+        await served.tell(1)
+        named = {"headers": {"Idempotency-Key": "k1"}}
+        task = await request(served, served.key, **named)
+        assert await request(served, served.key, **named) == task
+
+    async def test_leaves_agents_their_names(self, served: ServedIssues) -> None:
+        """In the task, in refusals, and in what became of it."""
+        await served.tell(1)
+        task = await request(served, served.key)
+        path = f"/api/v1/tasks/{task['task_id']}/complete"
+        async with client_of(served.app, served.key) as client:
+            said = {"token": task["token"], "agent_id": "a-2"}
+            assert problem(await client.post(path, json=said), 409)["holder"] == "a-1"
+            assert (await served.look(1))["holder"] == "a-1"
+            answer = await client.post(path, json=said | {"agent_id": "a-1"})
+        assert answer.status_code == 200
+        assert (await served.look(1))["outcome"] == "completed by a-1"
 
 
 class TestSharedIssues:

@@ -23,6 +23,7 @@ from towpath.apps.issues.model import (
     agent_name,
     role_name,
     selector_of,
+    worker_of,
 )
 from towpath.clock import ZERO, Duration, instant, milliseconds, seconds, steady
 from towpath.engine.model import Call, Lease
@@ -98,7 +99,7 @@ class Handing:
             rest = seconds(max(until - steady(), 0))
             if call is not None:  # named looks of a waiting claim: repeatable with another wait
                 rest = max(rest, _SHORTEST_LOOK)
-            lease = await self._claim(wish, avoided, min(rest, _SLICE), call)
+            lease = await self._claim(wish, avoided, min(rest, _SLICE), call, owner)
             if lease is not None:
                 task = await self._handed_out(lease, wish, avoided, owner)
                 if task is not None:
@@ -127,7 +128,12 @@ class Handing:
     # ── claiming ─────────────────────────────────────────────────────────────────────────
 
     async def _claim(
-        self, wish: TaskRequest, avoided: set[str], wait: Duration, call: Call | None
+        self,
+        wish: TaskRequest,
+        avoided: set[str],
+        wait: Duration,
+        call: Call | None,
+        owner: str | None,
     ) -> Lease | None:
         """A lease of the best task that fits; the one place where the queue is asked for one."""
         engine, limit = await self._board.engine(), self._board.policy.limits.agent
@@ -138,7 +144,7 @@ class Handing:
             return None
         leases = await engine.claim(
             ISSUES,
-            worker=wish.agent,
+            worker=worker_of(wish.agent, owner),
             lease=self._board.options.lease,
             selectors=some or (),
             max_held=limit or None,

@@ -300,6 +300,16 @@ def agent_name(text: str) -> str:
     return text
 
 
+def worker_of(agent: str, owner: str | None) -> str:
+    """The name under which the queue counts what *agent* holds: owners may use the same ids."""
+    return f"{agent}/{owner}" if owner else agent
+
+
+def agent_of(worker: str) -> str:
+    """The agent in a name that `worker_of` made; an agent's id has no slash."""
+    return worker.partition("/")[0]
+
+
 def role_name(text: str) -> str:
     """*text* as a role, or InvalidName."""
     if _ROLE.fullmatch(text) is None:

@@ -24,6 +24,7 @@ from towpath.apps.issues.model import (
     Task,
     TaskResult,
     agent_name,
+    agent_of,
     issue_id,
 )
 from towpath.apps.issues.policy import policy_at
@@ -173,7 +174,7 @@ class Issues:
         something else. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
         lease, job, issue = await self._lease(task_id, token, agent, access)
-        outcome = TaskResult(job.worker or agent or "", result[:RESULT_MOST], pr_number)
+        outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
@@ -322,7 +323,7 @@ class Issues:
             job = await engine.inspect.job(job_ref(ISSUES, task_id))
         except (JobNotFound, InvalidName) as error:
             raise TaskNotFound(task_id) from error
-        if agent is not None and job.worker not in (None, agent_name(agent)):
+        if agent is not None and agent_name(agent) != agent_of(job.worker or agent):
             raise await self._stale(task_id)
         issue = None
         try:
@@ -352,7 +353,7 @@ class Issues:
         return TaskStale(
             task_id,
             state=job.state,
-            holder=job.worker if held else None,
+            holder=agent_of(job.worker) if held and job.worker else None,
             expires_at=job.expires_at if held else None,
         )
 
