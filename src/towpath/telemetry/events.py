@@ -546,7 +546,8 @@ ISSUE_REFUSED = LogEvent(
 )
 ISSUE_REPAIRED = LogEvent(
     "issue.repaired",
-    "A comparison with GitHub found and repaired a difference, in the issue or in its labels.",
+    "A comparison with GitHub or with the queue found and repaired a difference, in the issue, its "
+    "labels or its task.",
     ("issue", "what"),
 )
 REPOSITORY_SYNCED = LogEvent(

@@ -104,6 +104,17 @@ async def test_a_task_is_requested_held_and_completed(client: httpx.AsyncClient)
     assert (await client.get(ONE)).json()["pr_number"] == 7
 
 
+async def test_an_issue_whose_job_an_operator_cancels_is_offered_again(
+    app: FastAPI, client: httpx.AsyncClient
+) -> None:
+    made = await put(client)
+    job = f"/api/v1/queues/issues/jobs/{made['task_id']}"
+    assert (await client.delete(job)).json()["state"] == "cancelled"
+    await app.state.services["issues"].board.tend_once()
+    assert (await client.get(ONE)).json()["outcome"] == "withdrawn"
+    assert (await ask(client))["task_id"] != made["task_id"]
+
+
 async def test_a_stale_agent_is_refused_with_the_holder(client: httpx.AsyncClient) -> None:
     await put(client)
     task = await ask(client)

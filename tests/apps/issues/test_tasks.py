@@ -219,6 +219,71 @@ async def test_no_repeated_statement_reads_a_whole_table(
     assert await read_whole(issues.ledger, executed) == []
 
 
+class TestAnIssueWhoseTaskSomebodyElseEnds:
+    """By a generic call of the queue; nobody holds the issue."""
+
+    @pytest.fixture
+    def options(self) -> IssuesOptions:
+        return IssuesOptions(attempts=1)
+
+    async def test_is_offered_again_after_a_cancellation(self, issues: IssueServices) -> None:
+        issue = await issues.put(1)
+        await issues.put(2)
+        await issues.board.tend_once()
+        untouched = await issues.look(2)
+        await issues.engine.cancel(job_ref(ISSUES, issue.task_id))
+        await issues.board.tend_once()
+        assert (await issues.look(1)).outcome == "withdrawn"
+        numbers = {(await issues.take(f"a{n}")).issue_number for n in range(2)}
+        assert numbers == {1, 2}
+        assert untouched.task_id == (await issues.look(2)).task_id
+        assert issues.counted("towpath_issues_repaired_total", "task") == 1
+
+    async def test_is_offered_again_by_a_sync(self, issues: IssueServices) -> None:
+        issue = await issues.put(1)
+        await issues.engine.cancel(job_ref(ISSUES, issue.task_id))
+        await issues.board.offer_all()
+        assert (await issues.take()).task_id != issue.task_id
+
+    async def test_is_completed_if_the_task_was(self, issues: IssueServices) -> None:
+        await issues.put(1)
+        [lease] = await issues.engine.claim(ISSUES, worker="w", lease=seconds(HANGS))
+        await issues.board.tend_once()
+        await issues.engine.complete(lease)
+        await issues.board.tend_once()
+        assert (await issues.look(1)).withheld == "completed"
+
+    async def test_is_given_up_if_the_task_was_and_can_be_offered_again(
+        self, issues: IssueServices
+    ) -> None:
+        await issues.put(1)
+        [lease] = await issues.engine.claim(ISSUES, worker="w", lease=seconds(HANGS))
+        await issues.engine.fail(lease, "no")
+        await issues.board.tend_once()
+        assert (await issues.look(1)).withheld == "dead"
+        await issues.service.take_away("octo/repo", 1)
+        assert (await issues.take()).issue_number == 1
+
+    async def test_is_found_among_many(self, issues: IssueServices) -> None:
+        """Each look sees a part of the issues, and goes on behind it."""
+        facts = {f"octo/repo#{n}": Facts(repository="octo/repo", number=n) for n in range(1, 452)}
+        await issues.board.revise_all(
+            {
+                id: lambda before, told=told: life.told(
+                    before, told, source=IssueSource.API, version=0, read=False, now=wall_ms()
+                )
+                for id, told in facts.items()
+            }
+        )
+        await issues.board.tend_once()
+        some = [1, 230, 451]
+        for number in some:
+            await issues.engine.cancel(job_ref(ISSUES, (await issues.look(number)).task_id))
+        for _ in range(4):
+            await issues.board.tend_once()
+        assert [(await issues.look(number)).outcome for number in some] == ["withdrawn"] * 3
+
+
 class TestTheTokenOfAnother:
     async def test_is_of_no_use_to_one_who_says_who_it_is(self, issues: IssueServices) -> None:
         await issues.put(1)

@@ -17,7 +17,7 @@ import msgspec
 from msgspec.structs import replace
 
 from towpath.apps.issues import life, tables
-from towpath.apps.issues.measures import ENDED
+from towpath.apps.issues.measures import ENDED, REPAIRED
 from towpath.apps.issues.mirrors import Mirrors
 from towpath.apps.issues.model import (
     ISSUES,
@@ -34,7 +34,7 @@ from towpath.apps.issues.policy import IssuePolicy
 from towpath.apps.issues.tables import changes
 from towpath.clock import duration_ms, instant, instant_ms, wall_ms
 from towpath.engine.engine import Engine
-from towpath.engine.model import JobInfo, JobOptions, NewJob, job_ref, new_job
+from towpath.engine.model import JobInfo, JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
 from towpath.errors import (
     JobError,
@@ -45,7 +45,7 @@ from towpath.errors import (
 )
 from towpath.ledger.database.writing import Write
 from towpath.ledger.ledger import Ledger
-from towpath.telemetry.events import ISSUE_HOLD_ENDED
+from towpath.telemetry.events import ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
@@ -87,6 +87,8 @@ class Board:
         self.mirrors = Mirrors(engine)
         self._locks_seen = 0
         """The end of the last lease whose key for outsiders was looked at, in ms."""
+        self._offers_seen = ""
+        """The id of the last issue whose task was compared with the queue."""
 
     @property
     def ledger(self) -> Ledger:
@@ -236,18 +238,43 @@ class Board:
 
     async def offer_all(self) -> None:
         """Submit all that is offered once more: what the queue has lost is there again."""
-        engine, after = await self.engine(), ""
+        after = ""
         while True:
             query = partial(tables.everything, after=after, size=_SOME)
             some = await self.ledger.read(query)
             if not some:
                 return
             after = some[-1].id
-            waiting = [_job(issue) for issue in some if issue.wanted and not issue.held]
-            await engine.submit_many(ISSUES, waiting)
+            await self._offer_again([issue for issue in some if issue.wanted and not issue.held])
             for issue in some:
                 if issue.held:
                     await self.look_at(issue)
+
+    async def _offer_again(self, issues: Sequence[Issue]) -> None:
+        """Submit the tasks of issues that nobody holds once more. If a task has ended, a generic
+        call of the queue ended it: the row follows. Raises ServerError, LedgerError.
+        """
+        engine = await self.engine()
+        answers = await engine.submit_many(ISSUES, [_job(issue) for issue in issues])
+        for issue, answer in zip(issues, answers, strict=True):
+            if isinstance(answer, Submitted) and answer.state in _ENDED:
+                await self._follow_end(issue)
+
+    async def _follow_end(self, issue: Issue) -> None:
+        """Note that the task of an issue that nobody holds has ended. One that was cancelled is
+        offered again under another id.
+        """
+        try:
+            job = await (await self.engine()).inspect.job(job_ref(ISSUES, issue.task_id))
+        except JobNotFound:
+            return
+        if job.state not in _ENDED:  # somebody has retried it since
+            return
+        _, ended = _end_of(job, "")
+        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, ended))
+        if revised.changed:
+            self.metrics.own(REPAIRED).labels("task").inc()
+            self.log.emit(ISSUE_REPAIRED, issue=issue.id, what="task")
 
     # ── looking after it ─────────────────────────────────────────────────────────────────
 
@@ -260,8 +287,8 @@ class Board:
 
     async def tend_once(self) -> None:
         """Leases that have ended, rows that the queue does not know, delays that are over, rows
-        that were judged by another policy, and keys for outsiders that were deleted. Raises
-        ServerError, LedgerError.
+        that were judged by another policy, keys for outsiders that were deleted, and tasks that
+        generic calls of the queue ended. Raises ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
         await engine.queues.reap(ISSUES)
@@ -285,6 +312,9 @@ class Board:
             await self.restore_lock(issue)
         # The next look goes on behind these, and then begins again.
         self._locks_seen = held[-1].expires if len(held) == _SOME else 0
+        offered = await self.ledger.read(tables.offered(self._offers_seen, _SOME))
+        await self._offer_again(offered)
+        self._offers_seen = offered[-1].id if len(offered) == _SOME else ""
 
     async def restore_lock(self, issue: Issue) -> None:
         """Write the key for outsiders again if somebody deleted it. Raises ServerError,

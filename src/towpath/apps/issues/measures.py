@@ -44,9 +44,9 @@ REPAIRED = MetricSpec(
     "towpath_issues_repaired_total",
     MetricKind.COUNTER,
     ("state",),
-    "Repairs by comparisons with GitHub: issue (a webhook was lost), label (a label did not show "
-    "who holds the issue).",
-    "Are webhooks lost? Does somebody change our labels?",
+    "Repairs: issue (a webhook was lost), label (a label did not show who holds the issue), task "
+    "(a generic call of the queue ended the task of an issue that nobody held).",
+    "Are webhooks lost? Does somebody change our labels, or our tasks?",
 )
 PROJECTED = MetricSpec(
     "towpath_issues_projected_total",

@@ -177,6 +177,12 @@ def ready_untold(now: int, size: int) -> Callable[[Connection], list[Issue]]:
     return _some(select(issues).where(*over).limit(size))
 
 
+def offered(after: str, size: int) -> Callable[[Connection], list[Issue]]:
+    """Issues that nobody holds and whose task the queue was told, by id."""
+    free = _i.withheld == "", _i.agent == "", _i.task_id > "", _i.settled.is_(True)
+    return _some(select(issues).where(_i.id > after, *free).order_by(_i.id).limit(size))
+
+
 def everything(connection: Connection, *, after: str, size: int) -> list[Issue]:
     """All issues, page by page, by id."""
     return _some(select(issues).where(_i.id > after).order_by(_i.id).limit(size))(connection)
