@@ -206,7 +206,7 @@ class TestSecrets:
         assert CANARY not in running.log.read_text()
 
     def test_an_entry_is_bounded(self, running: RunningServer, admin: SessionClient) -> None:
-        ids = [f"{number:03}" + "x" * 500 for number in range(1000)]
+        ids = [f"{number:03}" + "x" * 500 for number in range(40)]
         answer = running.client().post("/api/v1/queues/audit-long/dead/retry", json={"ids": ids})
         assert answer.status_code == 200
         [entry] = entries(admin, "audit-long")

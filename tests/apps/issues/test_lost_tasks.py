@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.amounts import amount
+from tests.amounts import amount, slow
 from tests.apps.issues.served import REPOSITORY, ServedIssues, issues_served
 from tests.programs import COMMAND, Program
 from tests.server.serving import RunningServer, up
@@ -33,6 +33,7 @@ from towpath.testing.proxy import Faults, Hole, Proxy
 LOCKING = Path(__file__).with_name("locking_command.py")
 PLACE = REPOSITORY.replace("/", "%2F")
 KINDS = ["heeding", "deaf", "parent"]
+two_kinds = pytest.mark.parametrize("kind", ["heeding", "deaf", pytest.param("parent", marks=slow)])
 
 
 class Agents:
@@ -127,21 +128,23 @@ async def ended(agent: Program[str]) -> tuple[int, Counter[str]]:
     return agent.wait(), Counter(json.loads(line)["outcome"] for line in out.splitlines())
 
 
-@pytest.mark.parametrize("kind", KINDS)
 class TestTheCommandOfALostTask:
+    @pytest.mark.parametrize("kind", KINDS)
     async def test_has_ended_before_the_next_begins(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
         await served.tell(7)
         agent = agents.start(served.address, served.key, kind=kind)
-        for count in (1, 2, 3):
+        losses = amount(1, thoroughly=3)
+        for count in range(1, losses + 1):
             await agents.have_begun(count)
             await take_away(served, 7)
-        await agents.have_begun(4)
+        await agents.have_begun(losses + 1)
         agent.send_signal(signal.SIGTERM)
         code, outcomes = await ended(agent)
-        assert (code, outcomes["lost"], outcomes["complete"]) == (0, 3, 0)
+        assert (code, outcomes["lost"], outcomes["complete"]) == (0, losses, 0)
 
+    @two_kinds
     async def test_has_ended_before_that_of_another_issue_begins(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
@@ -160,6 +163,7 @@ class TestTheCommandOfALostTask:
         await served.tell(8, state="closed")
         await agents.have_begun(3)
 
+    @two_kinds
     async def test_ends_when_the_agent_is_stopped_and_the_task_is_given_back(
         self, served: ServedIssues, agents: Agents, kind: str
     ) -> None:
@@ -182,7 +186,7 @@ class TestAnAgentWithoutAnswers:
         """The command is stopped five seconds earlier: even a busy machine does it in that time."""
         return seconds(15)
 
-    @pytest.mark.parametrize("fault", ["requests", "replies", "reset"])
+    @pytest.mark.parametrize("fault", ["requests", pytest.param("replies", marks=slow), "reset"])
     async def test_ends_its_command_before_that_of_another_begins(
         self, served: ServedIssues, agents: Agents, proxy: Proxy, fault: str
     ) -> None:
@@ -240,7 +244,7 @@ async def test_no_issue_has_two_commands_over_many_losses(
     for number in (1, 2):
         await served.tell(number)
     agents.start(through(proxy), served.key, kind=chance.choice(KINDS))
-    for round in range(1, amount(8, thoroughly=100)):
+    for round in range(1, amount(5, thoroughly=100)):
         await agents.have_begun(round)
         [number, pid] = agents.lines("began")[-1]
         match chance.choice(["taken", "closed", "hole", "reset"]):
