@@ -1,5 +1,6 @@
 """What holds for all tests, and the fixtures that they share."""
 
+import gc
 import signal
 from pathlib import Path
 
@@ -15,6 +16,16 @@ pytest_plugins = ["tests.fixtures"]
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+# Collecting the tests makes a million objects that stay: there is no garbage to look for.
+gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Keep the collector of garbage from looking at all tests again and again while they run."""
+    gc.enable()
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
