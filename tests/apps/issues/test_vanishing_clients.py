@@ -18,6 +18,7 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message, Receive, Scope, Send
 
+from tests.amounts import slow
 from tests.apps.issues.served import ServedIssues, issues_served
 from tests.programs import COMMAND, ROOT, Program
 from tests.waiting import HANGS, eventually_async
@@ -32,24 +33,28 @@ BROUGHT = Path(sys.prefix) / "npm" / "node_modules"
 NODE = shutil.which("node")
 PYTHON_CLIENT = (sys.executable, "-m", "tests.server.mcp_vanishing")
 NODE_CLIENT = (str(NODE), str(ROOT / "tests" / "server" / "mcp_vanishing.js"))
-CLIENTS = [
-    pytest.param(PYTHON_CLIENT, {"mode": "auto"}, id="python"),
-    pytest.param(PYTHON_CLIENT, {"mode": "legacy"}, id="python with a handshake"),
-    pytest.param(PYTHON_CLIENT, {"mode": "auto", "stdio": True}, id="python over stdio"),
-    *(
-        pytest.param(
-            NODE_CLIENT,
-            {"mode": mode},
-            id=f"typescript, {mode}",
-            marks=pytest.mark.skipif(
-                NODE is None or not (BROUGHT / "@modelcontextprotocol").is_dir(),
-                reason="npm's packages are not installed",
-            ),
-        )
-        for mode in ("auto", "legacy")
-    ),
-]
-every_client = pytest.mark.parametrize(("program", "how"), CLIENTS)
+needs_npm = pytest.mark.skipif(
+    NODE is None or not (BROUGHT / "@modelcontextprotocol").is_dir(),
+    reason="npm's packages are not installed",
+)
+
+
+def clients_of(*old: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """Every client; those that speak the older protocol have the marks *old*."""
+    python, node, legacy = PYTHON_CLIENT, NODE_CLIENT, {"mode": "legacy"}
+    return pytest.mark.parametrize(
+        ("program", "how"),
+        [
+            pytest.param(python, {"mode": "auto"}, id="python"),
+            pytest.param(python, legacy, id="python with a handshake", marks=old),
+            pytest.param(python, {"mode": "auto", "stdio": True}, id="python over stdio"),
+            pytest.param(node, {"mode": "auto"}, id="typescript, auto", marks=needs_npm),
+            pytest.param(node, legacy, id="typescript, legacy", marks=(needs_npm, *old)),
+        ],
+    )
+
+
+every_client, newer_clients = clients_of(), clients_of(slow)
 
 
 @pytest.fixture
@@ -139,8 +144,8 @@ async def is_free(served: ServedIssues, number: int) -> None:
     await eventually_async(taken)
 
 
-@every_client
 class TestAClient:
+    @every_client
     async def test_that_cancels_gets_nothing(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
@@ -152,6 +157,7 @@ class TestAClient:
         await is_free(served, 1)
         await are_waiting(served, 0)
 
+    @newer_clients
     async def test_that_times_out_gets_nothing(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
@@ -161,6 +167,7 @@ class TestAClient:
         await is_free(served, 1)
         await are_waiting(served, 0)
 
+    @newer_clients
     async def test_that_is_killed_gets_nothing(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
@@ -172,6 +179,7 @@ class TestAClient:
         await is_free(served, 1)
         await are_waiting(served, 0)
 
+    @newer_clients
     async def test_that_was_frozen_gets_its_task_when_it_goes_on(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:
@@ -189,6 +197,7 @@ class TestAClient:
         client.signal(signal.SIGCONT)
         assert (await client.line())["answer"]["issue_number"] == 1
 
+    @newer_clients
     async def test_that_shares_a_key_cancels_only_its_own_call(
         self, served: ServedIssues, clients: Any, program: tuple[str, ...], how: dict[str, Any]
     ) -> None:

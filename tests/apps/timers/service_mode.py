@@ -1,5 +1,6 @@
 """A server with timers in service mode, and those who talk to it."""
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -64,3 +65,8 @@ def altered(**changes: Any) -> TimersOptions:
 
 
 __all__ = ["OPTIONS", "SECRET", "InstancesApi", "altered", "scheduling_on", "started", "with_key"]
+
+
+async def sample(app: FastAPI, name: str, **labels: str) -> float | None:
+    """What a scrape of *app* says. Gauges are read on the event loop, which runs on meanwhile."""
+    return await asyncio.to_thread(app.state.metrics.registry.get_sample_value, name, labels)

@@ -9,7 +9,7 @@ import pytest
 from fastapi import FastAPI
 
 from tests.amounts import slow
-from tests.apps.timers.service_mode import SECRET, InstancesApi, altered
+from tests.apps.timers.service_mode import SECRET, InstancesApi, altered, sample
 from tests.calls.receivers import Reader, Receiver, Writer, http, receiving
 from tests.waiting import eventually_async
 from towpath.apps.timers.balancer import THRESHOLD
@@ -107,11 +107,10 @@ class TestACall:
         assert (first.attempt, last.attempt) == (1, 2)
         assert first.worker == last.worker == f"127.0.0.1:{receiver.port}"
         assert first.late >= 0
-        value = app.state.metrics.registry.get_sample_value
-        assert value("towpath_timers_calls_total", {"state": "done"}) == 1
-        assert value("towpath_timers_calls_total", {"state": "later"}) == 1
-        assert value("towpath_timers_instances") == 1
-        assert value("towpath_timers_breakers_open") == 0
+        assert await sample(app, "towpath_timers_calls_total", state="done") == 1
+        assert await sample(app, "towpath_timers_calls_total", state="later") == 1
+        assert await sample(app, "towpath_timers_instances") == 1
+        assert await sample(app, "towpath_timers_breakers_open") == 0
 
     async def test_comes_over_connections_that_are_kept(
         self, api: InstancesApi, timers: TimerService, receiver: Receiver
@@ -170,13 +169,16 @@ class TestAnAnswer:
     ) -> None:
         """An instance that lies about its types, or redirects. No redirect is followed."""
         timers: TimerService = app.state.services["timers"]
-        value = app.state.metrics.registry.get_sample_value
         elsewhere = Receiver()
         async with receiving(elsewhere):
             receiver.answer = http(status, headers=(("Location", elsewhere.url()),))
             await api.register(receiver.url(), "t", weight=100)
             await api.register(other.url(), "t")
-            await eventually_async(lambda: _is(value("towpath_timers_instances") == 2))
+
+            async def both_are_known() -> bool:
+                return await sample(app, "towpath_timers_instances") == 2
+
+            await eventually_async(both_are_known)
             for _ in range(15):
                 timer = await ended(timers, await submit(timers))
                 assert (timer.state, timer.attempts) == (State.DONE, 1)
