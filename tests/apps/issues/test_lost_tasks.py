@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,12 @@ class Agents:
         lines = journal.read_text().splitlines() if journal.exists() else []
         return [line.split()[1:] for line in lines if line.startswith(word)]
 
+    def end_commands(self) -> None:
+        """End what the command of a killed agent has started: the system ends only the command."""
+        for _, leader in self.lines("began"):
+            with suppress(ProcessLookupError):
+                os.killpg(int(leader), signal.SIGKILL)
+
     @property
     def begun(self) -> int:
         return len(self.lines("began"))
@@ -82,7 +88,9 @@ class Agents:
 @pytest.fixture
 def agents(tmp_path: Path) -> Iterator[Agents]:
     with ExitStack() as stack:
-        yield Agents(tmp_path, stack)
+        agents = Agents(tmp_path, stack)
+        stack.callback(agents.end_commands)
+        yield agents
 
 
 @pytest.fixture
