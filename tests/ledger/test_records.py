@@ -8,8 +8,9 @@ from sqlalchemy import text
 
 from tests.ledger.records import REVIEWS, lease, made
 from towpath import minutes, seconds
+from towpath.clock import ZERO
 from towpath.engine.model import Bury, Complete, Fail, Release
-from towpath.errors import InvalidName, InvalidOption
+from towpath.errors import InvalidName, InvalidOption, NotOwned
 from towpath.ledger.errors import RecordEnded, RecordNotDead, RecordNotFound
 from towpath.ledger.ledger import Ledger
 from towpath.ledger.records.attempts import Ending, Standing
@@ -132,6 +133,106 @@ class TestARecordOfASubject:
         }
         assert states.pop("r4") is RecordState.PENDING
         assert set(states.values()) == {RecordState.SUPERSEDED}
+
+
+class TestARecordOfAnOwner:
+    async def test_is_cancelled_only_for_its_owner(self, ledger: Ledger) -> None:
+        await made(ledger, "owned", owner="shop")
+        await made(ledger, "nobody's")
+        running = await made(ledger, "running", owner="shop")
+        await ledger.jobs.begin(lease(running, 10))
+        for id in ("owned", "nobody's", "running"):
+            before = await ledger.jobs.get(REVIEWS, id)
+            with pytest.raises(NotOwned):
+                await ledger.jobs.cancel(REVIEWS, id, for_owner="other")
+            assert await ledger.jobs.get(REVIEWS, id) == before
+        assert (await ledger.jobs.cancel(REVIEWS, "running", for_owner="shop")).cancel_requested
+        cancelled = await ledger.jobs.cancel(REVIEWS, "owned", for_owner="shop")
+        assert (cancelled.state, cancelled.owner) == (RecordState.CANCELLED, "shop")
+
+    async def test_that_has_ended_is_refused_to_others_as_one_that_waits(
+        self, ledger: Ledger
+    ) -> None:
+        done = await made(ledger, "a", owner="shop")
+        await ledger.jobs.begin(lease(done, 10))
+        completed = Ending(lease(done, 10), Complete(lease(done, 10), b""), cancelled=False)
+        await ledger.jobs.end(completed)
+        with pytest.raises(NotOwned):
+            await ledger.jobs.cancel(REVIEWS, "a", for_owner="other")
+        with pytest.raises(RecordEnded):
+            await ledger.jobs.cancel(REVIEWS, "a", for_owner="shop")
+
+    async def test_whose_options_can_not_be_read_has_no_owner(self, ledger: Ledger) -> None:
+        await made(ledger, "a", owner="shop", subject="pr-7")
+        spoil = text("UPDATE towpath_jobs SET options = '{\"owner\": 7'")
+        await ledger.decide(lambda _: lambda writer: writer.execute(spoil))
+        assert (await ledger.jobs.get(REVIEWS, "a")).owner is None
+        with pytest.raises(NotOwned):
+            await ledger.jobs.cancel(REVIEWS, "a", for_owner="shop")
+        newer = await ledger.jobs.submit(REVIEWS, b"", id="b", owner="shop", subject="pr-7")
+        assert newer.superseded == ()
+
+    async def test_is_superseded_by_its_owner_s_only(self, ledger: Ledger) -> None:
+        await made(ledger, "first", owner="shop", subject="pr-7", version=1)
+        await made(ledger, "plain", subject="pr-7", version=1)
+        other = await ledger.jobs.submit(
+            REVIEWS, b"", id="other", owner="bot", subject="pr-7", version=9
+        )
+        assert other.superseded == ()
+        last = await ledger.jobs.submit(
+            REVIEWS, b"", id="last", owner="shop", subject="pr-7", version=2
+        )
+        assert last.superseded == ("first",)
+        late = await made(ledger, "late", owner="shop", subject="pr-7", version=1)
+        assert late.state is RecordState.SUPERSEDED
+        assert await waiting(ledger) == {"plain", "other", "last"}
+
+    async def test_submitted_beside_those_of_others_supersedes_its_owner_s_only(
+        self, ledger: Ledger
+    ) -> None:
+        answers = await asyncio.gather(
+            *(
+                ledger.jobs.submit(REVIEWS, b"", id=f"{owner}-{n}", owner=owner, subject="pr-7")
+                for n in range(3)
+                for owner in ("shop", "bot")
+            )
+        )
+        assert await waiting(ledger) == {"shop-2", "bot-2"}
+        for answer in answers:
+            owners = {id.partition("-")[0] for id in answer.superseded}
+            assert owners <= {answer.record.owner}
+
+    async def test_of_one_event_is_one_record_per_owner(self, ledger: Ledger) -> None:
+        event: dict[str, object] = {"subject": "s", "version": 1, "revision": "c"}
+        records = [
+            await made(ledger, f"r{n}", owner=owner, **event)
+            for n, owner in enumerate(("shop", "bot", "shop", "bot"))
+        ]
+        assert [record.id for record in records] == ["r0", "r1", "r0", "r1"]
+
+    async def test_waits_however_many_others_request(self, ledger: Ledger) -> None:
+        await made(ledger, "old", owner="shop", subject="s")
+        for n in range(LOOKED_BACK + 2):
+            await made(ledger, f"r{n}", owner="bot", subject="s")
+        assert await waiting(ledger) == {"old", f"r{LOOKED_BACK + 1}"}
+        newer = await ledger.jobs.submit(REVIEWS, b"", id="new", owner="shop", subject="s")
+        assert newer.superseded == ("old",)
+        assert await waiting(ledger) == {"new", f"r{LOOKED_BACK + 1}"}
+
+    async def test_that_failed_runs_again_beside_a_newer_one_of_another_owner(
+        self, ledger: Ledger
+    ) -> None:
+        old = await made(ledger, "old", owner="shop", subject="pr-7")
+        await ledger.jobs.begin(lease(old, 10))
+        failed = Ending(lease(old, 10), Fail(lease(old, 10), "no", ZERO), cancelled=False)
+        await ledger.jobs.end(failed)
+        await made(ledger, "new", owner="bot", subject="pr-7")
+        assert (await ledger.jobs.begin(lease(old, 11))).standing is Standing.BEGUN
+
+
+async def waiting(ledger: Ledger) -> set[str]:
+    page = await ledger.jobs.list(REVIEWS, state=RecordState.PENDING, size=200)
+    return {str(record.id) for record in page.records}
 
 
 class TestTheLatestOfASubject:

@@ -14,6 +14,7 @@ from sqlalchemy import ColumnElement, Select, bindparam, delete, func, select, u
 from sqlalchemy.engine import Connection, RowMapping
 
 from towpath.engine.change import BY_DELAY
+from towpath.errors import NotOwned
 from towpath.ledger.database.bulk import has_arrays
 from towpath.ledger.database.schema import jobs, now_ms
 from towpath.ledger.database.writing import Overtaken, Write
@@ -37,14 +38,21 @@ from towpath.ledger.records.record import (
     as_record,
     next_name,
     nothing,
+    owner_in,
 )
 
 _RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
 
 
-def cancel(connection: Connection, queue: str, id: str, tell: Tell) -> Write[Row]:
-    """End it, or ask whoever runs it to stop. Raises RecordNotFound, RecordEnded."""
+def cancel(
+    connection: Connection, queue: str, id: str, tell: Tell, *, for_owner: str | None = None
+) -> Write[Row]:
+    """End it, or ask whoever runs it to stop. Raises RecordNotFound, RecordEnded, and NotOwned if
+    it has another owner than *for_owner*.
+    """
     row = row_of(connection, queue, id, _one_held)
+    if for_owner is not None and owner_in(row["options"]) != for_owner:
+        raise NotOwned(f"{queue}/{id}")
     if row["state"] in RESTING:
         over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
         return _changed(row, over, tell([{**row, **over}]))

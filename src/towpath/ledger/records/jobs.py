@@ -199,16 +199,19 @@ class Jobs:
                 check(new.queue)
         return new
 
-    async def cancel(self, queue: str, id: str) -> Record:
+    async def cancel(self, queue: str, id: str, *, for_owner: str | None = None) -> Record:
         """Cancel a record that has not ended: at once, or when its worker stops. Returns the
         record.
 
-        Safe to repeat. Raises RecordNotFound, and RecordEnded if it ended otherwise.
+        Safe to repeat. Raises RecordNotFound, NotOwned if it has another owner than *for_owner*,
+        and RecordEnded if it ended otherwise.
         """
         ref = queue_name(queue), job_id(id)
 
         record = as_record(
-            await self._ledger.decide(lambda connection: cancel(connection, *ref, self.tell))
+            await self._ledger.decide(
+                lambda connection: cancel(connection, *ref, self.tell, for_owner=for_owner)
+            )
         )
         if self.fastpath is not None:
             await _a_moment(self._nudge(self.fastpath.stop(record)))

@@ -23,6 +23,7 @@ from towpath.ledger.records.record import (
     Tell,
     as_record,
     nobody,
+    owner_in,
     packed_options,
 )
 from towpath.ledger.records.subjects import (
@@ -36,6 +37,7 @@ from towpath.ledger.records.subjects import (
     supersede,
     told_before,
     version_of,
+    with_owner,
 )
 
 NUDGED_WITHIN = 2_000
@@ -97,13 +99,15 @@ def _answers(
     fresh: set[Key],
     over: Sequence[Row],
 ) -> list[Recorded]:
-    superseded: dict[Key, list[JobId]] = {}
+    superseded: dict[tuple[str, str, str | None], list[JobId]] = {}
     for row in over:
-        superseded.setdefault((row["queue"], row["subject"]), []).append(row["id"])
+        latest_of = row["queue"], row["subject"], owner_in(row["options"])
+        superseded.setdefault(latest_of, []).append(row["id"])
         found[_key(row)] = row
     answers: list[Recorded] = []
     for new, key in zip(wanted, answering, strict=True):
-        ended = superseded.get((new.queue, new.subject or ""), ()) if key in fresh else ()
+        latest_of = new.queue, new.subject or "", _owner(new)
+        ended = superseded.get(latest_of, ()) if key in fresh else ()
         others = tuple(id for id in ended if id != key[1])
         answers.append(Recorded(as_record(found[key]), key not in fresh, others))
         fresh.discard(key)  # the second of two in one batch finds the first
@@ -123,20 +127,26 @@ def _planned(
         key = new.queue, str(new.job.id)
         if new.subject is not None:
             rows = known[new.queue, new.subject]
-            version = version_of(rows, new.version)
+            owner = _owner(new)
+            own = [row for row in rows if row["owner"] == owner]
+            version = version_of(own, new.version)
             place: dict[str, Any] = {
                 "version": version,
                 "revision": new.revision,
                 "follows": new.follows,
             }
-            if new.revision is not None and (same := told_before(rows, **place)):
+            if new.revision is not None and (same := told_before(own, **place)):
                 answering.append((new.queue, same["id"]))
                 continue
-            rows.append({"id": key[1], **place})
+            rows.append({"id": key[1], "owner": owner, **place})
             new = new._replace(version=version)  # noqa: PLW2901 -- the same one, placed
         planned.append(new)
         answering.append(key)
     return planned, answering
+
+
+def _owner(new: NewRecord) -> str | None:
+    return (new.job.more or {}).get("owner")
 
 
 def _as_made(
@@ -145,7 +155,7 @@ def _as_made(
     """*rows* with what was planned as it was made; not what was there before under its id, about
     something else."""
     queue, name = subject
-    made = {row["id"]: row if "seq" in row else found[queue, row["id"]] for row in rows}
+    made = {row["id"]: row if "seq" in row else with_owner(found[queue, row["id"]]) for row in rows}
     return sorted(
         (row for row in made.values() if row["subject"] == name), key=lambda row: row["seq"]
     )

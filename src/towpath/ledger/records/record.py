@@ -78,8 +78,8 @@ class RecordOptions(JobOptions, total=False):
     """What may be said about a record: all that may be said about a job, and what it is about."""
 
     subject: str | None
-    """Of the records about one subject the latest counts: older ones that have not begun are
-    superseded."""
+    """Of the records of one owner about one subject the latest counts: older ones that have not
+    begun are superseded."""
     version: int | None
     """Which one is the latest: the greater number. None = as the latest that is there; among
     equals what follows another is later, and else what comes later."""
@@ -141,7 +141,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def owner(self) -> str | None:
         """The owner of the API key that submitted it; None = it was submitted without a key."""
-        return self.attributes.get("owner")
+        return owner_in(self.options)
 
     @property
     def may_run_at(self) -> datetime | None:
@@ -279,6 +279,21 @@ def _checked(name: str, value: Any) -> Any:
         return kind.kept(name, kind.read(value.encode() if isinstance(value, str) else value))
     except (TypeError, AttributeError, OverflowError) as error:
         raise InvalidOption(name, value, rule=str(error)) from error
+
+
+class _Owned(msgspec.Struct):
+    owner: str | None = None
+
+
+_decode_owner = msgspec.json.Decoder(_Owned).decode
+
+
+def owner_in(options: str | None) -> str | None:
+    """The owner that the options of a row name. None also if they can't be read."""
+    try:
+        return _decode_owner(options).owner if options else None
+    except msgspec.MsgspecError:
+        return None
 
 
 def _said(options: str | None) -> dict[str, Any]:

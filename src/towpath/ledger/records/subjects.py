@@ -3,6 +3,8 @@
 Which one that is: the greater version, where the caller has one; among equals the one that says it
 follows the other; else the one that came later. Versions are other people's times, often in whole
 seconds, and ids are chance: neither tells which of two came last.
+
+Each owner has a latest one: nobody supersedes what another owner submitted.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from sqlalchemy.engine import Connection
 
 from towpath.ledger.database.bulk import Texts, has_arrays, named, rows_of
 from towpath.ledger.database.schema import jobs
-from towpath.ledger.records.record import RESTING, RecordState, Tell, next_name
+from towpath.ledger.records.record import RESTING, RecordState, Tell, next_name, owner_in
 
 Key = tuple[str, str]
 """A queue, and the id or the subject of a record there."""
@@ -33,7 +35,7 @@ def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
 
 # ── the order ────────────────────────────────────────────────────────────────────────────
 
-_TOLD = "seq, id, job, state, subject, version, revision, follows"
+_TOLD = "seq, id, job, state, subject, version, revision, follows, options"
 _FOUND = "FROM towpath_jobs WHERE queue = :in_queue AND subject ="
 _MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
 # Names of ours, and the places of parameters: nothing of anybody else's is in these texts. Each is
@@ -56,8 +58,21 @@ def histories(connection: Connection, subjects: Iterable[Key]) -> dict[Key, list
     for queue, names in by_queue(found):
         for row in rows_of(connection.execute(last, {"in_queue": queue, "names": names})):
             if row["version"] is not None:  # else somebody has spoilt the row
-                found[queue, row["subject"]].append(row)
+                found[queue, row["subject"]].append(with_owner(row))
     return {key: sorted(rows, key=lambda row: row["seq"]) for key, rows in found.items()}
+
+
+def with_owner(row: Row) -> Row:
+    """*row*, with the owner that its options name."""
+    return {**row, "owner": owner_in(row["options"])}
+
+
+def by_owner(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
+    """The rows of each owner, in the order they came."""
+    found: dict[str | None, list[Row]] = {}
+    for row in rows:
+        found.setdefault(row["owner"], []).append(row)
+    return found
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
@@ -121,7 +136,7 @@ def told_before(
 # ── what follows from it ─────────────────────────────────────────────────────────────────
 
 _resting = or_(*(jobs.c.state == state for state in RESTING))
-_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject, jobs.c.state).where(
+_waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject, jobs.c.state, jobs.c.options).where(
     named(jobs.c.subject), _resting
 )
 _held = (
@@ -161,21 +176,23 @@ def left_out(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict
     found = {key: list[Row]() for key, rows in known.items() if len(rows) >= LOOKED_BACK}
     for queue, names in by_queue(found):
         for row in rows_of(connection.execute(_waiting, {"in_queue": queue, "names": names})):
-            found[queue, row["subject"]].append(row)
+            found[queue, row["subject"]].append(with_owner(row))
     return found
 
 
 def outdated(
     known: Mapping[Key, Sequence[Row]], more: Mapping[Key, Sequence[Row]]
 ) -> dict[int, str]:
-    """The places of all that have not begun and are not the latest of their subject; of each the
-    id of that one. *known* are the last records about each, *more* those that it leaves out.
+    """The places of all that have not begun and are not the latest of their subject and owner; of
+    each the id of that one. *known* are the last records about each, *more* those that it leaves
+    out.
     """
     return {
         row["seq"]: newest["id"]
         for subject, rows in known.items()
-        if (newest := latest(rows)) is not None
-        for row in (*rows, *more.get(subject, ()))
+        for owner, own in by_owner(rows).items()
+        if (newest := latest(own)) is not None
+        for row in (*own, *by_owner(more.get(subject, ())).get(owner, ()))
         if row["id"] != newest["id"] and row["state"] in RESTING
     }
 
@@ -196,12 +213,14 @@ def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: T
 
 
 def revive(connection: Connection, known: Mapping[Key, Sequence[Row]], now: int) -> None:
-    """Let the latest of each subject run if it was superseded by one that turned out to be older.
+    """Let the latest of each subject and owner run if it was superseded by one that turned out to
+    be older.
 
     That is known only when what lies between the two comes at last.
     """
     for rows in known.values():
-        newest = latest(rows)
-        if newest is not None and newest["state"] == RecordState.SUPERSEDED:
-            name = next_name(newest["id"], newest["job"])
-            connection.execute(_revived, {"at": newest["seq"], "name": name, "now": now})
+        for own in by_owner(rows).values():
+            newest = latest(own)
+            if newest is not None and newest["state"] == RecordState.SUPERSEDED:
+                name = next_name(newest["id"], newest["job"])
+                connection.execute(_revived, {"at": newest["seq"], "name": name, "now": now})
