@@ -420,7 +420,9 @@ class JobUnfinished(JobError):
 
 
 class NotOwned(TowpathError):
-    """The job or schedule was made by another owner, or without an API key; nothing was changed."""
+    """The job, schedule or review was made by another owner, or without an API key; nothing was
+    changed.
+    """
 
     code = "not_owner"
     remedy = "Use a key of its owner, or one with the scope `manage`."

@@ -275,6 +275,18 @@ class TestButtonsOfJobs:
         assert self.buttons(running, path, *with_raw) == {"Move", "Cancel"}
         running.api("reviews.post").post("/jobs/a/cancel")
 
+    def test_of_a_review_need_its_owner_or_manage(self, running: RunningServer) -> None:
+        _, secret = running.make_key("submit", owner="shop")
+        task = {"repository": "octo/buttons", "head": "a" * 40, "number": 7}
+        answer = running.client(secret).post("/api/v1/reviews", json=task)
+        path = f"/ui/reviews/{answer.json()['id']}"
+        shown = partial(self.buttons, running, path, "read")
+        assert shown("submit") == set()
+        assert shown(owner="shop") == set()
+        assert shown("submit", owner="shop") == {"Cancel"}
+        assert shown("submit", "manage") == {"Cancel"}
+        assert shown("admin") == {"Cancel"}
+
     def test_of_schedules_need_their_owner_or_manage(
         self, running: RunningServer, api: Api
     ) -> None:

@@ -6,14 +6,14 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, Protocol, TypeVar
 
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from towpath.errors import TowpathError
+from towpath.errors import NotOwned, TowpathError
 from towpath.ledger.keys.key import KeyInfo
 from towpath.ledger.keys.key import Scope as KeyScope
 from towpath.ledger.keys.raw import RawQueues
@@ -31,6 +31,7 @@ from towpath.web.open_requests import (
 from towpath.web.problems import Refused, of_error
 from towpath.web.visits import CSRF, LOGIN, Visits, cookie_of, login_of
 
+T = TypeVar("T")
 _SCOPED: set[Callable[..., Any]] = set()
 """All that `scoped` made."""
 _KEY, _CREDENTIAL = "towpath.key", "towpath.credential"
@@ -406,6 +407,21 @@ def _plain(queue: str) -> str:
         return decoded(queue)
     except ValueError:
         return queue
+
+
+def changes_only(key: KeyInfo) -> str | None:
+    """The owner whose jobs and reviews the key may change; None = those of all owners."""
+    return None if key.may(KeyScope.MANAGE) else key.owner
+
+
+async def hide_foreign(change: Awaitable[T], key: KeyInfo, missing: TowpathError) -> T:
+    """Awaits *change*. A key that can't read gets *missing* for what belongs to another owner."""
+    try:
+        return await change
+    except NotOwned:
+        if key.may(KeyScope.READ):
+            raise
+        raise missing from None
 
 
 CanSubmit = Annotated[KeyInfo, Depends(scoped(KeyScope.SUBMIT))]

@@ -330,6 +330,7 @@ def _show(session: Session, view: ReviewView) -> None:
             "head": task.head if task else None,
             "title": (task.title or None) if task else None,
             "url": (task.url or None) if task else None,
+            "owner": view.owner,
             "priority": view.priority,
             "attempts": view.attempts,
             "error": view.last_error,

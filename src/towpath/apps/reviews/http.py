@@ -12,6 +12,7 @@ from urllib.parse import quote
 from fastapi import APIRouter, Depends, Query, Response
 from pydantic import BeforeValidator, Field
 
+from towpath.apps.reviews.errors import ReviewNotFound
 from towpath.apps.reviews.hooks import Hook, read_github, read_gitlab
 from towpath.apps.reviews.model import (
     REVIEWS,
@@ -29,7 +30,7 @@ from towpath.forges.facts import Ignored
 from towpath.forges.texts import REF_MOST
 from towpath.ledger.keys.key import KeyInfo, Scope
 from towpath.web.audit import audited
-from towpath.web.auth import scoped
+from towpath.web.auth import changes_only, hide_foreign, scoped
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, example
 from towpath.web.mount import Mount, WebhookListener
@@ -185,6 +186,8 @@ class ReviewOut(Answer):
     state: ReviewState
     task: ReviewTaskOut | None
     """What is reviewed; null if the row in the database is damaged."""
+    owner: str | None
+    """The owner of the key that requested it; null = a webhook or the command line did."""
     priority: int
     attempts: int
     last_error: str | None
@@ -224,15 +227,16 @@ _LOCATION = {"Location": {"description": "URL of the review.", "schema": {"type"
 )
 @audited("id", "repository", "priority", answer=("id",), only_people=True)
 async def submit(
-    body: ReviewIn, response: Response, reviews: TheReviews, _: CanSubmit
+    body: ReviewIn, response: Response, reviews: TheReviews, key: CanSubmit
 ) -> TakenReview:
     """Request a review. It is saved before this answers and runs later, even if Redis is
     unreachable now.
 
-    A repeated `id` is the same review; another task under the same id is refused with 409. A
-    new request for a pull request or branch supersedes older ones that have not begun.
+    A repeated `id` is the same review; another task under the same id is refused with 409. The
+    review belongs to the owner of the key. A new request for a pull request or branch supersedes
+    older ones of the same owner that have not begun.
     """
-    taken = await reviews.submit(body.task(), id=body.id, priority=body.priority)
+    taken = await reviews.submit(body.task(), id=body.id, priority=body.priority, owner=key.owner)
     response.headers["Location"] = f"/api/v1/reviews/{quote(taken.id, safe='')}"
     return taken
 
@@ -253,9 +257,12 @@ async def look(id: Id, reviews: TheReviews, _: CanRead) -> ReviewView:
 
 @router.post("/{id}/cancel", response_model=ReviewOut, responses=documented(404, 409))
 @audited()
-async def cancel(id: Id, reviews: TheReviews, _: CanSubmit) -> ReviewView:
-    """Cancel a review that has not ended: it is CANCELLED, or `cancel_requested` while it runs."""
-    return await reviews.cancel(id)
+async def cancel(id: Id, reviews: TheReviews, key: CanSubmit) -> ReviewView:
+    """Cancel a review that has not ended: it is CANCELLED, or `cancel_requested` while it runs. A
+    review of another owner, or of a webhook, needs the scope `manage`.
+    """
+    cancelling = reviews.cancel(id, for_owner=changes_only(key))
+    return await hide_foreign(cancelling, key, ReviewNotFound(REVIEWS, id))
 
 
 @router.post("/{id}/retry", response_model=ReviewOut, responses=documented(404, 409))

@@ -73,11 +73,17 @@ class Reviews:
         )
 
     async def submit(
-        self, task: ReviewTask, *, id: str | None = None, priority: int | None = None
+        self,
+        task: ReviewTask,
+        *,
+        id: str | None = None,
+        priority: int | None = None,
+        owner: str | None = None,
     ) -> TakenReview:
         """Save a task that somebody asks for. The same *id* again is the same review.
 
-        Raises ReviewDiffers for another task under the same id, InvalidName, InvalidOption.
+        It supersedes only older requests of the same *owner*. Raises ReviewDiffers for another
+        task under the same id, InvalidName, InvalidOption.
         """
         own = f"{Forge.API}-{new_job_id() if id is None else job_id(id)}"
         # Whoever asks for a review themselves means another one each time; a forge does not.
@@ -88,18 +94,20 @@ class Reviews:
             priority=priority_of(task) if priority is None else priority,
             subject=subject_of(task),
             headers={RECORD_ID: own},
+            owner=owner,
         )
         if recorded.existed and recorded.record.payload != task.packed():
             raise ReviewDiffers(f"{REVIEWS}/{own}")
         return _taken(recorded)
 
-    async def cancel(self, id: str) -> ReviewView:
+    async def cancel(self, id: str, *, for_owner: str | None = None) -> ReviewView:
         """End a review that has not ended: at once, or when its reviewer was stopped.
 
-        Safe to repeat. Raises ReviewNotFound, and ReviewEnded for one that ended otherwise.
+        Safe to repeat. Raises ReviewNotFound, NotOwned if it has another owner than *for_owner*,
+        and ReviewEnded for one that ended otherwise.
         """
         with _in_its_words():
-            return as_view(await self._jobs.cancel(REVIEWS, id))
+            return as_view(await self._jobs.cancel(REVIEWS, id, for_owner=for_owner))
 
     async def retry(self, id: str) -> ReviewView:
         """Give a review that is dead or cancelled new attempts, one that failed its turn; and one

@@ -28,6 +28,8 @@ class ReviewView(msgspec.Struct, frozen=True, kw_only=True):
     state: ReviewState
     task: ReviewTask | None
     """None if somebody has spoilt the row."""
+    owner: str | None = None
+    """The owner of the API key that requested it; None = a webhook or the command line did."""
     priority: int
     attempts: int = 0
     last_error: str | None = None
@@ -68,6 +70,7 @@ def as_view(record: Record, posting: Record | None = None) -> ReviewView:
         id=record.id,
         state=ReviewState.of(record.state),
         task=_task(record.payload),
+        owner=record.owner,
         priority=record.priority,
         attempts=record.attempts,
         last_error=record.last_error,

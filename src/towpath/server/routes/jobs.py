@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
-from typing import Annotated, TypeVar
+from collections.abc import Sequence
+from typing import Annotated
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Request, Response
@@ -15,8 +15,8 @@ from towpath.engine.engine import Engine
 from towpath.engine.inspect import Page
 from towpath.engine.model import JobInfo, JobOptions, NewJob, Submitted, job_ref, new_job
 from towpath.engine.states import State
-from towpath.errors import InvalidInput, InvalidOption, JobNotFound, NotOwned, TowpathError
-from towpath.ledger.keys.key import KeyInfo, Scope
+from towpath.errors import InvalidInput, InvalidOption, JobNotFound, TowpathError
+from towpath.ledger.keys.key import KeyInfo
 from towpath.server.job_fields import options_in
 from towpath.server.models import (
     CancelOut,
@@ -34,13 +34,11 @@ from towpath.server.models import (
     SubmittedOut,
 )
 from towpath.web.audit import audited
-from towpath.web.auth import CanRead, CanSubmit
+from towpath.web.auth import CanRead, CanSubmit, changes_only, hide_foreign
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Id, Queue
 from towpath.web.parts import Named, Repeatable, TheEngine, TheJobs, readable
 from towpath.web.problems import documented
-
-T = TypeVar("T")
 
 KEEP = hours(1)
 """How long jobs that came over HTTP can be looked at, where their queue keeps nothing."""
@@ -201,21 +199,6 @@ def page_out(page: Page, request: Request, key: KeyInfo) -> PageOut:
 
 def _place(queue: str, id: str) -> str:
     return f"/api/v1/queues/{queue}/jobs/{quote(id, safe='')}"
-
-
-def changes_only(key: KeyInfo) -> str | None:
-    """The owner whose jobs the key may replace, move and cancel; None = those of all owners."""
-    return None if key.may(Scope.MANAGE) else key.owner
-
-
-async def hide_foreign(change: Awaitable[T], key: KeyInfo, missing: TowpathError) -> T:
-    """Awaits *change*. A key that can't read gets *missing* for what belongs to another owner."""
-    try:
-        return await change
-    except NotOwned:
-        if key.may(Scope.READ):
-            raise
-        raise missing from None
 
 
 async def _submit_all(

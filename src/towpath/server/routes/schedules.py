@@ -17,9 +17,9 @@ from towpath.errors import InvalidOption, ScheduleNotFound
 from towpath.ledger.keys.key import Scope
 from towpath.server.job_fields import asking, in_seconds, options_in, telling, told
 from towpath.server.models import PayloadIn, SubmittedOut
-from towpath.server.routes.jobs import After, Size, changes_only, hide_foreign
+from towpath.server.routes.jobs import After, Size
 from towpath.web.audit import audited, not_audited
-from towpath.web.auth import CanRead, CanSubmit, require
+from towpath.web.auth import CanRead, CanSubmit, changes_only, hide_foreign, require
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import (
     Answer,
