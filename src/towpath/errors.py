@@ -420,9 +420,7 @@ class JobUnfinished(JobError):
 
 
 class NotOwned(TowpathError):
-    """The job, schedule or review was made by another owner, or without an API key; nothing was
-    changed.
-    """
+    """It was made by another owner, or without an API key; nothing was changed."""
 
     code = "not_owner"
     remedy = "Use a key of its owner, or one with the scope `manage`."

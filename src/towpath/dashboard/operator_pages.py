@@ -71,7 +71,7 @@ _SCOPES = {
     Scope.READ: "Read jobs, queues and events.",
     Scope.SUBMIT: "Submit jobs, change those of its owner, and use the applications.",
     Scope.WORK: "Claim jobs and settle them.",
-    Scope.MANAGE: "With submit: also change jobs, schedules and reviews of other owners.",
+    Scope.MANAGE: "With submit: also change jobs and schedules of other owners.",
     Scope.RAW: "With submit or work: use the queues of applications directly.",
     Scope.ADMIN: "Everything.",
 }

@@ -410,7 +410,7 @@ def _plain(queue: str) -> str:
 
 
 def changes_only(key: KeyInfo) -> str | None:
-    """The owner whose jobs and reviews the key may change; None = those of all owners."""
+    """The owner whose jobs the key may replace, move and cancel; None = those of all owners."""
     return None if key.may(KeyScope.MANAGE) else key.owner
 
 

@@ -143,7 +143,7 @@ class DashboardPage:
         return fits and key.may(Scope(scope)) and login_of(self._request.scope) is not None
 
     def changes(self, owner: str | None) -> bool:
-        """Whether whoever looks may change jobs, schedules and reviews of *owner*."""
+        """Whether whoever looks may change jobs and schedules of *owner*."""
         key = key_of(self._request)
         return key.may(Scope.MANAGE) or owner == key.owner
 

@@ -41,7 +41,7 @@ class Scope(StrEnum):
     READ = "read"
     """Read jobs, counts and events."""
     MANAGE = "manage"
-    """Move, replace and cancel what other keys submitted: jobs, schedules, reviews."""
+    """Move, replace and cancel what other keys submitted."""
     RAW = "raw"
     """Use the queues of applications directly, past the applications' own paths."""
     ADMIN = "admin"
