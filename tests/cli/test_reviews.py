@@ -192,6 +192,18 @@ class TestShow:
 
 
 class TestCancelAndRetry:
+    def test_change_the_reviews_of_every_owner(self, reviews: Command) -> None:
+        async def submit() -> str:
+            async with Ledger(reviews.env["DATABASE_URL"]) as ledger:
+                task = a_task(forge=Forge.API)
+                return (await Reviews(ledger.jobs).submit(task, owner="shop")).id
+
+        id = asyncio.run(submit())
+        shown = reviews("reviews", "show", id)
+        assert re.search(r"^owner +shop$", shown.out, re.MULTILINE)
+        told = reviews("reviews", "cancel", id, "--json").object
+        assert (told["state"], told["owner"]) == ("CANCELLED", "shop")
+
     def test_end_one_and_give_it_new_attempts(self, reviews: Command) -> None:
         [id] = made(reviews, 7)
         assert reviews("reviews", "cancel", id).out == f"{id}  CANCELLED\n"

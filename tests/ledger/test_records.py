@@ -219,6 +219,16 @@ class TestARecordOfAnOwner:
         assert newer.superseded == ("old",)
         assert await waiting(ledger) == {"new", f"r{LOOKED_BACK + 1}"}
 
+    async def test_that_was_superseded_does_not_come_back_by_another_owner_s(
+        self, ledger: Ledger
+    ) -> None:
+        await made(ledger, "old", owner="shop", subject="pr-7")
+        await made(ledger, "new", owner="shop", subject="pr-7")
+        await ledger.jobs.cancel(REVIEWS, "new")
+        await ledger.jobs.delete(REVIEWS, "new")
+        await made(ledger, "other", owner="bot", subject="pr-7")
+        assert (await ledger.jobs.get(REVIEWS, "old")).state is RecordState.SUPERSEDED
+
     async def test_that_failed_runs_again_beside_a_newer_one_of_another_owner(
         self, ledger: Ledger
     ) -> None:

@@ -84,7 +84,16 @@ def submit(
         found.update({_key(row): row for row in others})
         over: list[Row] = []
         if subjects:
-            told = {key: _as_made(key, known[key], found) for key in known}
+            # Only what these owners have: a submit changes nothing of another owner's.
+            owners = {(record.queue, record.subject, _owner(record)) for record in wanted}
+            told = {
+                key: [
+                    row
+                    for row in _as_made(key, known[key], found)
+                    if (*key, row["owner"]) in owners
+                ]
+                for key in known
+            }
             over = supersede(connection, outdated(told, more), now, tell)
             revive(connection, told, now)
         return lambda: _answers(wanted, answering, found, set(made), over)
