@@ -93,7 +93,11 @@ class TestWhatIsWrittenDown:
         by_login, by_key = f"login-{uuid4().hex}", f"key-{uuid4().hex}"
 
         def message(agent: str) -> dict[str, Any]:
-            wish = {"name": "request_task", "arguments": {"agent_id": agent}}
+            arguments = {
+                "agent_id": agent,
+                "roles": ["nobody-needs-it"],
+            }  # other tests leave issues
+            wish = {"name": "request_task", "arguments": arguments}
             return {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": wish}
 
         accept = {"Accept": "application/json, text/event-stream"}
