@@ -22,9 +22,11 @@ from towpath.apps.uploads.errors import (
     ChunkLost,
     OffsetDiffers,
     UploadConflict,
+    UploadEnded,
     UploadGone,
     UploadIncomplete,
     UploadNotFailed,
+    UploadResumable,
     UploadTooLarge,
 )
 from towpath.apps.uploads.lifecycle import Work
@@ -44,6 +46,9 @@ from towpath.apps.uploads.writing import (
     sized,
 )
 from towpath.clock import wall_ms
+
+_LOOKS = 5
+"""How often an upload that changes during a look is looked at again."""
 
 
 class Hash(Protocol):
@@ -87,8 +92,16 @@ class Appending:
     async def look(self, upload_id: str) -> UploadPosition:
         """How far it has come. One that has failed goes on: who asks wants to resume.
 
-        Raises UploadNotFound, UploadGone, StoreAway.
+        Raises UploadNotFound, UploadGone, StoreAway, and UploadResumable for one that fails
+        whenever it is resumed.
         """
+        for _ in range(_LOOKS):
+            # It failed or ended, or Redis lost it, since its row was read: look again.
+            with suppress(UploadEnded, UploadUnknown):
+                return await self._look(upload_id)
+        raise UploadResumable(upload_id, Status.FAILED)
+
+    async def _look(self, upload_id: str) -> UploadPosition:
         upload = await self._own.row(upload_id)
         if upload.status is Status.FAILED:
             with suppress(UploadNotFailed):  # another request has resumed it meanwhile
@@ -241,7 +254,11 @@ class Appending:
             raise UploadTooLarge(f"{size} bytes: give the length when it is created", upload_id)
         if upload.size not in (None, size):
             raise UploadConflict(upload_id, f"has {upload.size} bytes, not {size}")
-        _, offset = await self._front(upload_id, upload.plan)
+        try:
+            _, offset = await self._front(upload_id, upload.plan)
+        except UploadUnknown:
+            await self._own.restore(upload_id)
+            _, offset = await self._front(upload_id, upload.plan)
         if offset > size:
             raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
         await self._own.ledger.write(tables.sized(upload, size))
@@ -287,8 +304,8 @@ class Appending:
             raise UploadConflict(piece.upload_id, "is on another drive")
         if piece.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(piece.upload_id, piece.status)
-        if piece.status is Status.FAILED:
-            raise not_open(piece.upload_id, piece.status)
+        if piece.status is Status.FAILED:  # whoever joins it wants it to go on
+            piece = (await self.look(piece.upload_id)).upload
         if piece.status.open:
             chart = await self._uploads.chart(piece.upload_id)
             if chart.plan.size is None or chart.missing():

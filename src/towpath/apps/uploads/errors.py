@@ -14,6 +14,7 @@ TowpathError
     │   ├── UploadDiffers    the Idempotency-Key was used for another upload
     │   ├── UploadEnded      it is completed, or about to be
     │   ├── UploadFailed     it has failed, and waits to be resumed
+    │   │   └── UploadResumable  tus goes on with it after the next HEAD
     │   ├── UploadIncomplete chunks are missing
     │   ├── PieceInUse       an upload under way is joined of it
     │   ├── ChunkDiffers     the chunk was already received with different bytes
@@ -164,6 +165,14 @@ class UploadFailed(UploadEnded):
 
     code = "upload_failed"
     remedy = "Read its `error_message`, then POST …/resume and send the missing chunks."
+
+
+class UploadResumable(UploadFailed):
+    """The upload has failed; a client of tus resumes it by asking for its offset."""
+
+    code = "upload_resumable"
+    remedy = "Ask for the offset with HEAD, which resumes the upload; then continue from there."
+    retry = RetryAdvice.LATER
 
 
 class UploadNotFailed(UploadConflict):
@@ -396,6 +405,7 @@ ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
     UploadNotFound: ErrorCodes(404, 5),
     UploadGone: ErrorCodes(410, 4),
     UploadConflict: ErrorCodes(409, 4),
+    UploadResumable: ErrorCodes(503, 75),
     UploadJoined: ErrorCodes(403, 4),
     BodyDiffers: ErrorCodes(460, 2),
     UploadTooLarge: ErrorCodes(413, 2),

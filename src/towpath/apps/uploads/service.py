@@ -340,13 +340,19 @@ class UploadService:
     # ── ends ─────────────────────────────────────────────────────────────────────────────
 
     async def resume(self, upload_id: str) -> View:
-        """Go on with an upload that has failed. Raises UploadNotFailed, UploadGone, StoreAway."""
+        """Go on with an upload that has failed, and with the pieces of which it is joined.
+
+        Raises UploadNotFailed, UploadGone, StoreAway.
+        """
         while True:
             upload = await self._own.row(upload_id)
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 raise UploadGone(upload_id, upload.status)
             if upload.status is not Status.FAILED:
                 raise UploadNotFailed(upload_id, upload.status)
+            for piece in upload.sources:  # it would fail again for a piece that stays FAILED
+                with suppress(UploadNotFailed):
+                    await self.resume(piece)
             if await self._own.revive(upload) is not None:
                 return await self.status(upload_id)
 

@@ -16,7 +16,14 @@ from fastapi import APIRouter, Request, Response
 from fastapi.routing import APIRoute
 
 from towpath.apps.uploads.appending import Appending
-from towpath.apps.uploads.errors import BudgetFull, OffsetDiffers, ShareFull, UploadTooLarge
+from towpath.apps.uploads.errors import (
+    BudgetFull,
+    OffsetDiffers,
+    ShareFull,
+    UploadFailed,
+    UploadResumable,
+    UploadTooLarge,
+)
 from towpath.apps.uploads.http.locations import location_of
 from towpath.apps.uploads.http.owning import CanSubmit, MaySend, TheUploads, require_own
 from towpath.apps.uploads.http.tus_headers import (
@@ -58,6 +65,8 @@ class TusRoute(APIRoute):
                 if request.method != "OPTIONS":
                     _require_version(request)
                 response = await handle(request)
+            except UploadFailed as error:  # 503, not 409: at that, some clients of tus give up
+                response = of_error(UploadResumable(error.upload, error.status))
             except (TowpathError, Refused) as error:
                 response = of_error(error)
                 if isinstance(error, OffsetDiffers):
