@@ -11,7 +11,10 @@ import pytest
 from tests.apps.uploads.stores.s3_proxy import proxied
 from tests.apps.uploads.test_sweep import orphan_goes_with_its_upload
 from tests.apps.uploads.uploading import UploadServices
-from towpath.apps.uploads.model import Range, Status
+from towpath.apps.uploads.appending import Appending
+from towpath.apps.uploads.errors import UploadFailed
+from towpath.apps.uploads.lifecycle import Lifecycle
+from towpath.apps.uploads.model import Range, Status, Upload
 from towpath.apps.uploads.options import MIB, UploadsOptions
 from towpath.apps.uploads.stores.checksums import Algorithm, Checksum
 from towpath.apps.uploads.stores.errors import ObjectNotFound, StoreUnreachable
@@ -20,6 +23,7 @@ from towpath.clock import ZERO
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.objects import EmbeddedObjects
 from towpath.engine.engine import Engine
+from towpath.errors import RetryAdvice
 from towpath.ledger.ledger import Ledger
 
 C = 4 * MIB
@@ -94,6 +98,41 @@ async def test_a_missing_bucket_fails_the_upload_until_it_is_there(
         await uploads.work()
         for view in views:
             assert await uploads.content(view) == data[: view.upload.size]
+
+
+async def test_a_store_that_refuses_for_a_while_makes_no_client_of_tus_give_up(
+    uploads_on: DeskOn,
+    data: bytes,
+    running_objects: EmbeddedObjects,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The worker is so quick that the upload has failed again before HEAD has looked at it."""
+    async with (
+        proxied(running_objects.url) as s3_proxy,
+        uploads_on(endpoint=s3_proxy.url) as uploads,
+    ):
+        await uploads.store.check()
+        s3_proxy.refuse("PUT ", 403, "AccessDenied")
+        view = await uploads.start(size=C)
+        await uploads.send(view, data[:C])
+        await uploads.work()
+        assert await uploads.status(view) is Status.FAILED
+        real = Lifecycle.revive
+
+        async def revive(own: Lifecycle, upload: Upload) -> Upload | None:
+            resumed = await real(own, upload)
+            await uploads.work()
+            return resumed
+
+        monkeypatch.setattr(Lifecycle, "revive", revive)
+        appending = Appending(uploads.service)
+        with pytest.raises(UploadFailed) as refused:
+            await appending.look(view.upload.upload_id)
+        assert (refused.value.code, refused.value.retry) == ("upload_resumable", RetryAdvice.LATER)
+        s3_proxy.rules.clear()
+        position = await appending.look(view.upload.upload_id)
+        assert (position.status, position.offset) == (Status.COMPLETED, C)
+        assert await uploads.content(view) == data[:C]
 
 
 async def test_a_loss_of_redis_goes_on_from_the_server_s_own_list_of_parts(
