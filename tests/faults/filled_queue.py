@@ -6,6 +6,7 @@ Some jobs have ids that no caller chose (not `named`), the same each time: runs 
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import Any
 
 from towpath.clock import ManualClock, hours, minutes
@@ -24,6 +25,13 @@ SELECTORS = ("octo/cat|dev", "octo/cat|review")
 DECLARED, KEPT = "nightly", "hourly"
 FIRST_SEEN = ManualClock().now
 """The declared schedule's last firing, and when the queue is filled."""
+
+
+class Plain(Enum):
+    """A queue that has only plain jobs, and whether they are kept when they are done."""
+
+    GONE = "gone"
+    KEPT = "kept"
 
 
 @dataclass
@@ -52,7 +60,7 @@ def options(policy: LanePolicy) -> QueueOptions:
 
 @asynccontextmanager
 async def filled_queue_on(
-    url: str, policy: LanePolicy | None, scripts: Scripts | None = None
+    url: str, policy: LanePolicy | Plain, scripts: Scripts | None = None
 ) -> AsyncGenerator[FilledQueue]:
     """A filled queue on an empty server, with an engine whose clock stands still."""
     clock = ManualClock()
@@ -67,12 +75,16 @@ MEANWHILE = hours(1)
 """What passes before the calls begin: some leases, delays and retentions end in it."""
 
 
-async def prepare(filled: FilledQueue, policy: LanePolicy | None) -> None:
-    await (_prepare_all_kinds(filled, policy) if policy else _prepare_plain(filled))
+async def prepare(filled: FilledQueue, policy: LanePolicy | Plain) -> None:
+    if isinstance(policy, Plain):
+        await _prepare_plain(filled, policy)
+    else:
+        await _prepare_all_kinds(filled, policy)
     # As if somebody had claimed when the calls begin: otherwise a claim would trim first; and the
     # first call of a minute looks at more keys than its work needs, which tests/spec has.
     begins = str(int((FIRST_SEEN + MEANWHILE).timestamp() * 1000))
-    noted = ("minute", begins, *(() if policy else ("trimmed_at", begins)))
+    trimmed = ("trimmed_at", begins) if isinstance(policy, Plain) else ()
+    noted = ("minute", begins, *trimmed)
     meta = keys_of(queue_name(filled.queue)).meta
     await filled.engine._store.command("HSET", meta, *noted)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
 
@@ -88,9 +100,15 @@ async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:
     await schedule(filled, KEPT, "", "v1")
 
 
-async def _prepare_plain(filled: FilledQueue) -> None:
-    """Nothing but plain jobs, and nothing due: scripts go the short way."""
-    await _submit(filled, *(NewJob(job_id(f"plain-{i}"), b"plain") for i in range(4)))
+async def _prepare_plain(filled: FilledQueue, policy: Plain) -> None:
+    """Nothing but plain jobs, and nothing due: scripts go the short way. Every second payload is
+    a large one.
+    """
+    if policy is Plain.KEPT:
+        await filled.engine.queues.configure(filled.queue, QueueOptions(keep=hours(9)))
+    payloads = [b"plain", b"plain" * 1000] * 2
+    jobs = [NewJob(job_id(f"plain-{i}"), payload) for i, payload in enumerate(payloads)]
+    await _submit(filled, *jobs)
     leases = await filled.engine.claim(filled.queue, worker=WORKER, lease=hours(5), count=2)
     filled.held = {lease.id: lease for lease in leases}
 

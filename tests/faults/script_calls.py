@@ -10,6 +10,7 @@ from tests.faults.filled_queue import (
     SELECTORS,
     WORKER,
     FilledQueue,
+    Plain,
     options,
     schedule,
     write,
@@ -23,12 +24,12 @@ from towpath.ids import job_id
 
 @dataclass(frozen=True)
 class Case:
-    """A call of one script; *policy* is the queue's for its lanes, None = only plain jobs."""
+    """A call of one script; *policy* is the queue's for its lanes; Plain = only plain jobs."""
 
     name: str
     script: str
     call: Callable[[FilledQueue], Awaitable[object]]
-    policy: LanePolicy | None = LanePolicy.BLOCK
+    policy: LanePolicy | Plain = LanePolicy.BLOCK
 
     def __str__(self) -> str:
         return self.name
@@ -109,13 +110,16 @@ async def _exchange(filled: FilledQueue) -> None:
 def _case(
     name: str,
     call: Callable[[FilledQueue], Awaitable[object]],
-    policy: LanePolicy | None = LanePolicy.BLOCK,
+    policy: LanePolicy | Plain = LanePolicy.BLOCK,
 ) -> Case:
     return Case(name, name.partition(" ")[0], call, policy)
 
 
 async def _exchange_plain(filled: FilledQueue) -> None:
-    settlements = [Complete(lease) for lease in filled.held.values()]
+    results = (b"", b"result")
+    settlements = [
+        Complete(lease, result) for lease, result in zip(filled.held.values(), results, strict=True)
+    ]
     await filled.engine.exchange(filled.queue, settlements, worker="w2", lease=minutes(30), count=1)
 
 
@@ -130,7 +134,7 @@ def _plain_jobs() -> list[NewJob]:
     return [NewJob(job_id(f"new-{i}"), b"plain") for i in range(2)]
 
 
-SKIP, PARK, PLAIN = LanePolicy.SKIP, LanePolicy.PARK, None
+SKIP, PARK, PLAIN, KEPT_PLAIN = LanePolicy.SKIP, LanePolicy.PARK, Plain.GONE, Plain.KEPT
 
 CASES = [
     _case("submit", _submit_all_kinds),
@@ -157,6 +161,11 @@ CASES = [
     _case("progress", lambda filled: filled.engine.progress(filled.held["held-lane"], b"half")),
     _case("complete", lambda filled: filled.engine.complete(filled.held["held-lane"], b"result")),
     _case("complete plain", lambda filled: filled.engine.complete(filled.held["plain-0"]), PLAIN),
+    _case(
+        "complete kept plain",
+        lambda filled: filled.engine.complete(filled.held["plain-1"], b"result"),
+        KEPT_PLAIN,
+    ),
     _case("complete unkept", lambda filled: filled.engine.complete(filled.held["held-gone"])),
     _case("complete unnamed", lambda filled: filled.engine.complete(filled.held["held-free"])),
     _case("fail", lambda filled: filled.engine.fail(filled.held["held-lane"], "again")),
@@ -205,6 +214,7 @@ CASES = [
     _case("set plain", lambda filled: _set(filled, "plain-3"), PLAIN),
     _case("exchange", _exchange),
     _case("exchange plain", _exchange_plain, PLAIN),
+    _case("exchange kept plain", _exchange_plain, KEPT_PLAIN),
     _case("exchange and skip", _exchange, SKIP),
     _case("exchange and park", _exchange, PARK),
     _case("promote", lambda filled: filled.engine.queues.promote(filled.queue)),

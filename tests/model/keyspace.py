@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tests.dumped import Dumped
@@ -67,8 +68,15 @@ class Keyspace:
     def lasting(self, *passing: str) -> list[str]:
         """Keys that begin so, and should go by themselves, but never would."""
         begin = tuple(self._tag + beginning for beginning in passing)
-        found = [name for name in self._full_names() if name.startswith(begin)]
-        return [name for name in found if self._connection.ask("PTTL", name) == -1]
+        return self._without_end(name for name in self._full_names() if name.startswith(begin))
+
+    def lasting_jobs(self, kept: Iterable[str]) -> list[str]:
+        """The same of the keys of jobs that are *kept* for a time."""
+        kinds = ("job", "load", "result")
+        return self._without_end(f"{self._tag}{kind}:{id}" for id in kept for kind in kinds)
+
+    def _without_end(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if self._connection.ask("PTTL", name) == -1]
 
     def clear(self) -> None:
         """Leave nothing to the programs that come, so that what they list stays short."""

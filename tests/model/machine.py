@@ -397,6 +397,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         self.both("reap", limit=1000)
         for job in self.oracle.jobs_in("dead"):
             self.both("delete", id=job.id)
+        kept = [job.id for job in self.oracle.jobs.values() if job.gone_at is not None]
+        assert not self.keyspace.lasting_jobs(kept)
         self.time(LONGEST_KEEP + LONGEST_MEMORY)
         while self.both("trim", limit=1000):
             pass

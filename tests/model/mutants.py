@@ -346,11 +346,28 @@ MUTANTS = [
     ),
     # ── the short way of plain jobs ──
     Mutant("the short way checks no token", ("plain_ends", " or token ~= items[i][first + 1]", "")),
+    Mutant("the short way keeps nothing", ("plain_ends", "options.keep > 0 and", "false and")),
     Mutant(
-        "the short way keeps nothing",
-        ("plain_ends", "if options.keep > 0 then return false end", ""),
+        "the short way keeps for ever",
+        ("plain_ends", "kept[i][2], 'PX', options.keep)", "kept[i][2])"),
+    ),
+    Mutant(
+        "the short way keeps a payload for ever",
+        ("plain_ends", "redis.call('PEXPIRE', LOAD .. id, options.keep)", ""),
+    ),
+    Mutant(
+        "the short way loses the result",
+        ("plain_ends", "if result and result ~= '' then", "if false then"),
+    ),
+    Mutant(
+        "the short way does not list what it keeps",
+        ("plain_ends", "redis.call('ZADD', DONE, unpack(shelved))", ""),
     ),
     Mutant("the short way leaves the lock", ("plain_ends", ", LOCK .. id", ", names[i]")),
+    Mutant(
+        "the short way leaves the lock of what is kept",
+        ("plain_ends", "unlinks[i] = LOCK .. id", "unlinks[i] = LOCK"),
+    ),
     Mutant(
         "the short way overlooks what is not plain",
         ("plain_leases", "code ~= READY or rest <= #text", "code ~= READY"),

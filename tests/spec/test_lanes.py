@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.faults.probing import ScriptProbe, probed
 from tests.spec.jobs import (
     LEASE,
     REVIEWS,
@@ -13,10 +14,15 @@ from tests.spec.jobs import (
     submit_ids,
 )
 from towpath.clock import ManualClock, hours, seconds
+from towpath.embedded import EmbeddedServer
+from towpath.embedded.process import items
+from towpath.engine.codec import unpack_raw
 from towpath.engine.engine import Engine
+from towpath.engine.keys import keys_of
 from towpath.engine.model import HIGH, LOW, new_job
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.states import State
+from towpath.ids import queue_name
 
 POLICIES = pytest.mark.parametrize("policy", list(LanePolicy))
 
@@ -97,6 +103,21 @@ class TestALane:
         await submit_ids(engine, "b1", lane="b")
         counts = await engine.inspect.counts(REVIEWS)
         assert (counts.lanes, counts.waiting, counts.ready) == (2, 1, 2)
+
+    async def test_goes_on_without_reading_those_behind_the_next_one(
+        self, server: EmbeddedServer
+    ) -> None:
+        server.ask("FLUSHALL")
+        async with Engine(server.url, scripts=probed()) as engine:
+            await submit_ids(engine, *(f"job-{n}" for n in range(150)), lane="octo")
+            lease = await claim_one(engine)
+            ScriptProbe(server).fail_at(0)
+            await engine.complete(lease)
+            assert ids_of(await claim(engine)) == ["job-1"]
+        trace = [unpack_raw(row) for row in items(server.ask("LRANGE", "probe:trace", 0, -1))]
+        key = keys_of(queue_name(REVIEWS)).lane("octo").encode()
+        read = [words for _, name, *words in trace if name == b"ZRANGE" and words[0] == key]
+        assert read == [[key, 0, 0]]
 
 
 class TestLanesTakeTurns:

@@ -6,10 +6,11 @@ import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of
-from towpath.clock import ManualClock, milliseconds, seconds
+from towpath.clock import ManualClock, hours, milliseconds, seconds
 from towpath.embedded.process import items
 from towpath.engine.engine import Engine
-from towpath.engine.model import Complete, NewJob, Submitted
+from towpath.engine.model import Complete, NewJob, Submitted, job_ref
+from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
 from towpath.errors import LeaseLost
@@ -17,6 +18,7 @@ from towpath.ids import job_id
 
 SHORT_WAYS = {"plain_submit", "plain_claim", "plain_complete", "plain_exchange"}
 EVENTS = f"{{{REVIEWS}}}:events"
+KEEPING = QueueOptions(keep=hours(1))
 
 Story = Callable[[Engine, ManualClock], Awaitable[object]]
 
@@ -60,6 +62,27 @@ async def with_some_held(engine: Engine, clock: ManualClock) -> object:
     return first, then, await claim(engine, 2), await engine.settle([Complete(first[1])])
 
 
+async def kept_one_by_one(engine: Engine, clock: ManualClock) -> object:
+    await engine.queues.configure(REVIEWS, KEEPING)
+    return await one_by_one(engine, clock)
+
+
+async def kept_with_results(engine: Engine, clock: ManualClock) -> object:
+    """By exchange, some with a result and some without."""
+    await engine.queues.configure(REVIEWS, KEEPING)
+    answers: list[object] = [await engine.submit_many(REVIEWS, plain(*"gfedcba"))]
+    held = await claim(engine, 2)
+    while held:
+        clock.advance(milliseconds(30))
+        results = [b"", b"\x00\xff", b"x" * 2000]
+        settle = [Complete(lease, results[i]) for i, lease in enumerate(held)]
+        done = await engine.exchange(REVIEWS, settle, worker="w", lease=LEASE, count=3)
+        answers.append(done)
+        held = done.leases
+    answers.append([await engine.inspect.job(job_ref(REVIEWS, id)) for id in "abcdefg"])
+    return answers
+
+
 async def and_idle(engine: Engine, clock: ManualClock) -> object:
     await claim(engine)
     clock.advance(milliseconds(5))
@@ -85,7 +108,7 @@ def clock_of(engine: Engine) -> ManualClock:
 class TestTheShortWay:
     @pytest.mark.parametrize(
         "story",
-        [one_by_one, by_exchange, with_some_held, and_idle],
+        [one_by_one, by_exchange, with_some_held, kept_one_by_one, kept_with_results, and_idle],
         ids=lambda story: story.__name__,
     )
     async def test_leaves_the_same_keys_as_the_long_way(
@@ -98,6 +121,16 @@ class TestTheShortWay:
             async with Engine(deployment.url, clock=ManualClock(), scripts=scripts) as engine:
                 found.append(await told(engine, story, deployment))
         assert found[0] == found[1]
+
+    async def test_is_taken_by_jobs_that_are_kept(self, deployment: Deployment) -> None:
+        """The long way of these scripts fails; a claim takes it about once a second, to trim."""
+        ends_only = Scripts(lambda piece, text: "error('long')" if piece == "ends" else text)
+        first_claim = Scripts()
+        ends_only["claim"] = first_claim["claim"]
+        async with Engine(deployment.url, clock=ManualClock(), scripts=ends_only) as engine:
+            await kept_one_by_one(engine, clock_of(engine))
+            await kept_with_results(engine, clock_of(engine))
+            assert (await engine.inspect.counts(REVIEWS)).kept == 7
 
 
 class TestAPlainJob:

@@ -76,6 +76,15 @@ class TestAStray:
         assert KEYS.lane("octo") in await reason_of_stray(engine)
         assert (await engine.inspect.counts(REVIEWS)).waiting == 0
 
+    async def test_in_a_lane_holds_up_nobody_however_many_they_are(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "a", "b", "c", lane="octo")
+        for n in range(20):
+            deployment.ask("ZADD", KEYS.lane("octo"), n, f"stray-{n}")
+        assert await run_all(engine) == ["a", "b", "c"]
+        assert (await engine.inspect.counts(REVIEWS)).dead == 20
+
     async def test_is_counted_and_is_an_event(self, engine: Engine, deployment: Deployment) -> None:
         await engine.queues.options(REVIEWS)
         deployment.ask("ZADD", KEYS.queue, 1, "stray")

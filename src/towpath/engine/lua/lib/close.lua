@@ -23,10 +23,11 @@ local function write_jobs()
   for _, job in ipairs(locks) do
     redis.call('SET', LOCK .. job.id, job.worker .. ' ' .. int(job.token), 'PX', job.ttl)
   end
-  for _, job in ipairs(expiries) do
-    redis.call('PEXPIRE', JOB .. job.id, job.expire)
+  for _, each in ipairs(kept) do
+    local job, record = unpack(each)
+    redis.call('SET', JOB .. job.id, record, 'PX', job.expire)
     redis.call('PEXPIRE', LOAD .. job.id, job.expire)
-    if job.result then redis.call('PEXPIRE', RESULT .. job.id, job.expire) end
+    if job.result then redis.call('SET', RESULT .. job.id, job.result, 'PX', job.expire) end
   end
 end
 

@@ -21,16 +21,21 @@ local function leave_waiting(lane, id)
   lane.left[id], lane.left_count = true, lane.left_count + 1
 end
 
+-- The first that waits is nearly always the next entry: the others are read only if it is a stray.
 local function first_stored(lane)
-  local most = lane.left_count + STRAYS_MOST
-  for _, id in ipairs(redis.call('ZRANGE', LANE .. lane.name, 0, most - 1)) do
-    if not lane.left[id] then
-      local job = read_job(id)
-      if job.state == 'waiting' then return job end
-      set_aside(LANE .. lane.name, id)
-      take_out(WAITING, id)
+  local key, last = LANE .. lane.name, lane.left_count + STRAYS_MOST - 1
+  local from, to = 0, lane.left_count
+  repeat
+    for _, id in ipairs(redis.call('ZRANGE', key, from, to)) do
+      if not lane.left[id] then
+        local job = read_job(id)
+        if job.state == 'waiting' then return job end
+        set_aside(key, id)
+        take_out(WAITING, id)
+      end
     end
-  end
+    from, to = to + 1, last
+  until from > last
 end
 
 local function first_waiting(lane)

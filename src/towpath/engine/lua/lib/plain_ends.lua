@@ -1,11 +1,16 @@
--- plain_ends: the short way of completing plain jobs that are not kept.
+-- plain_ends: the short way of completing plain jobs, kept or not.
 
-local ended, unlinks, mean = {}, {}, 0  -- ids; their keys; how long jobs are worked on, in ms
+local ended, unlinks, mean = {}, {}, 0  -- ids; keys to be deleted; how long jobs are worked on, in ms
+local kept, shelved = {}, {}            -- key, record, result; time to go, id, ...
+
+-- What the end of a job adds to a record that was plain.
+local function end_mark()
+  return options.keep > 0 and cmsgpack.pack({ ended = now, gone_at = now + options.keep })
+end
 
 -- Plan the end of *items*, whose id and token begin at field *first*. False if there is more to it.
 local function end_plain(items, first)
-  if options.keep > 0 then return false end
-  local names, once = { '' }, {}
+  local names, once, mark = { '' }, {}, end_mark()
   for i = 1, #items do names[i] = JOB .. items[i][first] end
   local texts = #items > 0 and redis.call('MGET', unpack(names))
   mean = meta.service_ms
@@ -20,16 +25,35 @@ local function end_plain(items, first)
     if mean == 0 then mean = took end
     mean = mean + (took - mean) * 0.05
     ended[i], once[id] = id, true
-    unlinks[3 * i - 2], unlinks[3 * i - 1], unlinks[3 * i] = names[i], LOAD .. id, LOCK .. id
+    if mark then
+      kept[i] = { names[i], DONE_CODE .. string.sub(text, 2) .. mark, items[i][first + 2] }
+      shelved[2 * i - 1], shelved[2 * i] = now + options.keep, id
+      unlinks[i] = LOCK .. id
+    else
+      unlinks[3 * i - 2], unlinks[3 * i - 1], unlinks[3 * i] = names[i], LOAD .. id, LOCK .. id
+    end
   end
+  if #kept > 0 then redis.call('ZCARD', DONE) end  -- it fails here if the key has another type
   return true
 end
 
--- The set is the only key here that could have a wrong type, so it comes first.
+-- The record goes with its time, so a kept job needs one command, and one for each other key.
+local function write_kept()
+  redis.call('ZADD', DONE, unpack(shelved))
+  for i = 1, #kept do
+    local id, result = ended[i], kept[i][3]
+    redis.call('SET', kept[i][1], kept[i][2], 'PX', options.keep)
+    redis.call('PEXPIRE', LOAD .. id, options.keep)
+    if result and result ~= '' then redis.call('SET', RESULT .. id, result, 'PX', options.keep) end
+  end
+end
+
+-- Of the sets, the one that no script has read yet comes first. This write can't grow: with memory full, work goes on.
 local function write_ends()
   if #ended == 0 then return end
   redis.call('ZREM', LEASES, unpack(ended))
   redis.call('UNLINK', unpack(unlinks))
+  if #kept > 0 then write_kept() end
   fields = { 'completed', meta.completed + #ended, 'service_ms', mean }
   told = { 'complete', table.concat(ended, '\n') }
 end

@@ -3,7 +3,8 @@
 -- uses   more_keys
 
 local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be deleted
-local fresh, locks, expiries = {}, {}, {}
+local fresh, locks = {}, {}
+local kept = {}                      -- job, its record: of those that are kept for a time
 
 local function put(key, value)
   local n = #puts
@@ -33,15 +34,10 @@ local function plan_removal(job, id)
   if job.gone_at then unlinks[n + 3] = RESULT .. id end
 end
 
-local function plan_rest(job, id)
-  if job.result then
-    fresh[#fresh + 1] = RESULT .. id
-    put(RESULT .. id, job.result)
-  end
-  if job.expire then
-    fresh[#fresh + 1] = LOAD .. id
-    expiries[#expiries + 1] = job
-  end
+local function plan_kept(job, id)
+  kept[#kept + 1] = { job, encode(job) }
+  fresh[#fresh + 1] = LOAD .. id
+  if job.result then fresh[#fresh + 1] = RESULT .. id end
 end
 
 local function plan_job(job)
@@ -61,7 +57,7 @@ local function plan_job(job)
     leave_worker(job)
   end
   if state == 'gone' then return plan_removal(job, id) end
-  put(JOB .. id, encode(job))
   if not stored then fresh[#fresh + 1] = JOB .. id end
-  plan_rest(job, id)
+  if job.expire then return plan_kept(job, id) end
+  put(JOB .. id, encode(job))
 end

@@ -48,6 +48,9 @@ local function encode(job)
   local head = struct.pack(
     HEAD, CODES[job.state], job.submitted_at, job.tick, job.token, job.attempts, job.worker)
   if not job.more then return head end
-  for _, field in ipairs(CHANGED) do job.more[field] = job[field] end
-  return next(job.more) and head .. cmsgpack.pack(job.more) or head
+  local more = job.more
+  for _, field in ipairs(CHANGED) do
+    if job[field] ~= more[field] then more[field] = job[field] end
+  end
+  return next(more) and head .. cmsgpack.pack(more) or head
 end
