@@ -144,7 +144,8 @@ OF_SCRIPTS = {
 """Arguments that only engines and scripts tell each other."""
 OF_RECORDS = {
     "changed", "completed", "counted", "excused", "expire", "forget_at", "gone_at", "group",
-    "keep_turn", "named", "score", "stored", "tick", "tracebacks", "ttl", "turn",
+    "keep_turn", "large", "named", "replaces_large", "score", "stored", "tick", "tracebacks",
+    "ttl", "turn",
 }  # fmt: skip
 """What scripts note about a job that nobody else sees."""
 SHADOWED = {"progress": ("id", "token", "text"), "exchange": ("settle", "wish")}

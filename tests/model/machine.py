@@ -390,6 +390,8 @@ class EngineAgainstOracle(RuleBasedStateMachine):
 
     def everything_ends(self) -> None:
         """With every job gone and the clock past all windows, only the fixed keys remain."""
+        for id in list(self.oracle.jobs):
+            assert self.plain_engine.look(id) == questions.look(self.oracle, id)
         for job in list(self.oracle.jobs.values()):
             if job.state in OPEN:
                 self.both("cancel", id=job.id)

@@ -339,6 +339,35 @@ MUTANTS = [
         "one job too many",
         ("waits", "local room = options.max_length", "local room = options.max_length + 1"),
     ),
+    # ── where payloads are ──
+    Mutant(
+        "a large payload stays when its job goes",
+        ("plan", "if not job.payload then unlinks[#unlinks + 1] = LOAD .. id end", ""),
+    ),
+    Mutant(
+        "a large payload is kept for ever",
+        (
+            "close",
+            "if not job.payload then redis.call('PEXPIRE', LOAD .. job.id, job.expire) end",
+            "",
+        ),
+    ),
+    Mutant(
+        "what is set leaves the large payload of the one before",
+        ("set", "job.replaces_large = old.replaces_large or (old.stored and not old.payload)", ""),
+    ),
+    Mutant(
+        "a new job leaves the large payload of one that ended",
+        ("submit", "if #payload <= SMALL then leftovers[#leftovers + 1] = LOAD .. id end", ""),
+    ),
+    Mutant(
+        "a large payload is not written down as such",
+        ("accept", "code, payload = code + APART, ''", "payload = ''"),
+    ),
+    Mutant(
+        "a record is read from the wrong byte",
+        ("record", "string.sub(text, at)\n  return job", "string.sub(text, at + 1)\n  return job"),
+    ),
     # ── options ──
     Mutant(
         "what is declared is not kept",
@@ -352,10 +381,6 @@ MUTANTS = [
         ("plain_ends", "kept[i][2], 'PX', options.keep)", "kept[i][2])"),
     ),
     Mutant(
-        "the short way keeps a payload for ever",
-        ("plain_ends", "redis.call('PEXPIRE', LOAD .. id, options.keep)", ""),
-    ),
-    Mutant(
         "the short way loses the result",
         ("plain_ends", "if result and result ~= '' then", "if false then"),
     ),
@@ -363,24 +388,43 @@ MUTANTS = [
         "the short way does not list what it keeps",
         ("plain_ends", "redis.call('ZADD', DONE, unpack(shelved))", ""),
     ),
-    Mutant("the short way leaves the lock", ("plain_ends", ", LOCK .. id", ", names[i]")),
+    Mutant("the short way leaves the lock", ("plain_ends", "= LOCK .. id", "= LOCK")),
     Mutant(
-        "the short way leaves the lock of what is kept",
-        ("plain_ends", "unlinks[i] = LOCK .. id", "unlinks[i] = LOCK"),
+        "the short way leaves a large payload",
+        ("plain_ends", "if code > APART then unlinks[#unlinks + 1] = LOAD .. id end", ""),
+    ),
+    Mutant(
+        "the short way keeps a job without its payload",
+        ("plain_ends", ".. mark .. string.sub(text, at)", ".. mark"),
+    ),
+    Mutant(
+        "the short way loses a large payload",
+        ("plain_submit", "code, payload = READY + APART, ''", "payload = ''"),
+    ),
+    Mutant(
+        "the short way leaves the payload to the first attempt",
+        ("plain_leases", "head .. (small or '')", "head"),
     ),
     Mutant(
         "the short way overlooks what is not plain",
-        ("plain_leases", "code ~= READY or rest <= #text", "code ~= READY"),
+        (
+            "plain_leases",
+            "[READY] = START,",
+            "[READY] = START, [READY + NOT_PLAIN] = START,",
+        ),
     ),
     Mutant(
         "the short way overlooks what is due",
         ("plain_leases", "if due <= now then return false end", ""),
     ),
     Mutant("the short way overlooks a pause", ("plain_leases", " or meta.paused > 0", "")),
-    Mutant("the short way repeats tokens", ("plain_leases", "token = token + 1", "")),
+    Mutant(
+        "the short way repeats tokens",
+        ("plain_leases", "token, attempts = token + 1, attempts + 1", "attempts = attempts + 1"),
+    ),
     Mutant(
         "the short way counts no attempt",
-        ("plain_leases", "tick, token, attempts + 1, worker", "tick, token, attempts, worker"),
+        ("plain_leases", "token, attempts = token + 1, attempts + 1", "token = token + 1"),
     ),
     Mutant(
         "the short way looks up no ids",

@@ -34,7 +34,8 @@ lanes = st.sampled_from(["north", "north", "9:{south}"])
 selectors = st.sampled_from(["o/n|dev", "o/n|dev", "{x}:9"])
 workers = st.sampled_from(["w1", "w2"])
 leases = st.sampled_from(LEASES)
-payloads = st.sampled_from([b"x", b"y", b""])
+notes = st.sampled_from([b"x", b"y", b""])
+payloads = st.sampled_from([b"x", b"y", b"", b"large" * 100])
 delays = st.sampled_from([0, 0, 1, MINUTE])
 waits = st.sampled_from([None, 0, 1, MINUTE])
 reasons = st.sampled_from(["Broken v7", "ü: no\nline 2"])
@@ -68,6 +69,7 @@ def _some_of(*names: str) -> SearchStrategy[dict[str, Any]]:
 job = st.one_of(
     _some_of("id", "lane"),
     _some_of("id"),
+    _some_of("payload"),
     _some_of("lane", "priority"),
     _some_of("lane", "when"),
     _some_of("selector", "priority", "when"),
@@ -131,7 +133,7 @@ _rest: dict[str, SearchStrategy[Any]] = {
     "reason": reasons,
     "keep_turn": st.booleans(),
     "ttl": leases,
-    "note": payloads,
+    "note": notes,
     "unhandled": st.sampled_from(["", "", "first", "anew"]),
 }
 

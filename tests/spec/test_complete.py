@@ -133,10 +133,11 @@ class TestTheResult:
     ) -> None:
         """A time to live collects what no claim and no duty comes to trim."""
         await engine.queues.configure(REVIEWS, KEEPING)
-        lease = await leased(engine)
+        await engine.submit(REVIEWS, b"large" * 200)
+        lease = await claim_one(engine)
         await engine.complete(lease, b"result")
         keys = keys_of(QueueName(REVIEWS))
-        for key in (keys.job(lease.id), keys.load(lease.id)):
+        for key in (keys.job(lease.id), keys.load(lease.id), keys.result(lease.id)):
             left = deployment.ask("PTTL", key)
             assert isinstance(left, int)
             assert 0 < left <= 3_600_000

@@ -114,7 +114,8 @@ class TestALane:
             ScriptProbe(server).fail_at(0)
             await engine.complete(lease)
             assert ids_of(await claim(engine)) == ["job-1"]
-        trace = [unpack_raw(row) for row in items(server.ask("LRANGE", "probe:trace", 0, -1))]
+        rows = items(server.ask("LRANGE", "probe:trace", 0, -1))
+        trace = [unpack_raw(row) for row in rows if isinstance(row, bytes)]
         key = keys_of(queue_name(REVIEWS)).lane("octo").encode()
         read = [words for _, name, *words in trace if name == b"ZRANGE" and words[0] == key]
         assert read == [[key, 0, 0]]

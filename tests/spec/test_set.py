@@ -224,8 +224,7 @@ class TestSettingAnEndedJob:
         await engine.complete(await leased(engine, "a"), b"the first")
         await set_a(engine, delay=hours(1))
         keys = keys_of(QueueName(REVIEWS))
-        for key in (keys.job("a"), keys.load("a")):
-            assert deployment.ask("PTTL", key) == -1
+        assert deployment.ask("PTTL", keys.job("a")) == -1
 
     async def test_makes_anew_what_is_dead(self, engine: Engine) -> None:
         await buried(engine, "a")

@@ -17,6 +17,8 @@ from towpath.errors import TowpathError
 from towpath.ids import QueueName
 
 KEYS = keys_of(QueueName(REVIEWS))
+LARGE = b"x" * 1000
+"""A payload that has a key of its own."""
 STRAY = job_ref(REVIEWS, "stray")
 
 
@@ -176,7 +178,8 @@ class TestAStrayThatIsNoText:
 
 class TestAJobWithoutItsPayload:
     async def test_is_set_aside_by_a_claim(self, engine: Engine, deployment: Deployment) -> None:
-        broken, _ = await submit_ids(engine, "broken", "job")
+        broken = (await engine.submit(REVIEWS, LARGE, id="broken")).job
+        await submit_ids(engine, "job")
         deployment.ask("UNLINK", KEYS.load("broken"))
         assert await claim_until_found(engine) == ["job"]
         job = await engine.inspect.job(broken)
@@ -184,7 +187,8 @@ class TestAJobWithoutItsPayload:
         assert str(job.reason).startswith("NO_PAYLOAD: ")
 
     async def test_lets_its_lane_go_on(self, engine: Engine, deployment: Deployment) -> None:
-        await submit_ids(engine, "broken", "job", lane="octo")
+        await engine.submit(REVIEWS, LARGE, id="broken", lane="octo")
+        await submit_ids(engine, "job", lane="octo")
         deployment.ask("UNLINK", KEYS.load("broken"))
         await claim(engine)
         assert (await claim_one(engine)).id == "job"
@@ -220,8 +224,19 @@ class TestAJobWithoutItsRecord:
 
 @pytest.mark.parametrize(
     "junk",
-    [b"", b"x", b"\x01" * 60, b"\x63" + b"\0" * 33, b"\x01" + b"\0" * 32 + b"w\0\xc1\xff"],
-    ids=["nothing", "short", "endless", "in no state", "broken behind its head"],
+    [
+        b"",
+        b"x",
+        b"\x09" + b"\1" * 60,
+        b"\x63" + b"\0" * 33,
+        b"\x10" + b"\0" * 33,
+        b"\x11" + b"\0" * 12 + b"\2\0\0\0\xc1\xff",
+        b"\x11" + b"\0" * 12 + b"\xff\xff\xff\x7f\x80",
+    ],
+    ids=[
+        *("nothing", "short", "endless", "with an unknown part", "in no state"),
+        *("broken behind its head", "cut off behind its head"),
+    ],
 )
 class TestAJobWhoseRecordIsSpoilt:
     """Nobody can read it: it counts as one that has none."""

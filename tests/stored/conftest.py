@@ -1,4 +1,4 @@
-"""The store and the database that commit 47ef80a has left, loaded anew for each test."""
+"""The store and the database that are kept as files, loaded anew for each test."""
 
 import json
 from datetime import datetime

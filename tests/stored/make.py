@@ -1,8 +1,9 @@
 """Write a store and a database with everything in them, to be kept.
 
-`python -m tests.stored.make` writes into `tests/stored/kept`; what is there was written by commit
-47ef80a, and is not to be written again by newer code: it shows that what old releases have left
-is understood. Another release that changes what is stored gets a folder of its own:
+`python -m tests.stored.make` writes into `tests/stored/kept`. The database there was written by
+commit 47ef80a and is not to be written again by newer code: it shows that what older code has left
+is understood. The store was written by the same commit; its records follow the layout until 0.1.0.
+A release that changes what is stored gets a folder of its own:
 `python -m tests.stored.make FOLDER`.
 """
 

@@ -1,4 +1,4 @@
-"""A store that commit 47ef80a has left: every job in it is found, understood and worked on."""
+"""A store that is kept as a file: every job in it is found, understood and worked on."""
 
 from typing import Any
 

@@ -1,4 +1,5 @@
-"""A job's record as the scripts write it: a head of fixed fields, and a map of what is not plain.
+"""A job's record as the scripts write it: a head of fixed fields, a map of what is not plain, and
+the payload if it is small. Scripts answer records without payloads.
 
 lua/lib/record.lua is the other side; a test compares the two.
 """
@@ -13,7 +14,12 @@ import msgspec
 from towpath.engine.codec import unpack_raw
 from towpath.engine.states import State
 
-_HEAD = struct.Struct("<Bdddd")
+_START, _LAST_LEASE = struct.Struct("<B6s3s"), struct.Struct("<7sI")
+"""State and parts, tick, how far the tick is ahead of the time of submission; and, if it was ever
+leased, token and attempts. The worker's name follows, which ends with a zero."""
+_STATE, _WAS_LEASED, _NOT_PLAIN, _UNKNOWN = 7, 8, 16, 64
+"""The state's code in the first byte, and which parts follow."""
+_SIZE = struct.Struct("<I")
 
 STATES = (
     State.READY, State.DELAYED, State.WAITING, State.LEASED,
@@ -61,19 +67,31 @@ class StoredJob(msgspec.Struct, frozen=True):
 
 
 def decode(text: bytes) -> StoredJob:
-    """The record behind what a script wrote."""
-    head = cast("tuple[int, float, float, float, float]", _HEAD.unpack_from(text))
-    code, at, tick, token, attempts = head
-    end = text.index(b"\0", _HEAD.size)
-    worker = text[_HEAD.size : end].decode()
-    rest = text[end + 1 :]
-    more: dict[Any, Any] = unpack_raw(rest) if rest else {}
+    """The record behind what a script wrote. Raises ValueError or struct.error if it is spoilt."""
+    parts, order, ahead = cast("tuple[int, bytes, bytes]", _START.unpack_from(text))
+    token, attempts, worker, end = b"", 0, "", _START.size
+    if parts >= _UNKNOWN or not parts & _STATE:
+        raise ValueError("no state has that code")
+    if parts & _WAS_LEASED:
+        token, attempts = cast("tuple[bytes, int]", _LAST_LEASE.unpack_from(text, end))
+        begin = end + _LAST_LEASE.size
+        end = text.index(b"\0", begin) + 1
+        worker = text[begin : end - 1].decode()
+    more: dict[Any, Any] = {}
+    if parts & _NOT_PLAIN:
+        [size] = cast("tuple[int]", _SIZE.unpack_from(text, end))
+        packed = text[end + _SIZE.size :][:size]
+        if len(packed) < size:
+            raise ValueError("the map is cut off")
+        more = unpack_raw(packed)
+    tick = int.from_bytes(order, "little")
+    submitted_ms = more.pop(b"submitted_at", tick - int.from_bytes(ahead, "little"))
     return StoredJob(
-        STATES[code - 1],
-        int(at),
-        int(tick),
-        int(token),
-        int(attempts),
+        STATES[(parts & _STATE) - 1],
+        int(submitted_ms),
+        tick,
+        int.from_bytes(token, "little"),
+        attempts,
         worker,
         {str(name, "ascii"): value for name, value in more.items()},
     )

@@ -7,7 +7,7 @@
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward
 --        done     zset     cancelled ids, if they are kept
 --        job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
 --        by_record int     1 = asked by the record of the job; nobody else may change such a job

@@ -4,7 +4,7 @@
 --        leases   zset     leased ids by expiry, ms
 --        lock     string   a mirror of the lease for outsiders
 --        job      string   the records
---        load     string   the payloads
+--        load     string   the payloads that are large
 --        lanes    hash     lane -> its holder
 --        selector zset     ready ids of one selector, in the same order
 --        held     zset     ids that a worker holds of those claimed with a limit

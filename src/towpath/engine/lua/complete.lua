@@ -3,7 +3,7 @@
 -- keys   leases   zset     leased ids by expiry, ms
 --        done     zset     finished ids, if they are kept
 --        job      string   the record: kept for its retention, or deleted
---        load     string   the payload: the same
+--        load     string   the payload, if it is large: the same
 --        result   string   what the worker returned, if it is kept
 --        lock     string   deleted
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward

@@ -3,7 +3,7 @@
 -- keys   dead     zset     dead ids by time of death
 --        done     zset     done and cancelled ids
 --        job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        result   string   the result
 --        lanes    hash     lane -> its holder; a lane parked by this job goes on
 --        seen     zset     the id, if a caller chose it

@@ -1,7 +1,7 @@
 -- ended: what became of these jobs: those that have ended whole, the others in a word.
 --
 -- keys   job      string   the records
---        load     string   the payloads
+--        load     string   the payloads that are large
 --        result   string   the results
 -- args   clock    ms       '' = the server's
 --        room     int      bytes of what is given whole, after which the rest is left for later
@@ -29,8 +29,9 @@ for i, id in ipairs(ids) do
   elseif room <= 0 then
     answer[i] = 'later'
   else
-    local payload, result = redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or ''
-    answer[i] = { texts[i], payload, result }
+    local payload = job.payload or redis.call('GET', LOAD .. id) or ''
+    local result = redis.call('GET', RESULT .. id) or ''
+    answer[i] = { without_payload(texts[i]), payload, result }
     room = room - #payload - #result
   end
 end

@@ -9,7 +9,7 @@
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
 --        job      string   the records
---        load     string   the payloads
+--        load     string   the payloads that are large
 --        seen     zset     ids that callers chose and that are gone
 -- args   name     text
 --        after    ms       the last firing that the caller knows of; 0 = it was never seen

@@ -20,7 +20,7 @@
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
--- uses   keys clock answer more_keys
+-- uses   keys clock record answer more_keys
 
 local state, lane, group = ARGV[2], ARGV[3], ARGV[4]
 local after, score, size = ARGV[5], ARGV[6], tonumber(ARGV[7])
@@ -41,7 +41,7 @@ end
 local found = redis.call('ZRANGE', key, from, from + size - 1, 'WITHSCORES')
 local page, bytes = {}, 0
 for i = 1, #found, 2 do
-  local record = redis.call('GET', JOB .. found[i]) or ''
+  local record = without_payload(redis.call('GET', JOB .. found[i]) or '')
   bytes = bytes + #record
   if bytes > ANSWER_BYTES and i > 1 then return { page, now, 1 } end
   page[#page + 1] = { found[i], found[i + 1], record }

@@ -1,7 +1,7 @@
 -- look: everything about one job that a person may ask.
 --
 -- keys   job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        result   string   the result
 --        queue    zset     its rank among the ready
 --        selector zset     the same among those of its selector
@@ -50,4 +50,5 @@ if job.lane then
   fact('holder_state', head and head.state)
   fact('holder_expires', holder and redis.call('ZSCORE', LEASES, holder))
 end
-return { text, redis.call('GET', LOAD .. id) or '', redis.call('GET', RESULT .. id) or '', facts }
+local payload = job.payload or redis.call('GET', LOAD .. id) or ''
+return { without_payload(text), payload, redis.call('GET', RESULT .. id) or '', facts }

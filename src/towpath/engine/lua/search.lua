@@ -19,6 +19,7 @@ for i = #found - 1, 1, -2 do
   local record = redis.call('GET', JOB .. found[i]) or ''
   local reason = decode(found[i], record).reason
   if reason and string.find(string.lower(reason), text, 1, true) then
+    record = without_payload(record)
     bytes = bytes + #record
     if bytes > ANSWER_BYTES and #page > 0 then break end
     page[#page + 1] = { found[i], found[i + 1], record }

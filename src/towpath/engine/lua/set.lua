@@ -8,7 +8,7 @@
 --        done     zset     where it was, if it had ended
 --        dead     zset     the same
 --        job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        result   string   deleted, if there was one
 -- args   id       text
 --        payload  bytes
@@ -45,8 +45,7 @@ local function take_away(job)
 end
 
 local function place(job, payload)
-  put(LOAD .. job.id, payload)
-  fresh[#fresh + 1] = LOAD .. job.id
+  if #payload > SMALL then job.large = payload else job.payload = payload end
   if take_lane(job) then
     if job.due then enter_delayed(job, job.due) else enter_ready(job) end
   end
@@ -70,6 +69,7 @@ local function set_job(id, payload, more, owner)
   local due = job.more.due or (job.more.delay and now + job.more.delay) or 0
   job.more.delay, job.more.due = nil, due > now and due or nil
   for field, value in pairs(job.more) do job[field] = value end
+  job.replaces_large = old.replaces_large or (old.stored and not old.payload)
   place(job, payload)
   if replaces then count('replaced') else count('submitted') end
   if not replaces then room = room - 1 end

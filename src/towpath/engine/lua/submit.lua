@@ -6,7 +6,7 @@
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
 --        job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
 --        payload  bytes
@@ -24,6 +24,14 @@
 -- uses   keys clock calls meta record tell send sets remembered accept waits past
 -- runs   submit(request)
 
+local leftovers = {}  -- keys of jobs that ended, under ids that begin anew
+
+local function outlive(id, payload)
+  outlived[#outlived + 1] = id
+  leftovers[#leftovers + 1] = RESULT .. id
+  if #payload <= SMALL then leftovers[#leftovers + 1] = LOAD .. id end
+end
+
 local function answer_all()
   local room = room_left()
   local fresh = {}
@@ -36,7 +44,7 @@ local function answer_all()
       answer = accept(id, payload, more)
       room = room - 1
       fresh[#fresh + 1] = id
-      if stored[id] then outlived[#outlived + 1] = id end
+      if stored[id] then outlive(id, payload) end
       place[id] = i
     end
     answers[i] = answer
@@ -56,7 +64,7 @@ local function write(fresh)
   write_removals()
   write_additions()
   send('HSET', taken, LANES)
-  for _, id in ipairs(outlived) do redis.call('UNLINK', RESULT .. id) end
+  send('UNLINK', leftovers)
   write_past()
   set_meta('submitted', meta.submitted + #fresh)
   write_meta()

@@ -4,7 +4,7 @@
 --        dead     zset     dead ids by time of death
 --        seen     zset     remembered ids by the time to forget them
 --        job      string   the record
---        load     string   the payload
+--        load     string   the payload, if it is large
 --        result   string   the result
 -- args   limit    int      at most so many of each
 -- reply  <how many>

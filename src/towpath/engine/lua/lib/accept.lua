@@ -63,16 +63,25 @@ end
 
 local function accept(id, payload, more)
   local tick, state, rest = next_tick(), 'ready', ''
+  local ahead = tick - now
+  if ahead > AHEAD_MOST then
+    more, ahead = more or {}, AHEAD_MOST
+    more.submitted_at = now
+  end
   if more then
     state, rest = place_special(id, tick, more)
   else
     zadd(QUEUE, 5e14 + tick, id)
     wanted = true
   end
-  local n = #puts
-  puts[n + 1] = JOB .. id
-  puts[n + 2] = struct.pack(HEAD, CODES[state], now, tick, 0, 0, '') .. rest
-  puts[n + 3] = LOAD .. id
-  puts[n + 4] = payload
+  local n, code = #puts, CODES[state]
+  if #payload > SMALL then
+    puts[n + 3], puts[n + 4] = LOAD .. id, payload
+    code, payload = code + APART, ''
+  end
+  if rest ~= '' then
+    code, rest = code + NOT_PLAIN, struct.pack('<I4', #rest) .. rest
+  end
+  puts[n + 1], puts[n + 2] = JOB .. id, struct.pack(START, code, tick, ahead) .. rest .. payload
   return state
 end

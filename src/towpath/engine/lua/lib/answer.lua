@@ -3,13 +3,19 @@
 
 local ANSWER_BYTES = 8 * 1024 * 1024
 
--- Which of *most* payloads to read at a time, from one to another: at first no more than there is
--- room for, whatever their size, so that few are read in vain.
-local function portions(most)
-  local from, step = 1, math.ceil(ANSWER_BYTES / options.max_payload)
+-- Reads the large payloads of *ids*, one with each call. As many are read at a time as there is room
+-- for, whatever their size, and then twice as many: few are read in vain.
+local function payload_reader(ids)
+  local at, from, to, texts = 0, 1, 0, {}
+  local step = math.ceil(ANSWER_BYTES / options.max_payload)
   return function()
-    local first, last = from, math.min(most, from + step - 1)
-    from, step = last + 1, 2 * step
-    if first <= last then return first, last end
+    at = at + 1
+    if at > to then
+      local names = {}
+      from, to, step = at, math.min(#ids, at + step - 1), 2 * step
+      for i = from, to do names[i - from + 1] = LOAD .. ids[i] end
+      texts = redis.call('MGET', unpack(names))
+    end
+    return texts[at - from + 1]
   end
 end

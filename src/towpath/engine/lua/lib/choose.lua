@@ -48,21 +48,20 @@ end
 -- The first *most* with their payloads, as many as one answer carries, and whether there was no
 -- room for another. Jobs without a payload are set aside: no worker can run them.
 local function choose(found, most)
-  local chosen, payloads, size = {}, {}, 0
-  for from, to in portions(math.min(most, #found)) do
-    local names = {}
-    for i = from, to do names[#names + 1] = LOAD .. found[i].id end
-    local texts = redis.call('MGET', unpack(names))
-    for i = from, to do
-      local text = texts[i - from + 1]
-      size = size + #(text or '')
-      if size > ANSWER_BYTES and #chosen > 0 then return chosen, payloads, true end
-      if text then
-        chosen[#chosen + 1] = found[i]
-        payloads[#payloads + 1] = text
-      else
-        bury(found[i], 'NO_PAYLOAD: the payload is not there')
-      end
+  local chosen, payloads, large, size = {}, {}, {}, 0
+  for i = 1, math.min(most, #found) do
+    if not found[i].payload then large[#large + 1] = found[i].id end
+  end
+  local read_large = payload_reader(large)
+  for i = 1, math.min(most, #found) do
+    local text = found[i].payload or read_large()
+    size = size + #(text or '')
+    if size > ANSWER_BYTES and #chosen > 0 then return chosen, payloads, true end
+    if text then
+      chosen[#chosen + 1] = found[i]
+      payloads[#payloads + 1] = text
+    else
+      bury(found[i], 'NO_PAYLOAD: the payload is not there')
     end
   end
   return chosen, payloads, false

@@ -26,7 +26,7 @@ local function write_jobs()
   for _, each in ipairs(kept) do
     local job, record = unpack(each)
     redis.call('SET', JOB .. job.id, record, 'PX', job.expire)
-    redis.call('PEXPIRE', LOAD .. job.id, job.expire)
+    if not job.payload then redis.call('PEXPIRE', LOAD .. job.id, job.expire) end
     if job.result then redis.call('SET', RESULT .. job.id, job.result, 'PX', job.expire) end
   end
 end

@@ -46,7 +46,7 @@ local function recall_claim(memory)
   for i = 3, #memory, 2 do
     local job = read_job(memory[i])
     local held = job.state == 'leased' and job.token == memory[i + 1]
-    local payload = held and redis.call('GET', LOAD .. job.id)
+    local payload = held and (job.payload or redis.call('GET', LOAD .. job.id))
     if payload then
       local expires = tonumber(redis.call('ZSCORE', LEASES, job.id))
       leases[#leases + 1] = lease_answer(job, payload, expires)

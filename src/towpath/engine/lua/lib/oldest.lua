@@ -1,4 +1,7 @@
--- oldest: when the oldest job was submitted that is next in line.
+-- oldest: when the oldest job was submitted that is next in line. (Where ticks are hours ahead of the
+-- clock, because it was set back, about when.)
+--
+-- uses   head
 
 local PRIORITIES = 101
 
@@ -8,8 +11,8 @@ local function oldest_ready()
   for _ = 1, PRIORITIES do
     local head = redis.call('ZRANGEBYSCORE', QUEUE, from, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
     if #head == 0 then break end
-    local fine, _, submitted_at = pcall(struct.unpack, '<Bd', redis.call('GET', JOB .. head[1]) or '')
-    if fine and (not oldest or submitted_at < oldest) then oldest = submitted_at end
+    local fine, _, tick, ahead = pcall(struct.unpack, START, redis.call('GET', JOB .. head[1]) or '')
+    if fine and (not oldest or tick - ahead < oldest) then oldest = tick - ahead end
     from = int((math.floor(head[2] / 1e13) + 1) * 1e13)
   end
   return oldest

@@ -1,11 +1,17 @@
 -- plain_ends: the short way of completing plain jobs, kept or not.
 
 local ended, unlinks, mean = {}, {}, 0  -- ids; keys to be deleted; how long jobs are worked on, in ms
-local kept, shelved = {}, {}            -- key, record, result; time to go, id, ...
+local kept, shelved = {}, {}            -- key, record, result, is large; time to go, id, ...
 
 -- What the end of a job adds to a record that was plain.
 local function end_mark()
-  return options.keep > 0 and cmsgpack.pack({ ended = now, gone_at = now + options.keep })
+  local packed = options.keep > 0 and cmsgpack.pack({ ended = now, gone_at = now + options.keep })
+  return packed and struct.pack('<I4', #packed) .. packed
+end
+
+local function kept_record(text, at, mark)
+  local code = string.byte(text) - LEASED + DONE_CODE
+  return string.char(code) .. string.sub(text, 2, at - 1) .. mark .. string.sub(text, at)
 end
 
 -- Plan the end of *items*, whose id and token begin at field *first*. False if there is more to it.
@@ -17,20 +23,21 @@ local function end_plain(items, first)
   for i = 1, #items do
     local id, text = items[i][first], texts[i]
     if not text or once[id] then return false end
-    local fine, code, _, _, token, _, _, rest = pcall(struct.unpack, HEAD, text)
-    local plain = fine and code == LEASED and rest > #text
+    local fine, code, _, _, token, _, _, at = pcall(struct.unpack, HELD, text)
+    local plain = fine and (code == LEASED or code == LEASED + APART)
     if not plain or token ~= items[i][first + 1] then return false end
     local took = now - token / 1000  -- a plain job's token is the time of its claim, in µs
     if took < 0 then took = 0 end
     if mean == 0 then mean = took end
     mean = mean + (took - mean) * 0.05
     ended[i], once[id] = id, true
+    unlinks[#unlinks + 1] = LOCK .. id
     if mark then
-      kept[i] = { names[i], DONE_CODE .. string.sub(text, 2) .. mark, items[i][first + 2] }
+      kept[i] = { names[i], kept_record(text, at, mark), items[i][first + 2], code > APART }
       shelved[2 * i - 1], shelved[2 * i] = now + options.keep, id
-      unlinks[i] = LOCK .. id
     else
-      unlinks[3 * i - 2], unlinks[3 * i - 1], unlinks[3 * i] = names[i], LOAD .. id, LOCK .. id
+      unlinks[#unlinks + 1] = names[i]
+      if code > APART then unlinks[#unlinks + 1] = LOAD .. id end
     end
   end
   if #kept > 0 then redis.call('ZCARD', DONE) end  -- it fails here if the key has another type
@@ -43,7 +50,7 @@ local function write_kept()
   for i = 1, #kept do
     local id, result = ended[i], kept[i][3]
     redis.call('SET', kept[i][1], kept[i][2], 'PX', options.keep)
-    redis.call('PEXPIRE', LOAD .. id, options.keep)
+    if kept[i][4] then redis.call('PEXPIRE', LOAD .. id, options.keep) end
     if result and result ~= '' then redis.call('SET', RESULT .. id, result, 'PX', options.keep) end
   end
 end

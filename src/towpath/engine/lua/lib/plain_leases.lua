@@ -7,45 +7,55 @@ local taken, puts, expiries = {}, {}, {}     -- ids; key, record, ...; expiry, i
 local leases, due, left = {}, 0, 0           -- the answer
 local memory = { 0, 0 }                      -- due, left, id, token, ...
 local wake, lasting = false, 0
+local FORMS = {                              -- of plain jobs that wait, by code
+  [READY] = START, [READY + APART] = START,
+  [READY + WAS_LEASED] = HELD, [READY + WAS_LEASED + APART] = HELD,
+}
 
 local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- Records, then payloads, of those that are taken, from one to another.
-local function read_plain(from, to)
-  local names, n = {}, to - from + 1
-  for i = 1, n do
-    local id = taken[from + i - 1]
-    names[i], names[n + i] = JOB .. id, LOAD .. id
+-- The records of those that are taken, and what reads their large payloads. Nothing if one is not plain.
+local function read_plain(names)
+  for i = 1, #taken do names[i] = JOB .. taken[i] end
+  local texts, large = redis.call('MGET', unpack(names)), {}
+  for i = 1, #taken do
+    local code = texts[i] and string.byte(texts[i])
+    if not FORMS[code or 0] then return end
+    if code >= APART then large[#large + 1] = taken[i] end
   end
-  return names, n, redis.call('MGET', unpack(names))
+  return texts, #large > 0 and payload_reader(large)
 end
 
 -- Plan the leases of the first of *taken*, as many as one answer carries. Nothing if there is more
 -- to it.
 local function plan_leases(worker, lease)
   local token, size = math.max(now_us, meta.token + 1) - 1, 0
+  if #taken == 0 then return 0 end
   if not is_time(token + #taken) then return end
-  for from, to in portions(#taken) do
-    local names, n, texts = read_plain(from, to)
-    for i = from, to do
-      local k = i - from + 1
-      local id, text, payload = taken[i], texts[k], texts[n + k]
-      if not text or not payload then return end
-      local fine, code, submitted_at, tick, _, attempts, _, rest = pcall(struct.unpack, HEAD, text)
-      if not fine or code ~= READY or rest <= #text then return end
-      size = size + #payload
-      if size > ANSWER_BYTES and i > 1 then return i - 1 end
-      token = token + 1
-      puts[2 * i - 1] = names[k]
-      puts[2 * i] = struct.pack(HEAD, LEASED, submitted_at, tick, token, attempts + 1, worker)
-      expiries[2 * i - 1], expiries[2 * i] = now + lease, id
-      memory[2 * i + 1], memory[2 * i + 2] = id, token
-      leases[i] = { id, payload, token, attempts + 1, now + lease, submitted_at }
-    end
+  local names = { '' }
+  local texts, read_large = read_plain(names)
+  for i = 1, texts and #taken or 0 do
+    local id, text = taken[i], texts[i]
+    local form = FORMS[string.byte(text)]
+    local fine, code, tick, ahead, at, attempts, _, behind = pcall(struct.unpack, form, text)
+    if not fine then return end
+    if form == START then attempts, behind = 0, at end
+    local small = code < APART and string.sub(text, behind)
+    local payload = small or read_large()
+    if not payload then return end
+    size = size + #payload
+    if size > ANSWER_BYTES and i > 1 then return i - 1 end
+    token, attempts = token + 1, attempts + 1
+    code = small and LEASED or LEASED + APART
+    local head = struct.pack(HELD, code, tick, ahead, token, attempts, worker)
+    puts[2 * i - 1], puts[2 * i] = names[i], head .. (small or '')
+    expiries[2 * i - 1], expiries[2 * i] = now + lease, id
+    memory[2 * i + 1], memory[2 * i + 2] = id, token
+    leases[i] = { id, payload, token, attempts, now + lease, tick - ahead }
   end
-  return #taken
+  return texts and #taken
 end
 
 -- Plan the claim. False if there is more to it.

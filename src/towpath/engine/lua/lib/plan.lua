@@ -30,14 +30,24 @@ end
 local function plan_removal(job, id)
   local n = #unlinks
   unlinks[n + 1] = JOB .. id
-  unlinks[n + 2] = LOAD .. id
-  if job.gone_at then unlinks[n + 3] = RESULT .. id end
+  if not job.payload then unlinks[#unlinks + 1] = LOAD .. id end
+  if job.gone_at then unlinks[#unlinks + 1] = RESULT .. id end
 end
 
 local function plan_kept(job, id)
   kept[#kept + 1] = { job, encode(job) }
-  fresh[#fresh + 1] = LOAD .. id
+  if not job.payload then fresh[#fresh + 1] = LOAD .. id end
   if job.result then fresh[#fresh + 1] = RESULT .. id end
+end
+
+-- A payload that is new: what was under its key before goes.
+local function plan_payload(job, id)
+  if job.large then
+    put(LOAD .. id, job.large)
+    fresh[#fresh + 1] = LOAD .. id
+  elseif job.replaces_large then
+    unlinks[#unlinks + 1] = LOAD .. id
+  end
 end
 
 local function plan_job(job)
@@ -59,5 +69,6 @@ local function plan_job(job)
   if state == 'gone' then return plan_removal(job, id) end
   if not stored then fresh[#fresh + 1] = JOB .. id end
   if job.expire then return plan_kept(job, id) end
+  plan_payload(job, id)
   put(JOB .. id, encode(job))
 end

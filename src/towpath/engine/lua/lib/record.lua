@@ -1,6 +1,6 @@
--- record: how a job is written down. A head of fixed fields, and for what is not plain a map
--- behind it: a plain job is read and written at the cost of its head. (A hash was tried: each
--- field is a call's argument and a search in the list, 30 % of a job's whole cost.)
+-- record: how a job is written down: a head of fixed fields, a map of what is not plain, and the
+-- payload if it is small. (A hash was tried: each field is a call's argument and a search in the
+-- list, 30 % of a job's whole cost.)
 --
 -- uses   head
 
@@ -15,27 +15,46 @@ local CHANGED = {
   'tracebacks', 'group', 'asked_due', 'keep_turn', 'deaths', 'excused', 'unhandled', 'unhandled_since',
 }
 
--- What stands for a record that is not there, or that nobody can read: it has no state.
+-- What stands for a record that is not there, or that nobody can read: it has no state. Its payload, if there is
+-- any, is not in the record.
 local function blank(id)
   return {
     id = id, stored = false, state = false, submitted_at = now, tick = false, token = 0,
-    attempts = 0, worker = '', score = false, changed = false, more = false,
+    attempts = 0, worker = '', score = false, changed = false, more = false, payload = false,
   }
 end
 
+-- Where the payload begins, and the parts before it.
+local function parts_of(text)
+  local code, tick, ahead, at = struct.unpack(START, text)
+  local token, attempts, worker, packed = 0, 0, '', false
+  if bit.band(code, WAS_LEASED) > 0 then
+    token, attempts, worker, at = struct.unpack(LAST_LEASE, text, at)
+  end
+  if bit.band(code, NOT_PLAIN) > 0 then packed, at = struct.unpack('<I4c0', text, at) end
+  return at, code, tick - ahead, tick, token, attempts, worker, packed
+end
+
 local function decoded(id, text)
-  local code, submitted_at, tick, token, attempts, worker, last = struct.unpack(HEAD, text)
+  local at, code, submitted_at, tick, token, attempts, worker, packed = parts_of(text)
+  local state = code < 2 * APART and STATES[bit.band(code, 7)]
   local job = {
-    id = id, stored = STATES[code], state = STATES[code], submitted_at = submitted_at,
+    id = id, stored = state, state = state, submitted_at = submitted_at,
     tick = tick, token = token, attempts = attempts, worker = worker,
     score = false, changed = false, more = false,
   }
-  if last <= #text then
-    local more = cmsgpack.unpack(string.sub(text, last))
-    for field, value in pairs(more) do job[field] = value end
-    job.more = more
+  if packed then
+    job.more = cmsgpack.unpack(packed)
+    for field, value in pairs(job.more) do job[field] = value end
   end
+  job.payload = code < APART and string.sub(text, at)
   return job
+end
+
+-- The record without its payload: what lists show. One that somebody has spoilt is left as it is.
+local function without_payload(text)
+  local fine, at = pcall(parts_of, text)
+  return fine and string.sub(text, 1, at - 1) or text
 end
 
 -- A record that somebody has spoilt must not stop the jobs beside it.
@@ -44,13 +63,26 @@ local function decode(id, text)
   return fine and job.stored and job or blank(id)
 end
 
-local function encode(job)
-  local head = struct.pack(
-    HEAD, CODES[job.state], job.submitted_at, job.tick, job.token, job.attempts, job.worker)
-  if not job.more then return head end
+local function packed_more(job)
   local more = job.more
+  if job.tick - job.submitted_at > AHEAD_MOST then more.submitted_at = job.submitted_at end
   for _, field in ipairs(CHANGED) do
     if job[field] ~= more[field] then more[field] = job[field] end
   end
-  return next(more) and head .. cmsgpack.pack(more) or head
+  return next(more) and cmsgpack.pack(more)
+end
+
+local function encode(job)
+  local ahead = job.tick - job.submitted_at
+  if ahead > AHEAD_MOST then job.more, ahead = job.more or {}, AHEAD_MOST end
+  local code, last, packed = CODES[job.state], '', job.more and packed_more(job)
+  if job.token > 0 then
+    code, last = code + WAS_LEASED, struct.pack(LAST_LEASE, job.token, job.attempts, job.worker)
+  end
+  if packed then
+    code, packed = code + NOT_PLAIN, struct.pack('<I4', #packed) .. packed
+  end
+  if not job.payload then code = code + APART end
+  local start = struct.pack(START, code, job.tick, ahead)
+  return start .. last .. (packed or '') .. (job.payload or '')
 end

@@ -22,7 +22,7 @@ local function known(id, payload, named)
   if twin then return { 'existed', answers[twin], SAME[items[twin][2] == payload] } end
   local job = stored[id]
   if job and not (job.gone_at and job.gone_at <= now) then
-    local kept = redis.call('GET', LOAD .. id)
+    local kept = job.payload or redis.call('GET', LOAD .. id)
     return { 'existed', job.state, kept and SAME[kept == payload] or 'unknown' }
   end
   local forget_at = named and redis.call('ZSCORE', SEEN, id)
