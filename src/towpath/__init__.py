@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from towpath.engine.durability import Durability
     from towpath.engine.engine import Engine
     from towpath.engine.model import HIGH, LOW, NORMAL, JobInfo
-    from towpath.engine.options import LanePolicy, QueueOptions
+    from towpath.engine.options import EventPolicy, LanePolicy, QueueOptions
     from towpath.engine.retry import Exponential, Fixed, Listed, Never
     from towpath.engine.schedule import Cron, Every, Missed
     from towpath.engine.states import State
@@ -38,6 +38,7 @@ __all__ = [
     "Durability",
     "Duration",
     "Engine",
+    "EventPolicy",
     "Every",
     "Exponential",
     "Fixed",

@@ -538,7 +538,7 @@ class QueueHasNoEvents(QueueError):
     """The queue keeps no events, so nobody can follow it or wait for a result."""
 
     code = "queue_has_no_events"
-    remedy = "Give the queue an `events` option above 0 with `engine.queues.reconfigure`."
+    remedy = "Set the queue's option `events` to `followed` or `all`."
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"queue {queue} keeps no events")
@@ -546,11 +546,18 @@ class QueueHasNoEvents(QueueError):
 
 
 class FellBehind(QueueError):
-    """A follower read events more slowly than they came; it continues with the newest."""
+    """Events are missing: nobody followed the queue when they happened, a follower read more slowly
+    than they came, or Redis lost some.
+    """
 
     code = "fell_behind"
-    remedy = "Continue reading. `engine.events.list` returns the missed events that are still kept."
+    remedy = "Continue reading; look at the jobs themselves for what is missing."
     retry = RetryAdvice.LATER
+
+    def __init__(self, text: str, *, cursor: str = "") -> None:
+        super().__init__(text)
+        self.cursor = cursor
+        """From `events.list`: pass it as `after` to get the events behind the gap."""
 
 
 class LaneNotParked(QueueError):

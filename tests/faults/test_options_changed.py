@@ -12,7 +12,7 @@ from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Lease, Submitted, new_job
-from towpath.engine.options import QueueOptions
+from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.states import State
 from towpath.errors import TowpathError
 from towpath.ids import JobId
@@ -74,7 +74,9 @@ async def change_with_every_cut(engine: Engine, proxy: Proxy) -> None:
     """A call that was cut is sent again after a pause; the options change before that."""
     for attempts in itertools.count(5):
         seen = proxy.cuts
-        await engine.queues.reconfigure(QUEUE, QueueOptions(max_attempts=attempts, events=0))
+        await engine.queues.reconfigure(
+            QUEUE, QueueOptions(max_attempts=attempts, events=EventPolicy.NONE)
+        )
         await meanwhile(lambda seen=seen: proxy.cuts > seen)
 
 

@@ -90,7 +90,7 @@ async def service_on(store: EmbeddedServer) -> AsyncGenerator[tuple[Engine, Time
     async with Engine(store.url, limits=LIMITS) as engine:
         for queue in QUEUES.values():
             await engine.queues.configure(
-                queue, msgspec.structs.replace(TIMER_OPTIONS, events=1_000_000)
+                queue, msgspec.structs.replace(TIMER_OPTIONS, events_most=1_000_000)
             )
         yield engine, TimerService(lambda: engine, TimersOptions())
 

@@ -16,7 +16,7 @@ from towpath.clock import hours, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
 from towpath.engine.model import Complete, Lease, NewJob, new_job
-from towpath.engine.options import QueueOptions
+from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.states import State
 from towpath.ids import JobId, LaneKey
 
@@ -36,7 +36,7 @@ async def test_nothing_is_lost_doubled_or_reordered(
 ) -> None:
     chance = random.Random(seed)
     async with Engine(server.url) as engine:
-        await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1), events=0))
+        await engine.queues.configure(QUEUE, QueueOptions(keep=hours(1), events=EventPolicy.NONE))
         jobs, lanes = new_jobs(chance)
         await engine.submit_many(QUEUE, jobs)
         with claimers(server, tmp_path, count=WORKERS) as workers:

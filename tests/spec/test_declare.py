@@ -127,9 +127,9 @@ class TestResetting:
     async def test_of_some_options_leaves_the_others(self, engine: Engine) -> None:
         await engine.queues.declare(REVIEWS, keep=hours(2))
         await engine.queues.reconfigure(REVIEWS, EVERY_OPTION)
-        await engine.queues.reset(REVIEWS, "keep", "events")
+        await engine.queues.reset(REVIEWS, "keep", "events_most")
         usual = QueueOptions()
-        wanted = msgspec.structs.replace(EVERY_OPTION, keep=hours(2), events=usual.events)
+        wanted = msgspec.structs.replace(EVERY_OPTION, keep=hours(2), events_most=usual.events_most)
         assert await engine.queues.options(REVIEWS) == wanted
 
     async def test_lets_declarations_hold_again(self, engine: Engine) -> None:

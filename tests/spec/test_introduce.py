@@ -8,7 +8,7 @@ from towpath.engine.engine import Engine
 from towpath.engine.leases import HeldLeases, lease_by_token
 from towpath.engine.options import QueueOptions
 
-BROUGHT = QueueOptions(keep=hours(1), events=100)
+BROUGHT = QueueOptions(keep=hours(1), events_most=100)
 CHOSEN = QueueOptions(keep=hours(2), max_attempts=3)
 
 
@@ -22,7 +22,7 @@ class TestIntroducing:
     ) -> None:
         """Option by option: of what nobody chose, what is brought is in force."""
         await other_engine.queues.configure(REVIEWS, CHOSEN)
-        both = QueueOptions(keep=hours(2), max_attempts=3, events=100)
+        both = QueueOptions(keep=hours(2), max_attempts=3, events_most=100)
         assert await engine.queues.introduce(REVIEWS, BROUGHT) == both
         assert await engine.queues.options(REVIEWS) == both
 

@@ -108,7 +108,7 @@ class TestTheStreamOfEvents:
 
     async def test_is_capped_in_bytes(self, engine: Engine, deployment: Deployment) -> None:
         """An entry has its limit, and the stream has its number of them."""
-        await engine.queues.reconfigure(REVIEWS, QueueOptions(events=20))
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(events_most=20))
         for batch in range(4):
             jobs = [new_job(b"", id=f"{batch}-{n}".ljust(self.LONG, "x")) for n in range(500)]
             await engine.submit_many(REVIEWS, jobs)

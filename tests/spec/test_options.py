@@ -20,7 +20,14 @@ from towpath.clock import ZERO, ManualClock, days, hours, minutes, seconds
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Submitted, new_job
-from towpath.engine.options import DEFAULTS_ID, LARGEST_PAYLOAD, SCRIPTED, LanePolicy, QueueOptions
+from towpath.engine.options import (
+    DEFAULTS_ID,
+    LARGEST_PAYLOAD,
+    SCRIPTED,
+    EventPolicy,
+    LanePolicy,
+    QueueOptions,
+)
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
 from towpath.errors import (
@@ -44,7 +51,7 @@ EVERY_OPTION = QueueOptions(
     remember_most=30,
     max_length=40,
     max_payload=50,
-    events=60,
+    events_most=60,
 )
 
 
@@ -141,8 +148,8 @@ class TestReconfiguring:
     async def test_gives_events_to_an_engine_that_knows_of_none(
         self, engine: Engine, other_engine: Engine
     ) -> None:
-        await engine.queues.configure(REVIEWS, QueueOptions(events=0))
-        await other_engine.queues.reconfigure(REVIEWS, QueueOptions(events=10))
+        await engine.queues.configure(REVIEWS, QueueOptions(events=EventPolicy.NONE))
+        await other_engine.queues.reconfigure(REVIEWS, QueueOptions(events_most=10))
         async with engine.events.follow(REVIEWS):
             pass
 
@@ -268,7 +275,8 @@ class TestOptionsThatNobodyDecided:
     ) -> None:
         """Earlier code stored every option, and marked none."""
         await submit_ids(engine, "a")
-        added = 8 + len(SCRIPTED) + 1 + len(DEFAULTS_ID) + 1  # max_deaths, marks, defaults
+        events = len(EventPolicy.FOLLOWED) + 1
+        added = 8 + events + len(SCRIPTED) + 1 + len(DEFAULTS_ID) + 1  # max_deaths, marks, defaults
         old = QueueOptions(max_payload=1).packed(())[:-added]
         deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", old)
         with pytest.raises(PayloadTooLarge):
@@ -395,7 +403,8 @@ class TestOptionsThatCanNotBeRight:
             ("max_length", -1),
             ("max_payload", 0),
             ("max_payload", LARGEST_PAYLOAD + 1),
-            ("events", -1),
+            ("events", "some"),
+            ("events_most", 0),
             ("keep", -seconds(1)),
             ("keep", "3600"),
             ("keep_dead", days(40_000)),

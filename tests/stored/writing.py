@@ -9,6 +9,7 @@ from towpath import (
     HIGH,
     LOW,
     Engine,
+    EventPolicy,
     Exponential,
     Fixed,
     LanePolicy,
@@ -126,7 +127,7 @@ async def _other_queues(engine: Engine) -> None:
     for id in ("first", "second"):
         await engine.submit(PAUSED, id.encode(), id=id)
     await engine.queues.pause(PAUSED)
-    await engine.queues.configure(FULL, QueueOptions(max_length=1, events=0))
+    await engine.queues.configure(FULL, QueueOptions(max_length=1, events=EventPolicy.NONE))
     await engine.submit(FULL, b"the only one", id="only")
     seen, fired = "seen", "fired"
     for name in (seen, fired):

@@ -214,7 +214,7 @@ def changed(stored: QueueOptions, texts: Mapping[str, str]) -> QueueOptions:
 
 def _value(name: str, text: str) -> Any:
     from towpath.clock import Duration  # noqa: PLC0415 -- slow to import
-    from towpath.engine.options import LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
+    from towpath.engine.options import EventPolicy, LanePolicy, QueueOptions  # noqa: PLC0415 -- the same
     from towpath.engine.spelling import DEFAULT, read_retry  # noqa: PLC0415 -- the same
 
     fields = QueueOptions.__struct_fields__
@@ -224,10 +224,8 @@ def _value(name: str, text: str) -> Any:
     match getattr(QueueOptions(), name):
         case Duration():
             return duration(name, text)
-        case LanePolicy() if text not in set(LanePolicy):
-            raise InvalidOption(name, text, rule=f"must be {', '.join(LanePolicy)}")
-        case LanePolicy():
-            return LanePolicy(text)
+        case LanePolicy() | EventPolicy():
+            return text
         case None if text == DEFAULT:
             return None
         case int() | None:

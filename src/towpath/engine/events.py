@@ -4,15 +4,22 @@ A `Feed` is the one blocking read of a queue. It knows its place in the stream a
 that is still there: if not, something may have been missed, and all who listen are told so.
 Coming and going takes no time: nothing is awaited between a look at who listens and what is done
 about it, so that nobody can come or go unnoticed.
+
+Events are written only while somebody wants them (`Wanted`): a feed says so to Redis before it
+takes its place in the stream, and again every 20 s. Redis answers with the name of the time since
+which all such events were written. Another name than before means that some may not have been.
 """
 
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections import Counter, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol, Self
+from enum import StrEnum
+from itertools import groupby
+from typing import Any, NamedTuple, Protocol, Self
 
 import msgspec
 
@@ -21,8 +28,9 @@ from towpath.engine.connect import Line, Link
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
 from towpath.engine.resp import TROUBLE
+from towpath.engine.store import Store
 from towpath.engine.time_limit import wait_within
-from towpath.errors import FellBehind, ServerUnreachable
+from towpath.errors import FellBehind, ServerUnreachable, TowpathError
 from towpath.ids import JobId, QueueName
 from towpath.supervise import Background
 
@@ -39,6 +47,28 @@ _FEW = 10
 """A stream that was empty a moment ago and has fewer entries than this was not cut since."""
 _CHECK_EVERY = 12
 """Reads without an event after which the place is checked all the same."""
+_WANTED_MS, _WANTED_AGAIN = 90_000, 20.0
+"""How long events are written after somebody wanted them, and after how many seconds a feed says so
+again: together at least a minute after the last follower has left."""
+_GAP = b"gap"
+"""The verb of an entry that stands for events that were not written."""
+
+
+class Wanted(StrEnum):
+    """Which events somebody wants: the field of the queue that says until when."""
+
+    ALL = "watched"
+    ENDS = "awaited"
+    """The ends of jobs: complete, dead, cancel, delete."""
+
+
+class Asked(NamedTuple):
+    """What Redis answers to somebody who wants events."""
+
+    name: str
+    """Of the time since which they were written without a gap; empty if there is no such queue."""
+    newest: bytes
+    """The last entry of the stream."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -59,10 +89,15 @@ def read_entries(queue: QueueName, entries: list[Entry]) -> list[Event]:
     found: list[Event] = []
     for cursor, flat in entries:
         for i in range(0, len(flat), 2):
-            for id in flat[i + 1].decode().split("\n"):
+            for id in flat[i + 1].decode().split("\n") if flat[i] != _GAP else ():
                 ref = JobRef(queue, JobId(id))
                 found.append(Event(cursor.decode(), flat[i].decode(), ref))
     return found
+
+
+def is_gap(entry: Entry) -> bool:
+    """Whether the entry stands for events that were not written."""
+    return entry[1][:1] == [_GAP]
 
 
 class EventListener(Protocol):
@@ -80,52 +115,62 @@ class EventListener(Protocol):
 class Feeds:
     """What the queues tell: one blocking read for each to which anybody listens."""
 
-    def __init__(self, link: Link, *, give_up: Duration, block: Duration = _BLOCK) -> None:
-        self._link = link
+    def __init__(
+        self, link: Link, store: Store, *, give_up: Duration, block: Duration = _BLOCK
+    ) -> None:
+        self._link, self._store = link, store
         self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
         self._feeds: dict[QueueName, _Feed] = {}
         self._lines: list[Line] = []
 
+    async def want(self, queue: QueueName, wanted: Wanted) -> Asked:
+        """Have such events of *queue* written for the next one and a half minutes.
+
+        Whoever remembers a place in the stream, or looks at a job and then waits for its events,
+        does this before. Raises ServerError.
+        """
+        answer = await self._store.read("follow", queue, wanted, _WANTED_MS, secrets.token_hex(8))
+        return Asked(answer[0].decode(), answer[1])
+
     @asynccontextmanager
-    async def listening(self, queue: QueueName, listener: EventListener) -> AsyncGenerator[None]:
-        """Tell *listener* all that happens from the moment this is entered.
+    async def listening(
+        self, queue: QueueName, listener: EventListener, wanted: Wanted
+    ) -> AsyncGenerator[None]:
+        """Tell *listener* all events that it wants, from the moment this is entered.
 
         Raises ServerUnreachable.
         """
         feed = self._feed(queue)
-        feed.enter(listener)
+        feed.enter(listener, wanted)
         try:
             try:
                 await wait_within(self._give_up_s, feed.reading.wait)
             except TimeoutError as error:
                 text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
                 raise ServerUnreachable(text) from error
+            if feed.should_ask(wanted):
+                await feed.ask(wanted)
             yield
         finally:
-            feed.leave(listener)
+            feed.leave(listener, wanted)
 
     def enter(self, queue: QueueName, listener: EventListener) -> None:
-        """Tell *listener* what happens from now on; `lost` first, once the reading has begun."""
-        self._feed(queue).enter(listener)
+        """Tell *listener* the ends of jobs; `lost` first, once the reading has begun."""
+        self._feed(queue).enter(listener, Wanted.ENDS)
 
     def leave(self, queue: QueueName, listener: EventListener) -> None:
         """Tell it no more, once it has left as often as it has entered: `lost` is the last word."""
         if (feed := self._feeds.get(queue)) is not None:
-            feed.leave(listener)
+            feed.leave(listener, Wanted.ENDS)
 
     @asynccontextmanager
-    async def follow(
-        self, queue: QueueName, newest: Callable[[], Awaitable[bytes]]
-    ) -> AsyncGenerator[Follower]:
-        """Who follows *queue*, from the moment this is entered; *newest* asks for its last entry.
-
-        Raises ServerUnreachable.
-        """
-        tape = self._feed(queue).tape
-        async with self.listening(queue, tape):
+    async def follow(self, queue: QueueName) -> AsyncGenerator[Follower]:
+        """Who follows *queue*, from the moment this is entered. Raises ServerError."""
+        feed = self._feed(queue)
+        async with self.listening(queue, feed.tape, Wanted.ALL):
             # The feed may not have read all yet that was there before.
-            at = tape.end
-            yield Follower(tape, at, after=await newest())
+            at = feed.tape.end
+            yield Follower(feed.tape, at, after=(await feed.ask(Wanted.ALL)).newest)
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
@@ -136,7 +181,7 @@ class Feeds:
         feed = self._feeds.get(queue)
         if feed is None:
             line = self._lines.pop() if self._lines else self._link.line()
-            feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self._over)
+            feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self.want, self._over)
         return feed
 
     def _over(self, queue: QueueName, line: Line) -> None:
@@ -152,11 +197,17 @@ class _Feed:
         queue: QueueName,
         line: Line,
         block_s: float,
+        want: Callable[[QueueName, Wanted], Awaitable[Asked]],
         over: Callable[[QueueName, Line], None],
     ) -> None:
-        self._queue, self._line, self._block_s, self._over = queue, line, block_s, over
+        self._queue, self._line, self._block_s = queue, line, block_s
+        self._want, self._over = want, over
         self._key = keys_of(queue).events
         self._listeners: Counter[EventListener] = Counter()
+        self._wanted: Counter[Wanted] = Counter()
+        self._asked: dict[Wanted, tuple[str, float]] = {}
+        """By what was asked for: the name of the time that it is written for, and when to ask
+        again."""
         self._left_at = 0.0
         self._place: bytes | None = None
         self._sure = True
@@ -166,10 +217,12 @@ class _Feed:
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
 
-    def enter(self, listener: EventListener) -> None:
+    def enter(self, listener: EventListener, wanted: Wanted) -> None:
         self._listeners[listener] += 1
+        self._wanted[wanted] += 1
 
-    def leave(self, listener: EventListener) -> None:
+    def leave(self, listener: EventListener, wanted: Wanted) -> None:
+        self._wanted[wanted] -= 1
         self._listeners[listener] -= 1
         if not self._listeners[listener]:
             del self._listeners[listener]
@@ -181,14 +234,31 @@ class _Feed:
         await self._line.hang_up()
         self._lost()
 
+    def should_ask(self, wanted: Wanted) -> bool:
+        """Whether it is time to say again that such events are wanted."""
+        return steady() >= self._asked.get(wanted, ("", 0.0))[1]
+
+    async def ask(self, wanted: Wanted) -> Asked:
+        """Have such events written. Listeners are told if some were not. Raises ServerError."""
+        asked, is_lost = await self._ask(wanted)
+        if is_lost:
+            self._lost()
+        return asked
+
+    async def _ask(self, wanted: Wanted) -> tuple[Asked, bool]:
+        """The same; whether some were not written."""
+        asked = await self._want(self._queue, wanted)
+        before, _ = self._asked.get(wanted, ("", 0.0))
+        self._asked[wanted] = asked.name, steady() + _WANTED_AGAIN
+        return asked, bool(before) and asked.name != before
+
     async def _run(self) -> None:
         pause, self._sure = 0.0, False  # it may have been interrupted anywhere
         while not self._alone():
             try:
-                async with asyncio.timeout(self._block_s + _SLACK):
-                    await self._read()
+                await self._read()
                 pause = 0.0
-            except TROUBLE:
+            except (*TROUBLE, TowpathError):
                 self._sure = False
                 await self._line.hang_up()
                 pause = min(pause * 2 or 0.05, 1.0)
@@ -204,34 +274,39 @@ class _Feed:
 
     async def _read(self) -> None:
         """Read on, once. What is told is told after the place in the stream was seen to."""
-        if not self._sure and self._place is not None and not await self._held(()):
-            self._place = None
-        self._sure = True
-        if self._place is None:
-            self._place = await self._newest()
-            self._lost()
-            self.reading.set()
-        entries = await self._next(self._place)
-        if entries:
-            if not await self._held(entries):
+        wanted = self._most_wanted
+        if not self._sure or (self._listeners and self.should_ask(wanted)):
+            asked, is_lost = await self._ask(wanted)
+            if not self._sure and (self._place is None or not await self._held(())):
+                self._place, is_lost = asked.newest, True
+            if is_lost:
                 self._lost()
+            self.reading.set()
+        self._sure = True
+        entries = await self._next(self._place or _START)
+        if entries:
+            is_lost = not await self._held(entries)
+            if not self._asked.get(wanted, ("", 0.0))[0] or any(map(is_gap, entries)):
+                # The queue is new, or nobody had asked for a while. Whoever is told looks at jobs.
+                if not self._listeners:
+                    self._left_at -= _LINGER
+                    return
+                is_lost |= (await self._ask(wanted))[1]
             self._place = entries[-1][0]
-            for listener in list(self._listeners):
-                listener.tell(entries)
+            if is_lost:
+                self._lost()
+            self._tell(entries)
         # A stream that was made anew while a clock was set back has its entries before our place.
         self._quiet = 0 if entries else self._quiet + 1
         self._sure = self._quiet % _CHECK_EVERY != _CHECK_EVERY - 1
 
     async def _next(self, place: bytes) -> list[Entry]:
         block_ms = int(self._block_s * 1000)
-        answer: Any = await self._line.send(
-            "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, place
-        )
+        async with asyncio.timeout(self._block_s + _SLACK):
+            answer: Any = await self._line.send(
+                "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, place
+            )
         return answer[0][1] if answer else []
-
-    async def _newest(self) -> bytes:
-        entries = await self._line.send("XREVRANGE", self._key, "+", "-", "COUNT", 1)
-        return entries[0][0] if entries else _START
 
     async def _held(self, entries: list[Entry] | tuple[()]) -> bool:
         """Whether nothing between the place and *entries*, which were read after it, was dropped.
@@ -240,9 +315,22 @@ class _Feed:
         """
         if self._place == _START:
             return len(entries) < _FEW
-        return bool(
-            await self._line.send("XRANGE", self._key, self._place, self._place, "COUNT", 1)
-        )
+        async with asyncio.timeout(_SLACK):
+            command = ("XRANGE", self._key, self._place, self._place, "COUNT", 1)
+            return bool(await self._line.send(*command))
+
+    @property
+    def _most_wanted(self) -> Wanted:
+        return Wanted.ALL if self._wanted[Wanted.ALL] else Wanted.ENDS
+
+    def _tell(self, entries: list[Entry]) -> None:
+        for gap, some in groupby(entries, is_gap):
+            if gap:
+                self._lost()
+            else:
+                told = list(some)
+                for listener in list(self._listeners):
+                    listener.tell(told)
 
     def _lost(self) -> None:
         for listener in list(self._listeners):

@@ -12,17 +12,27 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 from towpath.clock import Duration, DurationLike, duration, seconds, spelled
 from towpath.engine.check import whole
-from towpath.engine.events import Entry, Event, EventListener, Feeds, read_entries
+from towpath.engine.events import (
+    Entry,
+    Event,
+    EventListener,
+    Feeds,
+    Wanted,
+    is_gap,
+    read_entries,
+)
 from towpath.engine.inspect import ended_job
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobInfo, JobRef
+from towpath.engine.options import EventPolicy
 from towpath.engine.store import Store
 from towpath.errors import (
+    FellBehind,
     InvalidOption,
     JobNotFound,
     QueueHasNoEvents,
@@ -52,11 +62,41 @@ class Events:
         self._ends: dict[QueueName, _Ends] = {}
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
-        """Events that are still kept, oldest first; *after* is the cursor of an event."""
+        """Events that are still kept, oldest first; *after* is the cursor of an event, or `0-0`.
+
+        Raises FellBehind where events behind *after* are missing; its `cursor` is where to go on.
+        For whoever lists again within a minute nothing is missing: listing is following.
+        """
         name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
-        key, first = keys_of(name).events, _after(after)
-        entries: list[Any] = await self._store.command("XRANGE", key, first, "+", "COUNT", size)
-        return read_entries(name, entries)
+        await self._feeds.want(name, Wanted.ALL)
+        _, behind = await self._kept(name, _checked_cursor(after), size)
+        return read_entries(name, behind)
+
+    async def rest(self, queue: QueueName, cursor: str, *, size: int = 100) -> list[Event]:
+        """Internal: the same with the events of the entry *cursor* itself, of which a client may
+        have got only some.
+        """
+        await self._feeds.want(queue, Wanted.ALL)
+        own, behind = await self._kept(queue, _checked_cursor(cursor), size)
+        return read_entries(queue, [*own, *behind])
+
+    async def _kept(
+        self, queue: QueueName, after: str, size: int
+    ) -> tuple[list[Entry], list[Entry]]:
+        """The entry *after*, and those behind it up to the next gap. Raises FellBehind."""
+        key, own = keys_of(queue).events, list[Entry]()
+        command = ("XRANGE", key, after, "+", "COUNT", size + 1)
+        found: list[Entry] = await self._store.command(*command)
+        if after != _START:
+            if not found or found[0][0].decode() != after:
+                older = await self._store.command("XREVRANGE", key, after, "-", "COUNT", 1)
+                text = f"the event {after} is no longer kept, nor are some of those behind it"
+                raise FellBehind(text, cursor=older[0][0].decode() if older else _START)
+            own = [found.pop(0)]
+        if found and is_gap(found[0]):
+            text = f"events of queue {queue} were not written, because nobody followed it"
+            raise FellBehind(text, cursor=found[0][0].decode())
+        return own, list(takewhile(lambda entry: not is_gap(entry), found[:size]))
 
     @asynccontextmanager
     async def follow(self, queue: str) -> AsyncGenerator[AsyncIterator[Event]]:
@@ -68,20 +108,19 @@ class Events:
         name = queue_name(queue)
         await self.require(name)
 
-        async def newest() -> bytes:
-            return (await self.newest(name)).encode()
-
-        async with self._feeds.follow(name, newest) as events:
+        async with self._feeds.follow(name) as events:
             yield events
 
     async def newest(self, queue: str) -> str:
-        """The cursor of the latest event of *queue*; `0-0` = none yet."""
-        key = keys_of(queue_name(queue)).events
-        entries: list[Any] = await self._store.command("XREVRANGE", key, "+", "-", "COUNT", 1)
-        return entries[0][0].decode() if entries else "0-0"
+        """The cursor of the latest event of *queue*; `0-0` = none yet. Whoever lists the events
+        behind it within a minute misses nothing.
+        """
+        return (await self._feeds.want(queue_name(queue), Wanted.ALL)).newest.decode()
 
     @asynccontextmanager
-    async def listen(self, queue: str, listener: EventListener) -> AsyncGenerator[None]:
+    async def listen(
+        self, queue: str, listener: EventListener, wanted: Wanted = Wanted.ALL
+    ) -> AsyncGenerator[None]:
         """Tell *listener* what happens in *queue*, from the moment this is entered.
 
         For listeners that only want to know that something happened to some jobs. The listener is
@@ -89,7 +128,7 @@ class Events:
         """
         name = queue_name(queue)
         await self.require(name)
-        async with self._feeds.listening(name, listener):
+        async with self._feeds.listening(name, listener, wanted):
             yield
 
     async def ended(self, job: JobRef, *, within: DurationLike) -> JobInfo:
@@ -120,7 +159,8 @@ class Events:
     async def require(self, queue: QueueName) -> None:
         """Raises QueueHasNoEvents if *queue* has no events."""
         known = await self._store.known_options(queue)
-        if known.events == 0 and (await self._store.options(queue)).events == 0:
+        none = EventPolicy.NONE
+        if known.events is none and (await self._store.options(queue)).events is none:
             raise QueueHasNoEvents(queue)
 
     async def _look_at_ends(self, queue: QueueName, ids: list[JobId]) -> list[Any]:
@@ -285,9 +325,11 @@ def _end(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
 _CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 
 
-def _after(cursor: str) -> str:
-    """The first place in a stream behind *cursor*."""
+_START = "0-0"
+
+
+def _checked_cursor(cursor: str) -> str:
     match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if match is None:
         raise InvalidOption("after", cursor, rule="must be the cursor of an event")
-    return f"{match[1]}-{int(match[2]) + 1}"
+    return f"{int(match[1])}-{int(match[2])}"

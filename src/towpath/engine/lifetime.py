@@ -82,7 +82,7 @@ class Lifetime(Spaces):
         call_for = partial(self._store.plain, "wake")
         self._waker = Waker(self._link, self._clock, self._store.command, call_for)
         self._claims = Claims(self._store.write, self.settle)
-        self._feeds = Feeds(self._link, give_up=self._limits.give_up)
+        self._feeds = Feeds(self._link, self._store, give_up=self._limits.give_up)
         self._batcher = Batcher(self._store)
         self.queues, self.inspect = Queues(self._store), Inspector(self._store, self.workers)
         self.events = Events(self._store, self._feeds)

@@ -42,6 +42,18 @@ class LanePolicy(StrEnum):
     """It waits while the head is retried. A dead head stops it until `retry` or `drop`."""
 
 
+class EventPolicy(StrEnum):
+    """Which events a queue writes."""
+
+    FOLLOWED = "followed"
+    """Those that somebody follows: all while somebody follows the queue, the ends of jobs while
+    somebody waits for results; and for a minute more. A gap is marked in the stream."""
+    ALL = "all"
+    """All, for readers that come later."""
+    NONE = "none"
+    """None: nobody can follow the queue or wait for results."""
+
+
 class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How a queue behaves. Every field has a default that suits most queues."""
 
@@ -71,8 +83,10 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum number of jobs that wait (ready, delayed or in a lane); 0 = no limit."""
     max_payload: int = 1024 * 1024
     """Maximum bytes of a payload or a result."""
-    events: int = 1_000
-    """About how many entries of up to 8 KiB the event stream keeps; 0 = no events."""
+    events: EventPolicy = EventPolicy.FOLLOWED
+    """Which events are written: those that somebody follows, all, or none."""
+    events_most: int = 1_000
+    """About how many entries of up to 8 KiB the event stream keeps."""
 
     def __post_init__(self) -> None:
         if self.max_attempts is not None:
@@ -83,10 +97,12 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
         whole("remember_most", self.remember_most, 0, 1_000_000_000)
         whole("max_length", self.max_length, 0, 1_000_000_000)
         whole("max_payload", self.max_payload, 1, LARGEST_PAYLOAD)
-        whole("events", self.events, 0, 10_000_000)
+        whole("events_most", self.events_most, 1, 10_000_000)
         retry_policy(self.retry)
-        if not isinstance(self.lanes, LanePolicy):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
-            raise InvalidOption("lanes", self.lanes, rule="must be a LanePolicy")
+        for name, policy in (("lanes", LanePolicy), ("events", EventPolicy)):
+            if (value := getattr(self, name)) not in list(policy):
+                raise InvalidOption(name, value, rule=f"must be {', '.join(policy)}")
+            msgspec.structs.force_setattr(self, name, policy(value))
         for name in ("keep", "keep_dead", "remember"):
             msgspec.structs.force_setattr(self, name, duration(name, getattr(self, name)))
 
@@ -108,7 +124,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 SCRIPTED = (
     "max_attempts", "keep", "keep_most", "keep_dead", "keep_dead_most", "remember",
-    "remember_most", "max_length", "max_payload", "events", "lanes", "max_deaths",
+    "remember_most", "max_length", "max_payload", "events_most", "lanes", "max_deaths", "events",
 )  # fmt: skip
 """The options that the scripts go by, in the order in which they are packed. Read from a map they
 were 5 % of a lone submit; the loader knows their places."""
@@ -121,23 +137,23 @@ def _number(name: str, value: int | Duration) -> float:
     return duration_ms(name, value) if isinstance(value, Duration) else value
 
 
-def _packed(name: str, value: int | Duration | LanePolicy | None) -> bytes:
+def _packed(name: str, value: int | Duration | StrEnum | None) -> bytes:
     """Texts end with a zero, all else is a double; durations are ms."""
-    if isinstance(value, LanePolicy):
+    if isinstance(value, StrEnum):
         return value.encode() + b"\0"
     return struct.pack("<d", ATTEMPTS if value is None else _number(name, value))
 
 
 def packed_format() -> str:
     """The same as Lua's struct.unpack is told; marks and defaults come last."""
-    kinds = ("s" if isinstance(getattr(DEFAULTS, name), LanePolicy) else "d" for name in SCRIPTED)
+    kinds = ("s" if isinstance(getattr(DEFAULTS, name), StrEnum) else "d" for name in SCRIPTED)
     return "<" + "".join(kinds) + "ss"
 
 
 def scripted_default(name: str) -> str:
     """The default of an option as Lua writes it; false if it depends on the job."""
     value = getattr(DEFAULTS, name)
-    if isinstance(value, LanePolicy):
+    if isinstance(value, StrEnum):
         return f"'{value}'"
     return "false" if value is None else f"{_number(name, value):.0f}"
 

@@ -10,7 +10,7 @@ from towpath.clock import ZERO
 from towpath.engine.connect import open_link
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY, keys_of
-from towpath.engine.options import QueueOptions
+from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.resp import TROUBLE
 from towpath.errors import ServerUnreachable
 from towpath.ids import QueueName, queue_name
@@ -24,7 +24,7 @@ async def scratch_queue(engine: Engine) -> AsyncGenerator[QueueName]:
     leaves some behind leaves their records behind. Notes about calls end by themselves.
     """
     queue = queue_name(f"scratch-{secrets.token_hex(6)}")
-    await engine.queues.configure(queue, QueueOptions(remember=ZERO, events=0))
+    await engine.queues.configure(queue, QueueOptions(remember=ZERO, events=EventPolicy.NONE))
     try:
         yield queue
     finally:

@@ -61,6 +61,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "scheduled": ("clock", "name"),
         "look": ("clock", "id"),
         "ended": ("clock", "room", "ids"),
+        "follow": ("clock", "wanted", "lasting", "name"),
         "alone": ("clock", "limit"),
         "lane": ("clock", "lane", "id"),
         "list": ("clock", "state", "lane", "group", "after", "score", "size"),
@@ -165,10 +166,11 @@ def _option_constants(text: str) -> dict[str, str]:
     places = ", ".join(str(SCRIPTED.index(name) + 1) for name in used)
     later = SCRIPTED[SCRIPTED_BEFORE:]
     marks = "1" * SCRIPTED_BEFORE + "0" * len(later)
+    rest = "".join(_NUL if scripted_default(name)[0] == "'" else _NO_NUMBER for name in later)
     return {
         "OPTIONS_FORMAT": f"'{packed_format()}'",
         "OPTIONS_BYTES": str(len(DEFAULTS.packed(())) - 1),
-        "OPTIONS_REST": f"'{_NO_NUMBER * len(later)}{marks}{_NUL}{_NUL}'",
+        "OPTIONS_REST": f"'{rest}{marks}{_NUL}{_NUL}'",
         "MARKS": str(len(SCRIPTED) + 1),
         "DEFAULTS_ID": f"'{DEFAULTS_ID}'",
         "USED_OPTIONS": f"{{ {places} }}",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import StrEnum
 from typing import Any
 
 from towpath.clock import Duration, parse_duration, spelled
-from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
@@ -17,12 +17,12 @@ POLICIES = (
 )
 
 
-def written(value: Duration | LanePolicy | RetryPolicy | int | None) -> str | int:
+def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
     """One option's value, short and without Python's words; a number stays one."""
     match value:
         case Duration():
             return spelled(value)
-        case LanePolicy():
+        case StrEnum():
             return value.value
         case int():
             return value

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, suppress
 
 from towpath.clock import Duration
 from towpath.engine.engine import Engine
-from towpath.engine.events import Entry, read_entries
+from towpath.engine.events import Entry, Wanted, read_entries
 from towpath.ids import queue_name
 
 ENDINGS = frozenset({"complete", "dead", "cancel"})
@@ -88,7 +88,8 @@ class Watching:
         watch = Watch(self._index, verbs)
         self._watches.add(watch)
         try:
-            async with self._engine.events.listen(self._queue, self):
+            wanted = Wanted.ENDS if verbs and verbs <= ENDINGS else Wanted.ALL
+            async with self._engine.events.listen(self._queue, self, wanted):
                 yield watch
         finally:
             self._watches.discard(watch)

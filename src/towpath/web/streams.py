@@ -22,6 +22,7 @@ from starlette.types import Message, Receive, Scope, Send
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
+from towpath.ids import QueueName
 from towpath.supervise import look_at_error
 from towpath.web.open_requests import Hold, OpenKind, OpenRequests
 from towpath.web.problems import Refused
@@ -249,7 +250,7 @@ class _Reader:
 
 
 async def queue_events(
-    engine: Engine, followed: Followed, queue: str, last_id: str | None
+    engine: Engine, followed: Followed, queue: QueueName, last_id: str | None
 ) -> AsyncGenerator[Chunk]:
     """What happens in *queue*: after *last_id* as far as it is kept, then as it happens.
 
@@ -259,10 +260,19 @@ async def queue_events(
         # The reader may not have read all yet that was there before.
         seen = _place(last_id) if last_id else (await engine.events.newest(queue), _LAST_PLACE)
         yield ServerSentEvent(comment="following")
+        is_told = False
         while True:
-            async for event in _kept(engine, queue, *seen):
-                seen = event.cursor, event.place
-                yield event.text
+            try:
+                async for event in _kept(engine, queue, *seen):
+                    seen, is_told = (event.cursor, event.place), False
+                    yield event.text
+            except FellBehind as gap:
+                seen = gap.cursor, _LAST_PLACE
+                if not is_told:
+                    yield _fell_behind(gap)
+                is_told = True
+                continue
+            is_told = False
             try:
                 while True:
                     batch = await unsent.next()
@@ -278,19 +288,27 @@ async def queue_events(
                         else b"".join(event.text for event in batch.events if event.order > after)
                     )
             except FellBehind as behind:
-                yield ServerSentEvent(event="fell_behind", data=str(behind))
+                yield _fell_behind(behind)
+                is_told = True
             except ServerError:
                 return  # the client comes back with the last id, and is told then what is wrong
 
 
-async def _kept(engine: Engine, queue: str, cursor: str, index: int) -> AsyncGenerator[_Told]:
+async def _kept(engine: Engine, queue: QueueName, cursor: str, index: int) -> AsyncGenerator[_Told]:
     """The rest of the entry that the client had a part of, and what came after it."""
-    before, after = _before(cursor), _order(cursor, index)
-    while page := await engine.events.list(queue, after=before, size=_PAGE):
+    after = _order(cursor, index)
+    page = await engine.events.rest(queue, cursor, size=_PAGE)
+    while page:
         for place, event in _numbered(page):
             if _order(event.cursor, place) > after:
                 yield _told(event, place)
-        before = page[-1].cursor
+        page = await engine.events.list(queue, after=page[-1].cursor, size=_PAGE)
+
+
+def _fell_behind(gap: FellBehind) -> ServerSentEvent:
+    """With the place behind the gap, so that a client that comes back is not told again."""
+    id = f"{gap.cursor}.0" if gap.cursor else None
+    return ServerSentEvent(event="fell_behind", data=str(gap), id=id)
 
 
 def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
@@ -336,11 +354,3 @@ def _place(last_id: str) -> tuple[str, int]:
 def _order(cursor: str, place: int) -> tuple[int, int, int]:
     ms, _, number = cursor.partition("-")
     return int(ms), int(number), place
-
-
-def _before(cursor: str) -> str:
-    """A cursor just before *cursor*, so that its own entry is read too."""
-    ms, number, _ = _order(cursor, 0)
-    if number:
-        return f"{ms}-{number - 1}"
-    return f"{ms - 1}-{10**17}" if ms else "0-0"

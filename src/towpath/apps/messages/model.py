@@ -33,7 +33,7 @@ MESSAGE_OPTIONS = QueueOptions(
     retry=Exponential(longest=minutes(1)),
     keep=KEEP,
     remember=days(1),
-    events=10_000,
+    events_most=10_000,
 )
 CALLBACK_OPTIONS = QueueOptions(
     max_attempts=10,

@@ -16,6 +16,7 @@ local whole, packed, version, over, declared = unpack(ARGV)
 local stored = redis.call('HMGET', META, 'whole', 'version', 'declared')
 local last = stored[3] or ''
 if stored[1] and over ~= stored[2] then return { stored[1], stored[2], last } end
+if not stored[1] then redis.call('HSET', META, 'watched', -1) end  -- see `publish`
 redis.call('HSET', META, 'whole', whole, 'options', packed, 'version', version)
 if declared == '' then return { whole, version, last } end
 redis.call('HSET', META, 'declared', declared)

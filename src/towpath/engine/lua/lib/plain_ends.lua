@@ -62,5 +62,5 @@ local function write_ends()
   redis.call('UNLINK', unpack(unlinks))
   if #kept > 0 then write_kept() end
   fields = { 'completed', meta.completed + #ended, 'service_ms', mean }
-  told = { 'complete', table.concat(ended, '\n') }
+  told = { 'complete', ended }
 end

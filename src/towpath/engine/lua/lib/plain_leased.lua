@@ -13,5 +13,5 @@ local function write_leases(worker)
     redis.call('SET', LOCK .. taken[i], worker .. ' ' .. int(memory[2 * i + 2]), 'PX', lasting)
   end
   told[#told + 1] = 'claim'
-  told[#told + 1] = table.concat(taken, '\n')
+  told[#told + 1] = taken
 end

@@ -38,7 +38,7 @@ if plain then
   redis.call('ZADD', QUEUE, unpack(scores))  -- first, because it is the only one that can fail
   redis.call('MSET', unpack(puts))
   redis.call('HSET', META, 'tick', tick, 'submitted', meta.submitted + #items)
-  publish(wake, { 'submit', table.concat(fresh, '\n') })
+  publish(wake, { 'submit', fresh })
   remember(answers)
   return answers
 end

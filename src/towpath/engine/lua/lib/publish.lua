@@ -1,11 +1,18 @@
 -- publish: entries of the stream of events, and the token that wakes who waits. Nobody's job
 -- depends on it, so a key that somebody gave another type stops no work: pcall.
+--
+-- Events are written while somebody follows the queue, or always if its options say so. Followers
+-- set and renew (`follow`) the times until which they want all events, `watched`, or those that end
+-- jobs, `awaited`. Where one of them is over, the first event that is not written is replaced by a
+-- mark, and the time becomes 0: so a gap is in the stream, once.
 
 local WAIT_CAP_MS = 5000  -- nobody waits longer without looking
 local ENTRY_BYTES = 8192  -- so that a stream which is capped in entries is capped in bytes too
+local FIRST_MS = 1000     -- a queue that was just created has its events written for so long
+local ENDS = { complete = true, dead = true, cancel = true, delete = true }
 
 local function add_entry(...)
-  redis.pcall('XADD', EVENTS, 'MAXLEN', '~', options.events, '*', ...)
+  redis.pcall('XADD', EVENTS, 'MAXLEN', '~', options.events_most, '*', ...)
 end
 
 -- What is too long for one entry: *ids* are lines, and are cut between two of them.
@@ -18,14 +25,49 @@ local function add_in_parts(event, ids)
   end
 end
 
--- *told* is event, ids, event, ids, ...
-local function publish(wake, told)
-  local bytes = 0
-  for i = 2, options.events > 0 and #told or 0, 2 do bytes = bytes + #told[i] end
-  if bytes > ENTRY_BYTES then
-    for i = 2, #told, 2 do add_in_parts(told[i - 1], told[i]) end
-  elseif bytes > 0 then
-    add_entry(unpack(told))
+local function add_events(told)
+  local entry, bytes = {}, 0
+  for i = 1, #told, 2 do
+    entry[i], entry[i + 1] = told[i], table.concat(told[i + 1], '\n')
+    bytes = bytes + #entry[i + 1]
   end
+  if bytes > ENTRY_BYTES then
+    for i = 1, #entry, 2 do add_in_parts(entry[i], entry[i + 1]) end
+  elseif bytes > 0 then
+    add_entry(unpack(entry))
+  end
+end
+
+local function ends_of(told)
+  local ends = {}
+  for i = 1, #told, 2 do
+    if ENDS[told[i]] then
+      ends[#ends + 1] = told[i]
+      ends[#ends + 1] = told[i + 1]
+    end
+  end
+  return ends
+end
+
+local function add_followed(told)
+  local none, watched, awaited = options.events == 'none', meta.watched, meta.awaited
+  if options.events == 'all' or (watched > now and not none) then return add_events(told) end
+  if watched < 0 then  -- whoever followed the queue before it existed could not say so
+    if none then return end
+    redis.call('HSET', META, 'watched', now + FIRST_MS)
+    return add_events(told)
+  end
+  local ends = ends_of(told)
+  local lost = #ends > 0 and awaited > 0 and (awaited <= now or none)
+  if watched > 0 or lost then
+    add_entry('gap', '')
+    redis.call('HSET', META, 'watched', 0, 'awaited', lost and 0 or awaited)
+  end
+  if awaited > now and not none then add_events(ends) end
+end
+
+-- *told* is event, {id, ...}, event, {id, ...}, ...
+local function publish(wake, told)
+  if told[1] and (meta.watched ~= 0 or meta.awaited ~= 0 or options.events == 'all') then add_followed(told) end
   if wake then redis.pcall('RPUSH', WAKE, '1') end
 end

@@ -36,7 +36,7 @@ local function tell(wake)
   local entry = {}
   for i, event in ipairs(noted) do
     entry[2 * i - 1] = event
-    entry[2 * i] = table.concat(notes[event], '\n')
+    entry[2 * i] = notes[event]
   end
   publish(wake, entry)
   for _, selector in ipairs(called) do

@@ -1,0 +1,352 @@
+"""Events are written while somebody wants them, and a stretch without them is never silent."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from tests.amounts import deployments
+from tests.fixtures import SLOW_ANSWERS
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import REVIEWS, claim_one, leased, submit_ids
+from tests.waiting import HANGS, eventually_async
+from towpath.clock import ManualClock, hours, minutes, seconds
+from towpath.embedded.process import items
+from towpath.engine import events, follow
+from towpath.engine.engine import Engine
+from towpath.engine.events import Event, Wanted
+from towpath.engine.keys import keys_of
+from towpath.engine.model import JobInfo
+from towpath.engine.options import EventPolicy, QueueOptions
+from towpath.engine.states import State
+from towpath.errors import FellBehind
+from towpath.ids import QueueName
+
+pytestmark = deployments
+
+QUEUE = QueueName(REVIEWS)
+KEYS = keys_of(QUEUE)
+LONG = minutes(5)
+"""Longer than any test: who returns was told."""
+FIRST = "first"
+
+
+@pytest.fixture(autouse=True)
+async def begun(engine: Engine, clock: ManualClock) -> None:
+    """A queue in use, whose first second, in which all is written, is over."""
+    await engine.queues.configure(REVIEWS, QueueOptions(keep=hours(1)))
+    await engine.complete(await leased(engine, FIRST))
+    clock.advance(seconds(2))
+
+
+async def live_one(engine: Engine, id: str) -> None:
+    """Submit, claim and complete a job."""
+    await submit_ids(engine, id)
+    await engine.complete(await claim_one(engine))
+
+
+def written(deployment: Deployment) -> list[str]:
+    """The verbs of the entries that are kept, in order."""
+    entries = items(deployment.ask("XRANGE", KEYS.events, "-", "+"))
+    words = [items(items(entry)[1]) for entry in entries]
+    return [bytes(word).decode() for flat in words for word in flat[::2]]  # pyright: ignore[reportArgumentType] -- replies are untyped
+
+
+async def next_of(live: AsyncIterator[Event]) -> tuple[str, str]:
+    async with asyncio.timeout(HANGS):
+        event = await anext(live)
+    return event.verb, event.job.id
+
+
+def lose_wanted(deployment: Deployment) -> None:
+    """What was said last is lost: as in a fail-over, every connection is too."""
+    for wanted in Wanted:
+        deployment.ask("HDEL", KEYS.meta, wanted, f"{wanted}_as")
+    for master in deployment.masters:
+        master.ask("CLIENT", "KILL", "TYPE", "normal")
+
+
+class TestAJobThatNobodyFollows:
+    async def test_costs_no_event_but_the_mark_of_the_first(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        before = deployment.calls("xadd")
+        for n in range(10):
+            await live_one(engine, f"{n}")
+        assert deployment.calls("xadd") - before == 1
+        assert written(deployment)[-1] == "gap"
+
+    async def test_has_its_events_in_a_queue_that_writes_all(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await engine.queues.reconfigure(REVIEWS, QueueOptions(events=EventPolicy.ALL))
+        await live_one(engine, "a")
+        assert written(deployment)[-3:] == ["submit", "claim", "complete"]
+
+    async def test_writes_no_second_mark_when_all_are_written_no_more(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        for policy in (EventPolicy.ALL, EventPolicy.FOLLOWED):
+            await engine.queues.reconfigure(REVIEWS, QueueOptions(events=policy))
+            await live_one(engine, policy)
+        await live_one(engine, "last")
+        assert written(deployment)[-4:] == ["submit", "claim", "complete", "gap"]
+
+
+class TestAJobThatSomebodyFollows:
+    async def test_has_all_its_events_where_the_queue_is_watched(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            await live_one(engine, "a")
+            told = [await next_of(live) for _ in range(3)]
+        assert told == [("submit", "a"), ("claim", "a"), ("complete", "a")]
+
+    async def test_has_its_end_alone_where_somebody_waits_for_a_result(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        lease = await leased(engine, "a")
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
+        await heard(deployment)
+        await live_one(engine, "b")
+        await engine.complete(lease)
+        async with asyncio.timeout(HANGS):
+            await ended
+        assert written(deployment)[3:] == ["gap", "complete", "complete"]
+
+    async def test_has_them_for_a_minute_after_the_last_follower_left(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        async with engine.events.follow(REVIEWS):
+            pass
+        clock.advance(seconds(60))
+        await live_one(engine, "a")
+        assert written(deployment)[-3:] == ["submit", "claim", "complete"]
+        clock.advance(seconds(60))
+        await live_one(engine, "b")
+        assert written(deployment)[-4:] == ["submit", "claim", "complete", "gap"]
+
+    async def test_has_them_where_the_queue_is_new(self, engine: Engine) -> None:
+        """Whoever follows a queue that does not exist yet can't tell Redis so."""
+        async with engine.events.follow("new") as live:
+            await engine.submit("new", b"", id="a")
+            assert await next_of(live) == ("submit", "a")
+            await engine.submit("new", b"", id="b")
+            assert await next_of(live) == ("submit", "b")
+
+    async def test_has_them_while_a_follower_stays(
+        self, engine: Engine, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """For whichever time: it says again that it is there."""
+        monkeypatch.setattr(events, "_WANTED_AGAIN", 0.0)
+        async with engine.events.follow(REVIEWS) as live:
+            for n in range(5):
+                clock.advance(seconds(80))
+                await submit_ids(engine, f"{n}")
+                assert await next_of(live) == ("submit", f"{n}")
+                await submit_ids(engine, f"{n}-again")
+                assert await next_of(live) == ("submit", f"{n}-again")
+
+
+async def heard(deployment: Deployment) -> None:
+    """Return when Redis knows that somebody waits for results."""
+
+    async def is_known() -> bool:
+        return deployment.ask("HGET", KEYS.meta, Wanted.ENDS) not in (None, b"0")
+
+    await eventually_async(is_known)
+
+
+class TestAGap:
+    async def test_is_told_to_whoever_lists_behind_a_cursor(
+        self, engine: Engine, clock: ManualClock
+    ) -> None:
+        known = await engine.events.list(REVIEWS)
+        assert [event.verb for event in known] == ["submit", "claim", "complete"]
+        clock.advance(minutes(5))
+        await live_one(engine, "unseen")
+        with pytest.raises(FellBehind) as gap:
+            await engine.events.list(REVIEWS, after=known[-1].cursor)
+        await live_one(engine, "seen")
+        later = await engine.events.list(REVIEWS, after=gap.value.cursor)
+        assert [event.job.id for event in later] == ["seen"] * 3
+
+    async def test_ends_a_page_of_events(self, engine: Engine, clock: ManualClock) -> None:
+        await live_one(engine, "unseen")
+        await engine.events.newest(REVIEWS)
+        await live_one(engine, "seen")
+        before = await engine.events.list(REVIEWS)
+        assert {event.job.id for event in before} == {FIRST}
+        with pytest.raises(FellBehind) as gap:
+            await engine.events.list(REVIEWS, after=before[-1].cursor)
+        after = await engine.events.list(REVIEWS, after=gap.value.cursor)
+        assert {event.job.id for event in after} == {"seen"}
+
+    async def test_is_none_where_nothing_happened(self, engine: Engine, clock: ManualClock) -> None:
+        last = (await engine.events.list(REVIEWS))[-1]
+        clock.advance(hours(1))
+        assert await engine.events.list(REVIEWS, after=last.cursor) == []
+        await submit_ids(engine, "a")
+        [event] = await engine.events.list(REVIEWS, after=last.cursor)
+        assert event.job.id == "a"
+
+    async def test_is_told_behind_a_cursor_that_is_no_longer_kept(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        first, *_ = await engine.events.list(REVIEWS)
+        deployment.ask("XTRIM", KEYS.events, "MAXLEN", 1)
+        with pytest.raises(FellBehind) as gap:
+            await engine.events.list(REVIEWS, after=first.cursor)
+        [kept] = await engine.events.list(REVIEWS, after=gap.value.cursor)
+        assert kept.verb == "complete"
+
+    async def test_is_told_behind_a_cursor_that_a_fail_over_lost(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        *_, before, last = await engine.events.list(REVIEWS)
+        deployment.ask("XDEL", KEYS.events, last.cursor)
+        await submit_ids(engine, "a")
+        with pytest.raises(FellBehind) as gap:
+            await engine.events.list(REVIEWS, after=last.cursor)
+        assert gap.value.cursor == before.cursor
+        [event] = await engine.events.list(REVIEWS, after=gap.value.cursor)
+        assert event.job.id == "a"
+
+    async def test_is_told_to_a_follower_that_was_frozen(
+        self, engine: Engine, other_engine: Engine, clock: ManualClock
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            clock.advance(hours(1))
+            await submit_ids(other_engine, "unseen")
+            with pytest.raises(FellBehind):
+                await next_of(live)
+            await submit_ids(other_engine, "seen")
+            assert await next_of(live) == ("submit", "seen")
+
+    async def test_is_looked_through_by_whoever_waits_for_a_result(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        lease = await leased(engine, "a")
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
+        await heard(deployment)
+        clock.advance(hours(1))
+        await engine.complete(lease)
+        async with asyncio.timeout(HANGS):
+            assert (await ended).state is State.DONE
+
+    async def test_is_told_to_a_follower_whose_word_was_lost_in_a_fail_over(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            lose_wanted(deployment)
+            await submit_ids(other_engine, "unseen")
+            with pytest.raises(FellBehind):
+                await next_of(live)
+            await submit_ids(other_engine, "seen")
+            assert await next_of(live) == ("submit", "seen")
+
+    async def test_is_told_where_another_follower_came_before_the_one_whose_word_was_lost(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        """Redis knows of a follower again, but the first one has missed something."""
+        async with engine.events.follow(REVIEWS) as live:
+            for wanted in Wanted:
+                deployment.ask("HDEL", KEYS.meta, wanted, f"{wanted}_as")
+            await submit_ids(other_engine, "unseen")
+            async with other_engine.events.follow(REVIEWS):
+                for master in deployment.masters:
+                    master.ask("CLIENT", "KILL", "TYPE", "normal")
+                with pytest.raises(FellBehind):
+                    await next_of(live)
+
+    async def test_is_told_to_a_follower_when_all_is_lost(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            deployment.flush()
+            for master in deployment.masters:
+                master.ask("CLIENT", "KILL", "TYPE", "normal")
+            with pytest.raises(FellBehind):
+                await next_of(live)
+            await submit_ids(other_engine, "again")
+            assert await next_of(live) == ("submit", "again")
+
+
+MOMENTS = range(6)
+"""Before and after each call of a wait that begins: a look, the word that it waits, a look."""
+
+
+class TestAWaitForAResult:
+    """The job ends at each moment of a wait that has just begun."""
+
+    @pytest.mark.parametrize("moment", MOMENTS)
+    async def test_misses_no_end(
+        self, engine: Engine, waiting: Engine, moment: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wait, ended = await begin_wait(engine, waiting, moment, monkeypatch)
+        async with asyncio.timeout(HANGS):
+            await ended.wait()
+            assert (await wait).state is State.DONE
+
+    async def test_would_miss_one_if_it_looked_before_it_said_that_it_waits(
+        self, engine: Engine, waiting: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A planted fault: Redis hears of the wait after its last look, and the job ends between
+        the two."""
+        plant_late_word(waiting, monkeypatch)
+        wait, ended = await begin_wait(engine, waiting, MOMENTS[-1], monkeypatch)
+        async with asyncio.timeout(HANGS):
+            await ended.wait()
+        done, _ = await asyncio.wait((wait,), timeout=1)
+        wait.cancel()
+        assert not done
+
+
+@pytest.fixture
+async def waiting(
+    deployment: Deployment, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Engine]:
+    """An engine that looks at jobs only when it is told to."""
+    monkeypatch.setattr(follow, "LOOK_EVERY", hours(1))
+    async with Engine(deployment.url, clock=clock, limits=SLOW_ANSWERS) as engine:
+        yield engine
+
+
+async def begin_wait(
+    engine: Engine, waiting: Engine, moment: int, patch: pytest.MonkeyPatch
+) -> tuple[asyncio.Task[JobInfo], asyncio.Event]:
+    """Wait for a job that ends at *moment*, and the event that says so."""
+    lease, ended, number = await leased(engine, "awaited"), asyncio.Event(), itertools.count()
+    store = waiting._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moments are between its calls
+    read = store.read
+
+    async def end(at: int) -> None:
+        if at == moment:
+            await engine.complete(lease)
+            ended.set()
+
+    async def watched(verb: str, *args: Any) -> Any:
+        at = 2 * next(number)
+        await end(at)
+        answer = await read(verb, *args)
+        await end(at + 1)
+        return answer
+
+    patch.setattr(store, "read", watched)
+    return asyncio.create_task(waiting.events.ended(lease.job, within=LONG)), ended
+
+
+def plant_late_word(waiting: Engine, patch: pytest.MonkeyPatch) -> None:
+    """Redis is told that somebody waits only at the call after the last look: here, never."""
+    store = waiting._store  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- planted there
+    read = store.read
+
+    async def late(verb: str, *args: Any) -> Any:
+        if verb != "follow":
+            return await read(verb, *args)
+        [newest] = await store.command("XREVRANGE", KEYS.events, "+", "-", "COUNT", 1)
+        return [b"late", newest[0]]
+
+    patch.setattr(store, "read", late)
