@@ -44,7 +44,6 @@ AWAITED = {
     "web/mcp.py": "awaited to its end; its answer is taken back if its caller went away",
     "web/parts.py": "awaited to its end",
     "server/run.py": "the server ends with its error",
-    "web/streams.py": "its clients are told what ended it, and come again",
     "supervise.py": "the supervisor",
     "worker/child.py": "the child ends with it, and its parent starts another",
     "worker/execution.py": "an attempt is settled by its end",

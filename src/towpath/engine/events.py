@@ -1,8 +1,10 @@
-"""Events: a capped stream per queue, one entry per script call, read once for all who listen.
+"""Events: a capped stream per queue, one entry per script call, read once for all who follow.
 
-A `Feed` is the one blocking read of a queue. It knows its place in the stream and sees whether
-that is still there: if not, something may have been missed, and all who listen are told so.
-Coming and going takes no time: nothing is awaited between a look at who listens and what is done
+A `_Feed` is the one follower of a queue in this process. It has the one blocking read, and two ways
+to pass on what it read: a log of the last events, in which each `Follower` has a place, and an
+index of jobs, by which each `Watch` is told about its own. It knows its place in the stream and
+sees whether that is still there: if not, something may have been missed, and all are told so.
+Coming and going takes no time: nothing is awaited between a look at who follows and what is done
 about it, so that nobody can come or go unnoticed.
 
 Events are written only while somebody wants them (`Wanted`): a feed says so to Redis before it
@@ -15,11 +17,12 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import msgspec
 
@@ -34,13 +37,16 @@ from towpath.errors import FellBehind, ServerUnreachable, TowpathError
 from towpath.ids import JobId, QueueName
 from towpath.supervise import Background
 
+T = TypeVar("T")
+ENDS = frozenset({"complete", "dead", "cancel", "delete"})
+"""The verbs that end a job, as `publish.lua` knows them."""
 _BLOCK = seconds(5)
 _SLACK = 3.0
 _PAGE = 100
 _UNREAD_MOST = 10_000
 """A follower that is further behind loses its place and is told so."""
 _LINGER = 1.0
-"""Seconds that a feed goes on without listeners: whoever waits for one job after the other would
+"""Seconds that a feed goes on without followers: whoever waits for one job after the other would
 connect anew for each."""
 _START = b"0-0"
 _FEW = 10
@@ -100,20 +106,97 @@ def is_gap(entry: Entry) -> bool:
     return entry[1][:1] == [_GAP]
 
 
-class EventListener(Protocol):
-    """Who is told what happens in a queue."""
+class Batch:
+    """The events of one read."""
 
-    def tell(self, entries: list[Entry]) -> None:
-        """These came, in this order."""
-        ...
+    def __init__(self, queue: QueueName, entries: list[Entry]) -> None:
+        self._queue, self.entries = queue, entries
+        self.size = sum(ids.count(b"\n") + 1 for _, flat in entries for ids in flat[1::2])
+        self._put: object = None
 
-    def lost(self) -> None:
-        """From here on events are told; of those before, some may not have been."""
-        ...
+    @cached_property
+    def events(self) -> list[Event]:
+        return read_entries(self._queue, self.entries)
+
+    def put(self, into_words: Callable[[Batch], T]) -> T:
+        """What *into_words* makes of them, made once for all who follow."""
+        if self._put is None:
+            self._put = into_words(self)
+        return self._put  # pyright: ignore[reportReturnType] -- there is one way to put them
+
+
+class Watch:
+    """Some jobs of a queue about which somebody wants to know; of *verbs*, none = all.
+
+    A watch is told that something happened to a job, or may have, not what: whoever watches looks
+    at the job. So a thousand watches cost a set of ids each, and an event costs a look-up.
+    *changed* is called with the job's id; without it, `change` waits for them.
+    """
+
+    def __init__(
+        self,
+        index: dict[str, set[Watch]],
+        verbs: frozenset[str],
+        changed: Callable[[str], None] | None = None,
+    ) -> None:
+        self._index, self.verbs, self._changed = index, verbs, changed or self._collect
+        self._ids: dict[str, None] = {}
+        self._collected: set[str] = set()
+        self._flag = asyncio.Event()
+
+    @property
+    def wanted(self) -> Wanted:
+        return Wanted.ENDS if self.verbs and self.verbs <= ENDS else Wanted.ALL
+
+    def only(self, ids: Iterable[str]) -> None:
+        """Watch these jobs, and no others."""
+        wanted = set(ids)
+        for id in self._ids.keys() - wanted:
+            self.drop(id)
+        for id in wanted - self._ids.keys():
+            self.add(id)
+
+    def add(self, id: str) -> None:
+        self._ids[id] = None
+        self._index.setdefault(id, set()).add(self)
+
+    def drop(self, id: str) -> None:
+        self._ids.pop(id, None)
+        watches = self._index.get(id, set())
+        watches.discard(self)
+        if not watches:
+            self._index.pop(id, None)
+
+    def keep_newest(self, most: int) -> None:
+        """Watch no more than *most*; the oldest go first."""
+        while len(self._ids) > most:
+            self.drop(next(iter(self._ids)))
+
+    async def change(self, *, within: Duration | None = None) -> set[str]:
+        """The jobs to which something happened since the last call; none in time = empty."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within.total_seconds() if within else None):
+                await self._flag.wait()
+        changed, self._collected = self._collected, set()
+        self._flag.clear()
+        return changed
+
+    def _collect(self, id: str) -> None:
+        self._collected.add(id)
+        self._flag.set()
+
+    def tell(self, verb: str, id: str) -> None:
+        if not self.verbs or verb in self.verbs:
+            self._changed(id)
+
+    def tell_all(self) -> None:
+        """Events may be missing."""
+        for id in list(self._ids):
+            self._changed(id)
 
 
 class Feeds:
-    """What the queues tell: one blocking read for each to which anybody listens."""
+    """The followers of queues: one blocking read for each that anybody follows."""
 
     def __init__(
         self, link: Link, store: Store, *, give_up: Duration, block: Duration = _BLOCK
@@ -122,6 +205,12 @@ class Feeds:
         self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
         self._feeds: dict[QueueName, _Feed] = {}
         self._lines: list[Line] = []
+
+    def __len__(self) -> int:
+        return len(self._feeds)
+
+    def __contains__(self, queue: QueueName) -> bool:
+        return queue in self._feeds
 
     async def want(self, queue: QueueName, wanted: Wanted) -> Asked:
         """Have such events of *queue* written for the next one and a half minutes.
@@ -132,50 +221,56 @@ class Feeds:
         answer = await self._store.read("follow", queue, wanted, _WANTED_MS, secrets.token_hex(8))
         return Asked(answer[0].decode(), answer[1])
 
-    @asynccontextmanager
-    async def listening(
-        self, queue: QueueName, listener: EventListener, wanted: Wanted
-    ) -> AsyncGenerator[None]:
-        """Tell *listener* all events that it wants, from the moment this is entered.
-
-        Raises ServerUnreachable.
+    def watch(
+        self, queue: QueueName, verbs: frozenset[str], changed: Callable[[str], None]
+    ) -> Watch:
+        """A watch of no job yet, until `leave`. Once the reading has begun, and whenever events
+        may be missing, *changed* is called for each of its jobs.
         """
-        feed = self._feed(queue)
-        feed.enter(listener, wanted)
-        try:
-            try:
-                await wait_within(self._give_up_s, feed.reading.wait)
-            except TimeoutError as error:
-                text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
-                raise ServerUnreachable(text) from error
-            if feed.should_ask(wanted):
-                await feed.ask(wanted)
-            yield
-        finally:
-            feed.leave(listener, wanted)
+        return self._feed(queue).add_watch(verbs, changed)
 
-    def enter(self, queue: QueueName, listener: EventListener) -> None:
-        """Tell *listener* the ends of jobs; `lost` first, once the reading has begun."""
-        self._feed(queue).enter(listener, Wanted.ENDS)
-
-    def leave(self, queue: QueueName, listener: EventListener) -> None:
-        """Tell it no more, once it has left as often as it has entered: `lost` is the last word."""
+    def leave(self, queue: QueueName, watch: Watch) -> None:
+        """End a watch."""
         if (feed := self._feeds.get(queue)) is not None:
-            feed.leave(listener, Wanted.ENDS)
+            feed.drop_watch(watch)
+
+    @asynccontextmanager
+    async def watching(self, queue: QueueName, verbs: frozenset[str]) -> AsyncGenerator[Watch]:
+        """A watch that misses nothing from the moment this is entered. Raises ServerError."""
+        feed = self._feed(queue)
+        watch = feed.add_watch(verbs)
+        try:
+            await self._begun(queue, feed)
+            if feed.should_ask(watch.wanted):
+                await feed.ask(watch.wanted)
+            yield watch
+        finally:
+            feed.drop_watch(watch)
 
     @asynccontextmanager
     async def follow(self, queue: QueueName) -> AsyncGenerator[Follower]:
         """Who follows *queue*, from the moment this is entered. Raises ServerError."""
         feed = self._feed(queue)
-        async with self.listening(queue, feed.tape, Wanted.ALL):
+        feed.add_reader()
+        try:
+            await self._begun(queue, feed)
             # The feed may not have read all yet that was there before.
-            at = feed.tape.end
-            yield Follower(feed.tape, at, after=(await feed.ask(Wanted.ALL)).newest)
+            at = feed.log.end
+            yield Follower(feed.log, at, after=(await feed.ask(Wanted.ALL)).newest)
+        finally:
+            feed.drop_reader()
 
     async def close(self) -> None:
         for feed in list(self._feeds.values()):
             await feed.close()
         self._feeds.clear()
+
+    async def _begun(self, queue: QueueName, feed: _Feed) -> None:
+        try:
+            await wait_within(self._give_up_s, feed.reading.wait)
+        except TimeoutError as error:
+            text = f"the events of queue {queue} could not be read for {self._give_up_s} s"
+            raise ServerUnreachable(text) from error
 
     def _feed(self, queue: QueueName) -> _Feed:
         feed = self._feeds.get(queue)
@@ -190,7 +285,7 @@ class Feeds:
 
 
 class _Feed:
-    """The blocking read of one queue's events, under way while anybody listens."""
+    """The blocking read of one queue's events, under way while anybody follows."""
 
     def __init__(
         self,
@@ -203,31 +298,48 @@ class _Feed:
         self._queue, self._line, self._block_s = queue, line, block_s
         self._want, self._over = want, over
         self._key = keys_of(queue).events
-        self._listeners: Counter[EventListener] = Counter()
+        self._index: dict[str, set[Watch]] = {}
+        self._watches: set[Watch] = set()
         self._wanted: Counter[Wanted] = Counter()
+        """How many want it."""
         self._asked: dict[Wanted, tuple[str, float]] = {}
         """By what was asked for: the name of the time that it is written for, and when to ask
         again."""
+        self._readers = 0
+        """How many read the log."""
         self._left_at = 0.0
         self._place: bytes | None = None
         self._sure = True
         """Whether the place was there when last asked for, on the same connection."""
         self._quiet = 0
-        self.tape = _Tape(queue)
+        self.log = _Log()
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
 
-    def enter(self, listener: EventListener, wanted: Wanted) -> None:
-        self._listeners[listener] += 1
-        self._wanted[wanted] += 1
+    def add_watch(
+        self, verbs: frozenset[str], changed: Callable[[str], None] | None = None
+    ) -> Watch:
+        watch = Watch(self._index, verbs, changed)
+        self._watches.add(watch)
+        self._wanted[watch.wanted] += 1
+        return watch
 
-    def leave(self, listener: EventListener, wanted: Wanted) -> None:
-        self._wanted[wanted] -= 1
-        self._listeners[listener] -= 1
-        if not self._listeners[listener]:
-            del self._listeners[listener]
-            listener.lost()
+    def drop_watch(self, watch: Watch) -> None:
+        watch.only(())
+        self._watches.discard(watch)
+        self._wanted[watch.wanted] -= 1
         self._left_at = steady()
+
+    def add_reader(self) -> None:
+        self._readers += 1
+        self._wanted[Wanted.ALL] += 1
+
+    def drop_reader(self) -> None:
+        self._readers -= 1
+        self._wanted[Wanted.ALL] -= 1
+        self._left_at = steady()
+        if not self._readers:
+            self.log.lose()
 
     async def close(self) -> None:
         await self._running.stop()
@@ -239,7 +351,7 @@ class _Feed:
         return steady() >= self._asked.get(wanted, ("", 0.0))[1]
 
     async def ask(self, wanted: Wanted) -> Asked:
-        """Have such events written. Listeners are told if some were not. Raises ServerError."""
+        """Have such events written. All are told if some were not. Raises ServerError."""
         asked, is_lost = await self._ask(wanted)
         if is_lost:
             self._lost()
@@ -270,12 +382,12 @@ class _Feed:
         self._over(self._queue, self._line)
 
     def _alone(self) -> bool:
-        return not self._listeners and steady() - self._left_at >= _LINGER
+        return not self._is_followed and steady() - self._left_at >= _LINGER
 
     async def _read(self) -> None:
         """Read on, once. What is told is told after the place in the stream was seen to."""
         wanted = self._most_wanted
-        if not self._sure or (self._listeners and self.should_ask(wanted)):
+        if not self._sure or (self._is_followed and self.should_ask(wanted)):
             asked, is_lost = await self._ask(wanted)
             if not self._sure and (self._place is None or not await self._held(())):
                 self._place, is_lost = asked.newest, True
@@ -288,7 +400,7 @@ class _Feed:
             is_lost = not await self._held(entries)
             if not self._asked.get(wanted, ("", 0.0))[0] or any(map(is_gap, entries)):
                 # The queue is new, or nobody had asked for a while. Whoever is told looks at jobs.
-                if not self._listeners:
+                if not self._is_followed:
                     self._left_at -= _LINGER
                     return
                 is_lost |= (await self._ask(wanted))[1]
@@ -323,47 +435,76 @@ class _Feed:
     def _most_wanted(self) -> Wanted:
         return Wanted.ALL if self._wanted[Wanted.ALL] else Wanted.ENDS
 
+    @property
+    def _is_followed(self) -> bool:
+        return bool(self._watches or self._readers)
+
     def _tell(self, entries: list[Entry]) -> None:
         for gap, some in groupby(entries, is_gap):
             if gap:
                 self._lost()
-            else:
-                told = list(some)
-                for listener in list(self._listeners):
-                    listener.tell(told)
+                continue
+            batch = Batch(self._queue, list(some))
+            if self._readers:
+                self.log.add(batch)
+            if self._index:
+                self._tell_watches(batch.entries)
+
+    def _tell_watches(self, entries: list[Entry]) -> None:
+        for _, flat in entries:
+            for i in range(0, len(flat), 2):
+                verb = flat[i].decode()
+                for id in flat[i + 1].decode().split("\n"):
+                    for watch in tuple(self._index.get(id, ())):
+                        watch.tell(verb, id)
 
     def _lost(self) -> None:
-        for listener in list(self._listeners):
-            listener.lost()
+        self.log.lose()
+        for watch in list(self._watches):
+            watch.tell_all()
 
 
-class _Tape:
-    """The last events of a queue, kept once for all who follow it: each has a place on it."""
+class _Log:
+    """The last events of a queue, kept once for all who follow it: each has a place in it."""
 
-    def __init__(self, queue: QueueName) -> None:
-        self._queue = queue
-        self._kept: deque[Event] = deque(maxlen=_UNREAD_MOST)
+    def __init__(self) -> None:
+        self._kept: deque[Batch] = deque()
+        self._size = 0
         self._news = asyncio.Event()
         self.end = 0
-        """The number of the event that comes next."""
+        """The number of the batch that comes next."""
 
     @property
     def start(self) -> int:
-        """The number of the oldest event that is kept."""
+        """The number of the oldest batch that is kept."""
         return self.end - len(self._kept)
 
-    def __getitem__(self, number: int) -> Event:
+    @property
+    def middle(self) -> int:
+        """The number of the first batch with which at most half of what can be kept is left."""
+        number, size = self.end, 0
+        for batch in reversed(self._kept):
+            size += batch.size
+            if size > _UNREAD_MOST // 2:
+                break
+            number -= 1
+        return number
+
+    def __getitem__(self, number: int) -> Batch:
         return self._kept[number - self.end]
 
-    def tell(self, entries: list[Entry]) -> None:
-        events = read_entries(self._queue, entries)
-        self._kept.extend(events)
-        self.end += len(events)
+    def add(self, batch: Batch) -> None:
+        self._kept.append(batch)
+        self._size += batch.size
+        self.end += 1
+        while self._size > _UNREAD_MOST:
+            self._size -= self._kept.popleft().size
         self._wake()
 
-    def lost(self) -> None:
+    def lose(self) -> None:
         # A number that nobody can read: who stands before it sees that something is missing.
         self._kept.clear()
+        self._size = 0
         self.end += 1
         self._wake()
 
@@ -382,30 +523,38 @@ class Follower:
     Raises FellBehind where some are missing, and goes on from there.
     """
 
-    def __init__(self, tape: _Tape, at: int, *, after: bytes) -> None:
-        self._tape, self._at = tape, at
-        self._after: tuple[int, int] | None = _place(after)
+    def __init__(self, log: _Log, at: int, *, after: bytes) -> None:
+        self._log, self._at = log, at
+        self._left: deque[Event] = deque()
+        self.after = after.decode()
+        """The last event before those that it gives. The first batch may have some before it."""
+
+    async def batch(self) -> Batch:
+        """What was read next. Raises FellBehind."""
+        while self._at == self._log.end:
+            await self._log.news()
+        if self._at < self._log.start:
+            # With a lead, where it was too slow: not to fall behind again at once.
+            self._at, self.after = self._log.middle, ""
+            raise FellBehind("events came faster than they were read, or the server lost some")
+        batch = self._log[self._at]
+        self._at += 1
+        return batch
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Event:
-        while True:
-            if self._at < self._tape.start:
-                # With a lead, where it was too slow: not to fall behind again at once.
-                self._at = max(self._tape.start, self._tape.end - _UNREAD_MOST // 2)
-                self._after = None
-                raise FellBehind("events came faster than they were read, or the server lost some")
-            if self._at == self._tape.end:
-                await self._tape.news()
-                continue
-            event = self._tape[self._at]
-            self._at += 1
-            if self._after is None or _place(event.cursor.encode()) > self._after:
-                self._after = None
-                return event
+        while not self._left:
+            events = (await self.batch()).events
+            if self.after:
+                after = _place(self.after)
+                events = [event for event in events if _place(event.cursor) > after]
+                self.after = "" if events else self.after
+            self._left.extend(events)
+        return self._left.popleft()
 
 
-def _place(cursor: bytes) -> tuple[int, int]:
-    ms, _, number = cursor.partition(b"-")
+def _place(cursor: str) -> tuple[int, int]:
+    ms, _, number = cursor.partition("-")
     return int(ms), int(number)

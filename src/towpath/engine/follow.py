@@ -18,11 +18,13 @@ from typing import Any
 from towpath.clock import Duration, DurationLike, duration, seconds, spelled
 from towpath.engine.check import whole
 from towpath.engine.events import (
+    ENDS,
     Entry,
     Event,
-    EventListener,
     Feeds,
+    Follower,
     Wanted,
+    Watch,
     is_gap,
     read_entries,
 )
@@ -50,8 +52,6 @@ _ROOM = 2**20
 """Bytes of payloads and results after which an answer is cut."""
 _LAST = 1.0
 """Seconds for the look at the end of a wait."""
-_UNDER_WAY = {b"submit", b"claim", b"progress", b"promote"}
-"""Verbs after which a job is as open as before."""
 
 
 class Events:
@@ -105,11 +105,20 @@ class Events:
         One blocking read per queue and process, however many follow. A follower that is too far
         behind, or whose events the server has lost, gets FellBehind. Raises QueueHasNoEvents.
         """
+        async with self.follow_batches(queue) as live:
+            yield live
+
+    @asynccontextmanager
+    async def follow_batches(self, queue: str) -> AsyncGenerator[Follower]:
+        """Internal: the same; what was read at once can be had at once."""
         name = queue_name(queue)
         await self.require(name)
+        async with self._feeds.follow(name) as live:
+            yield live
 
-        async with self._feeds.follow(name) as events:
-            yield events
+    def is_new(self, queue: QueueName, most: int) -> bool:
+        """Internal: whether nobody follows *queue* yet, and *most* other queues are followed."""
+        return queue not in self._feeds and len(self._feeds) >= most
 
     async def newest(self, queue: str) -> str:
         """The cursor of the latest event of *queue*; `0-0` = none yet. Whoever lists the events
@@ -118,18 +127,14 @@ class Events:
         return (await self._feeds.want(queue_name(queue), Wanted.ALL)).newest.decode()
 
     @asynccontextmanager
-    async def listen(
-        self, queue: str, listener: EventListener, wanted: Wanted = Wanted.ALL
-    ) -> AsyncGenerator[None]:
-        """Tell *listener* what happens in *queue*, from the moment this is entered.
-
-        For listeners that only want to know that something happened to some jobs. The listener is
-        called while events are read, and is never waited for. Raises QueueHasNoEvents.
+    async def watch(self, queue: str, verbs: frozenset[str] = frozenset()) -> AsyncGenerator[Watch]:
+        """Watch some jobs of *queue*, for these *verbs* or for all. Nothing is missed from the
+        moment this is entered. Raises QueueHasNoEvents, ServerUnreachable.
         """
         name = queue_name(queue)
         await self.require(name)
-        async with self._feeds.listening(name, listener, wanted):
-            yield
+        async with self._feeds.watching(name, verbs) as watch:
+            yield watch
 
     async def ended(self, job: JobRef, *, within: DurationLike) -> JobInfo:
         """Wait until the job has ended, and return it: done with its result, dead with its reason,
@@ -144,8 +149,7 @@ class Events:
         await self.require(job.queue)
         ends = self._ends.get(job.queue)
         if ends is None:
-            ends = self._ends[job.queue] = _Ends(job.queue, self._look_at_ends)
-            self._feeds.enter(job.queue, ends)
+            ends = self._ends[job.queue] = _Ends(job.queue, self._feeds, self._look_at_ends)
         wait = ends.enter(job.id)
         try:
             return await wait.end(job, limit)
@@ -153,7 +157,7 @@ class Events:
             ends.leave(wait)
             if ends.nobody:
                 # Nothing is awaited in here: who comes next finds these, or makes new ones.
-                self._feeds.leave(job.queue, ends)
+                ends.close()
                 self._ends.pop(job.queue, None)
 
     async def require(self, queue: QueueName) -> None:
@@ -194,12 +198,16 @@ class _Wait:
 
 
 class _Ends:
-    """Those who wait for the end of jobs of one queue, by job: an event costs a look in a table."""
+    """Those who wait for the end of jobs of one queue, by job."""
 
     def __init__(
-        self, queue: QueueName, ask: Callable[[QueueName, list[JobId]], Awaitable[list[Any]]]
+        self,
+        queue: QueueName,
+        feeds: Feeds,
+        ask: Callable[[QueueName, list[JobId]], Awaitable[list[Any]]],
     ) -> None:
-        self._queue, self._ask = queue, ask
+        self._queue, self._feeds, self._ask = queue, feeds, ask
+        self._watch = feeds.watch(queue, ENDS, self._look_at)
         self._waits: dict[JobId, list[_Wait]] = {}
         self._due: dict[JobId, None] = {}
         """To be looked at, in the order in which it came up."""
@@ -214,6 +222,7 @@ class _Ends:
     def enter(self, id: JobId) -> _Wait:
         wait = _Wait(id, self._look_at)
         self._waits.setdefault(id, []).append(wait)
+        self._watch.add(id)
         if self._timer is None:
             self._set_timer()
         self._look_at(id)
@@ -223,24 +232,16 @@ class _Ends:
         self._waits[wait.id].remove(wait)
         if not self._waits[wait.id]:
             del self._waits[wait.id]
+            self._watch.drop(wait.id)
             self._due.pop(wait.id, None)
         if not self._waits and self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def close(self) -> None:
+        self._feeds.leave(self._queue, self._watch)
+
     # ── when to look ─────────────────────────────────────────────────────────────────────
-
-    def tell(self, entries: list[Entry]) -> None:
-        for _, flat in entries:
-            for i in range(0, len(flat), 2):
-                if flat[i] not in _UNDER_WAY:
-                    for id in flat[i + 1].decode().split("\n"):
-                        if id in self._waits:
-                            self._look_at(JobId(id))
-
-    def lost(self) -> None:
-        for id in self._waits:
-            self._look_at(id)
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
@@ -248,12 +249,12 @@ class _Ends:
 
     def _look_all_the_same(self) -> None:
         self._set_timer()
-        self.lost()
+        self._watch.tell_all()
 
-    def _look_at(self, id: JobId) -> None:
+    def _look_at(self, id: str) -> None:
         if id not in self._waits:
             return
-        self._due[id] = None
+        self._due[JobId(id)] = None
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
             self._looking.add_done_callback(self._looked)

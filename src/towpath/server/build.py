@@ -51,7 +51,6 @@ from towpath.web.limits import Guesses, Rates, ServerLimits
 from towpath.web.mount import CrossOrigin, scheme_of
 from towpath.web.open_requests import OpenRequests
 from towpath.web.problems import Problem
-from towpath.web.streams import Followed
 from towpath.web.tools import PATH as TOOLS
 from towpath.web.tools import ToolsPath
 from towpath.worker.schedules import DeclaredSchedules, keep_firing
@@ -147,7 +146,6 @@ def _share(app: FastAPI, parts: Parts, mounted: Applications) -> None:
     app.state.rates = Rates(parts.limits.rate, parts.limits.credential_share)
     app.state.guesses = Guesses(parts.limits.guesses)
     app.state.limits = parts.limits
-    app.state.followed = Followed()
     app.state.stopping = asyncio.Event()
     app.state.elsewhere = RecordsElsewhere(lambda: app.state.engine, parts.ledger, parts.log)
     app.state.tools = ToolsPath(mounted.tools, version=parts.version, limits=parts.limits)

@@ -26,7 +26,6 @@ from towpath.supervise import detached
 from towpath.web.auth import Key
 from towpath.web.fields import Answer
 from towpath.web.open_requests import OpenKind, OpenRequests
-from towpath.web.streams import Followed
 
 T = TypeVar("T")
 
@@ -336,6 +335,5 @@ async def checked(probe: Awaitable[None]) -> PartOut:
 
 TheEngine = Annotated[Engine, Depends(_part("engine"))]
 TheJobs = Annotated[AllJobs, Depends(_jobs)]
-TheFollowed = Annotated[Followed, Depends(_part("followed"))]
 ThePoll = Annotated[Poll, Depends(_poll)]
 Named = Annotated[Repeatable | None, Depends(_repeatable)]

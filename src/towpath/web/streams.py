@@ -1,16 +1,15 @@
 """Event streams (SSE): a queue's events, replayed from where the client left off, then live.
 
-All clients of one queue share one reader: what happens is put into words once, and a client costs
-a list of what it has not been sent yet, and a socket.
+All clients of one queue share the engine's follower: what happens is put into words once, and a
+client costs its place in the follower's log, and a socket.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from itertools import groupby
 from typing import NamedTuple
 
@@ -20,17 +19,14 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Message, Receive, Scope, Send
 
 from towpath.engine.engine import Engine
-from towpath.engine.events import Event
+from towpath.engine.events import Batch, Event
 from towpath.errors import FellBehind, InvalidOption, ServerError
 from towpath.ids import QueueName
-from towpath.supervise import look_at_error
 from towpath.web.open_requests import Hold, OpenKind, OpenRequests
 from towpath.web.problems import Refused
 
 PING_S = 15
 _PAGE = 1000
-_UNSENT_MOST = 10_000
-"""Events that wait for a client that reads slowly; one that is further behind is told so."""
 _QUEUES_MOST = 500
 """Queues that are followed at once: each takes a connection to the store."""
 Chunk = bytes | ServerSentEvent
@@ -100,7 +96,7 @@ async def begun(events: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
     return all_of_them()
 
 
-# ── one reader for all who follow a queue ────────────────────────────────────────────────
+# ── the events of a queue ────────────────────────────────────────────────────────────────
 
 
 class _Told(NamedTuple):
@@ -112,153 +108,40 @@ class _Told(NamedTuple):
     text: bytes
 
 
-class _Batch(NamedTuple):
-    """What came at once, put together once for all."""
+class _Page(NamedTuple):
+    """What was read at once, put into words once for all clients."""
 
     events: list[_Told]
     text: bytes
 
-
-class _Unsent:
-    """What one client has not been sent yet."""
-
-    def __init__(self) -> None:
-        self._batches: deque[_Batch] = deque()
-        self._size = 0
-        self._news = asyncio.Event()
-        self._behind: BaseException | None = None
-
-    def put(self, batch: _Batch) -> None:
-        self._batches.append(batch)
-        self._size += len(batch.events)
-        if self._size > _UNSENT_MOST:
-            self.lose(FellBehind("events came faster than they were read"))
-        self._news.set()
-
-    def lose(self, why: BaseException) -> None:
-        """Nothing of what waits is sent; the client is told why."""
-        self._batches.clear()
-        self._size, self._behind = 0, why
-        self._news.set()
-
-    async def next(self) -> _Batch:
-        """What comes next. Raises FellBehind, and whatever ended the reading."""
-        while not self._batches:
-            if self._behind is not None:
-                behind, self._behind = self._behind, None
-                raise behind
-            self._news.clear()
-            await self._news.wait()
-        batch = self._batches.popleft()
-        self._size -= len(batch.events)
-        return batch
+    @classmethod
+    def of(cls, batch: Batch) -> _Page:
+        events = [_told(event, place) for place, event in _numbered(batch.events)]
+        return cls(events, b"".join(event.text for event in events))
 
 
-class Followed:
-    """The queues that somebody follows, each read once."""
-
-    def __init__(self) -> None:
-        self._readers: dict[str, _Reader] = {}
-
-    @asynccontextmanager
-    async def unsent(self, engine: Engine, queue: str) -> AsyncGenerator[_Unsent]:
-        """What happens in *queue* from now on, for one client. Raises what
-        `engine.events.follow` does; 503 if too many queues are followed.
-        """
-        reader = self._readers.get(queue)
-        if reader is None or reader.over or reader.engine is not engine:
-            if len(self._readers) >= _QUEUES_MOST:
-                raise Refused(
-                    503,
-                    "too_many_streams",
-                    f"the limit of {_QUEUES_MOST} followed queues on this server is reached",
-                    remedy="Follow fewer queues, or start another server.",
-                    headers={"Retry-After": "5"},
-                )
-            reader = self._readers[queue] = _Reader(engine, queue)
-        mine = _Unsent()
-        reader.clients.append(mine)
-        try:
-            await asyncio.shield(reader.reading)
-            yield mine
-        finally:
-            reader.clients.remove(mine)
-            if not reader.clients:
-                if self._readers.get(queue) is reader:
-                    del self._readers[queue]
-                await reader.close()
-
-
-class _Reader:
-    """Reads a queue's events while somebody follows it."""
-
-    def __init__(self, engine: Engine, queue: str) -> None:
-        self.engine, self._queue = engine, queue
-        self.clients: list[_Unsent] = []
-        self.reading: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.reading.add_done_callback(look_at_error)
-        self._pending: list[_Told] = []
-        self._task = asyncio.create_task(self._read())
-        self._task.add_done_callback(self._is_over)
-
-    @property
-    def over(self) -> bool:
-        """Whether it reads no more: who comes then needs another."""
-        return self._task.done()
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.wait((self._task,))
-
-    async def _read(self) -> None:
-        async with self.engine.events.follow(self._queue) as live:
-            self.reading.set_result(None)
-            while True:
-                try:
-                    await self._tell(live)
-                except FellBehind as behind:
-                    self._flush()
-                    for client in self.clients:
-                        client.lose(behind)
-
-    async def _tell(self, live: AsyncIterator[Event]) -> None:
-        """Put events together until there is none to be had at once, and tell all."""
-        loop = asyncio.get_running_loop()
-        async for event, place in _placed(live):
-            if not self._pending:
-                # Called when this task waits: by then all that was there is in.
-                loop.call_soon(self._flush)
-            self._pending.append(_told(event, place))
-
-    def _flush(self) -> None:
-        events, self._pending = self._pending, []
-        if events:
-            batch = _Batch(events, b"".join(event.text for event in events))
-            for client in self.clients:
-                client.put(batch)
-
-    def _is_over(self, task: asyncio.Task[None]) -> None:
-        """Whatever ended it is told to all who follow."""
-        error = None if task.cancelled() else task.exception()
-        if error is None:
-            self.reading.cancel()
-            return
-        if not self.reading.done():
-            self.reading.set_exception(error)
-        for client in self.clients:
-            client.lose(error)
+def refuse_if_many(engine: Engine, queue: QueueName) -> None:
+    """503 if too many queues are followed."""
+    if engine.events.is_new(queue, _QUEUES_MOST):
+        raise Refused(
+            503,
+            "too_many_streams",
+            f"the limit of {_QUEUES_MOST} followed queues on this server is reached",
+            remedy="Follow fewer queues, or start another server.",
+            headers={"Retry-After": "5"},
+        )
 
 
 async def queue_events(
-    engine: Engine, followed: Followed, queue: QueueName, last_id: str | None
+    engine: Engine, queue: QueueName, last_id: str | None
 ) -> AsyncGenerator[Chunk]:
     """What happens in *queue*: after *last_id* as far as it is kept, then as it happens.
 
-    Who reads too slowly is told so (`fell_behind`), and gets what is kept of what he missed.
+    A client for which events are missing is told so (`fell_behind`), and gets what is kept.
     """
-    async with followed.unsent(engine, queue) as unsent:
-        # The reader may not have read all yet that was there before.
-        seen = _place(last_id) if last_id else (await engine.events.newest(queue), _LAST_PLACE)
+    async with engine.events.follow_batches(queue) as live:
+        # The feed may not have read all yet that was there before.
+        seen = _place(last_id) if last_id else (live.after, _LAST_PLACE)
         yield ServerSentEvent(comment="following")
         is_told = False
         while True:
@@ -266,30 +149,25 @@ async def queue_events(
                 async for event in _kept(engine, queue, *seen):
                     seen, is_told = (event.cursor, event.place), False
                     yield event.text
-            except FellBehind as gap:
-                seen = gap.cursor, _LAST_PLACE
-                if not is_told:
-                    yield _fell_behind(gap)
-                is_told = True
-                continue
-            is_told = False
-            try:
+                is_told = False
                 while True:
-                    batch = await unsent.next()
-                    last = batch.events[-1]
-                    after = _order(*seen)
+                    page = (await live.batch()).put(_Page.of)
+                    last, after = page.events[-1], _order(*seen)
                     if after >= last.order:
                         continue
-                    whole = after < batch.events[0].order
+                    whole = after < page.events[0].order
                     seen = last.cursor, last.place
                     yield (
-                        batch.text
+                        page.text
                         if whole
-                        else b"".join(event.text for event in batch.events if event.order > after)
+                        else b"".join(event.text for event in page.events if event.order > after)
                     )
-            except FellBehind as behind:
-                yield _fell_behind(behind)
-                is_told = True
+            except FellBehind as gap:
+                # What the reader lost may be kept in Redis: there the gap is found again.
+                seen = (gap.cursor, _LAST_PLACE) if gap.cursor else seen
+                if not is_told:
+                    yield _fell_behind(gap)
+                is_told = not gap.cursor
             except ServerError:
                 return  # the client comes back with the last id, and is told then what is wrong
 
@@ -316,15 +194,6 @@ def _numbered(events: list[Event]) -> list[tuple[int, Event]]:
         numbered for _, entry in groupby(events, key=lambda event: event.cursor)
         for numbered in enumerate(entry)
     ]  # fmt: skip
-
-
-async def _placed(events: AsyncIterator[Event]) -> AsyncGenerator[tuple[Event, int]]:
-    """Events with their place in their entry: several of one script call share a cursor."""
-    cursor, place = "", 0
-    async for event in events:
-        place = place + 1 if event.cursor == cursor else 0
-        cursor = event.cursor
-        yield event, place
 
 
 def _told(event: Event, place: int) -> _Told:

@@ -14,13 +14,13 @@ from typing import Unpack
 
 import msgspec
 
-from towpath.apps.messages.model import CALLBACK_OPTIONS, CALLBACKS
+from towpath.apps.messages.model import CALLBACK_OPTIONS, CALLBACKS, MESSAGES
 from towpath.calls.errors import CallRefused
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
+from towpath.engine.events import ENDS, Watch
 from towpath.engine.model import JobOptions, job_ref
-from towpath.engine.watching import ENDINGS, Watch, Watching
 from towpath.errors import InvalidOption, JobError, JobNotWaiting, QueueHasNoEvents, ServerError
 from towpath.supervise import Background
 
@@ -82,8 +82,8 @@ async def _submit(engine: Engine, payload: bytes, **options: Unpack[JobOptions])
 class Prompter:
     """Submits the delivery as soon as a message ends that this process took in."""
 
-    def __init__(self, engine: Engine, watching: Watching) -> None:
-        self._engine, self._watching = engine, watching
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
         self._watch: Watch | None = None
         self._ready = asyncio.Event()
         """Whether it watches, or can't."""
@@ -106,7 +106,7 @@ class Prompter:
         try:
             # What can't be watched is left to the sentries.
             with suppress(ServerError, QueueHasNoEvents):
-                async with self._watching.watch(ENDINGS) as watch:
+                async with self._engine.events.watch(MESSAGES, ENDS) as watch:
                     self._watch = watch
                     self._ready.set()
                     while True:

@@ -27,9 +27,9 @@ from towpath.apps.owners import ALL, Access, access_of
 from towpath.calls.guard import Guard
 from towpath.clock import seconds
 from towpath.engine.engine import Engine
+from towpath.engine.events import Watch
 from towpath.engine.model import JobInfo
 from towpath.engine.states import State
-from towpath.engine.watching import Watch, Watching
 from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class Messages:
         """
         parts, last = self._connected(), None
         await parts.queue.prepare()
-        async with parts.watching.watch() as watch:
+        async with parts.engine.events.watch(MESSAGES) as watch:
             ahead = _Ahead(parts.engine, watch, message_id)
             while True:
                 try:
@@ -205,8 +205,7 @@ class _Parts:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.queue = MessageQueue(engine)
-        self.watching = Watching(engine, MESSAGES)
-        self.prompter = Prompter(engine, self.watching)
+        self.prompter = Prompter(engine)
 
     async def close(self) -> None:
         await self.prompter.close()

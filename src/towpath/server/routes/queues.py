@@ -24,9 +24,16 @@ from towpath.web.audit import audited
 from towpath.web.auth import CanAdmin, CanRead
 from towpath.web.bodies import BodyRoute
 from towpath.web.fields import Answer, Body, Id, Instant, Lane, Queue, Text, example
-from towpath.web.parts import TheEngine, TheFollowed, TheJobs
+from towpath.web.parts import TheEngine, TheJobs
 from towpath.web.problems import documented
-from towpath.web.streams import begun, check_last_id, queue_events, refuse_if_full, stream
+from towpath.web.streams import (
+    begun,
+    check_last_id,
+    queue_events,
+    refuse_if_full,
+    refuse_if_many,
+    stream,
+)
 
 router = APIRouter(prefix="/api/v1/queues", tags=["queues"], route_class=BodyRoute)
 _DELETED_MOST = 10_000
@@ -506,7 +513,6 @@ async def events(
     *,
     request: Request,
     engine: TheEngine,
-    followed: TheFollowed,
     _: CanRead,
     last_event_id: LastEventId = None,
 ) -> EventSourceResponse:
@@ -515,5 +521,6 @@ async def events(
     check_last_id(last_event_id)
     await engine.events.require(name)
     refuse_if_full(request)
-    told = await begun(queue_events(engine, followed, name, last_event_id))
+    refuse_if_many(engine, name)
+    told = await begun(queue_events(engine, name, last_event_id))
     return await stream(told, request)
