@@ -21,6 +21,10 @@ from tests.server.serving import (
     stream_events,
 )
 from tests.waiting import HANGS, eventually
+from towpath.embedded.process import ask
+from towpath.engine.events import Wanted
+from towpath.engine.keys import keys_of
+from towpath.ids import queue_name
 
 WAIT = 50
 """Seconds that a claim waits by itself."""
@@ -79,6 +83,37 @@ def test_a_stream_may_begin_with_the_oldest_kept_event(api: Api) -> None:
     api.submit(1, id="a")
     with following(api, last_id="0-0") as events:
         assert next(events).job == "a"
+
+
+def test_a_stream_tells_once_that_events_are_missing(running: RunningServer, queue: str) -> None:
+    """Nobody followed the queue for more than a minute, and something happened."""
+    api, keys = running.api(queue), keys_of(queue_name(queue))
+    with following(api) as events:
+        api.submit(1, id="a")
+        last = next(events).id
+    ask(running.store, "HSET", keys.meta, Wanted.ALL, 1)  # as if that minute were over
+    api.submit(1, id="unseen")
+    with following(api, last_id=last) as events:
+        gap = next(events)
+        assert gap.event == "fell_behind"
+        api.submit(1, id="b")
+        assert next(events).job == "b"
+    with following(api, last_id=gap.id) as events:
+        assert next(events).job == "b"
+
+
+def test_a_stream_tells_that_the_place_of_the_client_is_gone(
+    running: RunningServer, queue: str
+) -> None:
+    api, keys = running.api(queue), keys_of(queue_name(queue))
+    with following(api) as events:
+        for id in "abc":
+            api.submit(1, id=id)
+        first = next(events).id
+    ask(running.store, "XTRIM", keys.events, "MAXLEN", 1)
+    with following(api, last_id=first) as events:
+        assert next(events).event == "fell_behind"
+        assert next(events).job == "c"
 
 
 def test_several_clients_get_the_same_events(api: Api) -> None:

@@ -225,6 +225,23 @@ class TestAGap:
             await submit_ids(other_engine, "seen")
             assert await next_of(live) == ("submit", "seen")
 
+    async def test_of_before_is_not_told_to_a_follower_that_comes(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """Also where somebody else has kept the reader going."""
+        lease = await leased(engine, "a")
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
+        await heard(deployment)
+        for n in range(3):
+            async with engine.events.follow(REVIEWS) as live:
+                await submit_ids(engine, f"{n}")
+                assert await next_of(live) == ("submit", f"{n}")
+            clock.advance(minutes(2))
+            await submit_ids(engine, f"unseen-{n}")
+        await engine.complete(lease)
+        async with asyncio.timeout(HANGS):
+            assert (await ended).state is State.DONE
+
     async def test_is_looked_through_by_whoever_waits_for_a_result(
         self, engine: Engine, deployment: Deployment, clock: ManualClock
     ) -> None:

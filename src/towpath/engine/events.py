@@ -107,12 +107,17 @@ def is_gap(entry: Entry) -> bool:
 
 
 class Batch:
-    """The events of one read."""
+    """The events of one read, or a gap."""
 
     def __init__(self, queue: QueueName, entries: list[Entry]) -> None:
         self._queue, self.entries = queue, entries
         self.size = sum(ids.count(b"\n") + 1 for _, flat in entries for ids in flat[1::2])
         self._put: object = None
+
+    @property
+    def gap(self) -> str:
+        """The cursor of the gap; empty if these are events."""
+        return self.entries[-1][0].decode() if is_gap(self.entries[-1]) else ""
 
     @cached_property
     def events(self) -> list[Event]:
@@ -327,8 +332,7 @@ class _Feed:
     def drop_watch(self, watch: Watch) -> None:
         watch.only(())
         self._watches.discard(watch)
-        self._wanted[watch.wanted] -= 1
-        self._left_at = steady()
+        self._leave(watch.wanted)
 
     def add_reader(self) -> None:
         self._readers += 1
@@ -336,10 +340,16 @@ class _Feed:
 
     def drop_reader(self) -> None:
         self._readers -= 1
-        self._wanted[Wanted.ALL] -= 1
-        self._left_at = steady()
+        self._leave(Wanted.ALL)
         if not self._readers:
             self.log.lose()
+
+    def _leave(self, wanted: Wanted) -> None:
+        self._wanted[wanted] -= 1
+        self._left_at = steady()
+        if not self._wanted[Wanted.ALL]:
+            # What is not written from now on is no loss to those who come later.
+            self._asked.pop(Wanted.ALL, None)
 
     async def close(self) -> None:
         await self._running.stop()
@@ -348,7 +358,9 @@ class _Feed:
 
     def should_ask(self, wanted: Wanted) -> bool:
         """Whether it is time to say again that such events are wanted."""
-        return steady() >= self._asked.get(wanted, ("", 0.0))[1]
+        return all(
+            steady() >= self._asked.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
+        )
 
     async def ask(self, wanted: Wanted) -> Asked:
         """Have such events written. All are told if some were not. Raises ServerError."""
@@ -407,6 +419,7 @@ class _Feed:
             self._place = entries[-1][0]
             if is_lost:
                 self._lost()
+                entries = [entry for entry in entries if not is_gap(entry)]
             self._tell(entries)
         # A stream that was made anew while a clock was set back has its entries before our place.
         self._quiet = 0 if entries else self._quiet + 1
@@ -440,14 +453,13 @@ class _Feed:
         return bool(self._watches or self._readers)
 
     def _tell(self, entries: list[Entry]) -> None:
-        for gap, some in groupby(entries, is_gap):
-            if gap:
-                self._lost()
-                continue
+        for _, some in groupby(entries, is_gap):
             batch = Batch(self._queue, list(some))
             if self._readers:
                 self.log.add(batch)
-            if self._index:
+            if batch.gap:
+                self._tell_all_watches()
+            elif self._index:
                 self._tell_watches(batch.entries)
 
     def _tell_watches(self, entries: list[Entry]) -> None:
@@ -460,6 +472,9 @@ class _Feed:
 
     def _lost(self) -> None:
         self.log.lose()
+        self._tell_all_watches()
+
+    def _tell_all_watches(self) -> None:
         for watch in list(self._watches):
             watch.tell_all()
 
@@ -531,15 +546,20 @@ class Follower:
 
     async def batch(self) -> Batch:
         """What was read next. Raises FellBehind."""
-        while self._at == self._log.end:
-            await self._log.news()
-        if self._at < self._log.start:
-            # With a lead, where it was too slow: not to fall behind again at once.
-            self._at, self.after = self._log.middle, ""
-            raise FellBehind("events came faster than they were read, or the server lost some")
-        batch = self._log[self._at]
-        self._at += 1
-        return batch
+        while True:
+            while self._at == self._log.end:
+                await self._log.news()
+            if self._at < self._log.start:
+                # With a lead, where it was too slow: not to fall behind again at once.
+                self._at, self.after = self._log.middle, ""
+                raise FellBehind("events came faster than they were read, or Redis lost some")
+            batch = self._log[self._at]
+            self._at += 1
+            if not batch.gap:
+                return batch
+            if not self.after or _place(batch.gap) > _place(self.after):
+                self.after = ""
+                raise FellBehind("events were not written for a while", cursor=batch.gap)
 
     def __aiter__(self) -> Self:
         return self

@@ -106,7 +106,7 @@ class Prompter:
         try:
             # What can't be watched is left to the sentries.
             with suppress(ServerError, QueueHasNoEvents):
-                async with self._engine.events.watch(MESSAGES, ENDS) as watch:
+                async with self._engine.events.watch(MESSAGES, ENDS - {"delete"}) as watch:
                     self._watch = watch
                     self._ready.set()
                     while True:
