@@ -68,7 +68,7 @@ class Wanted(StrEnum):
     """The ends of jobs: complete, dead, cancel, delete."""
 
 
-class Asked(NamedTuple):
+class FollowReply(NamedTuple):
     """What Redis answers to somebody who wants events."""
 
     name: str
@@ -217,14 +217,14 @@ class Feeds:
     def __contains__(self, queue: QueueName) -> bool:
         return queue in self._feeds
 
-    async def want(self, queue: QueueName, wanted: Wanted) -> Asked:
+    async def want(self, queue: QueueName, wanted: Wanted) -> FollowReply:
         """Have such events of *queue* written for the next one and a half minutes.
 
         Whoever remembers a place in the stream, or looks at a job and then waits for its events,
         does this before. Raises ServerError.
         """
         answer = await self._store.read("follow", queue, wanted, _WANTED_MS, secrets.token_hex(8))
-        return Asked(answer[0].decode(), answer[1])
+        return FollowReply(answer[0].decode(), answer[1])
 
     def watch(
         self, queue: QueueName, verbs: frozenset[str], changed: Callable[[str], None]
@@ -297,7 +297,7 @@ class _Feed:
         queue: QueueName,
         line: Line,
         block_s: float,
-        want: Callable[[QueueName, Wanted], Awaitable[Asked]],
+        want: Callable[[QueueName, Wanted], Awaitable[FollowReply]],
         over: Callable[[QueueName, Line], None],
     ) -> None:
         self._queue, self._line, self._block_s = queue, line, block_s
@@ -362,14 +362,14 @@ class _Feed:
             steady() >= self._asked.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
         )
 
-    async def ask(self, wanted: Wanted) -> Asked:
+    async def ask(self, wanted: Wanted) -> FollowReply:
         """Have such events written. All are told if some were not. Raises ServerError."""
         asked, is_lost = await self._ask(wanted)
         if is_lost:
             self._lost()
         return asked
 
-    async def _ask(self, wanted: Wanted) -> tuple[Asked, bool]:
+    async def _ask(self, wanted: Wanted) -> tuple[FollowReply, bool]:
         """The same; whether some were not written."""
         asked = await self._want(self._queue, wanted)
         before, _ = self._asked.get(wanted, ("", 0.0))
