@@ -176,7 +176,9 @@ async def test_order_per_user_is_exact_though_consumers_crash(
 ) -> None:
     """20 users, 10 messages each, 8 consumers of which some fall silent: none lost, none twice."""
     queue, chance = MessageQueue(engine), random.Random(5)
-    await engine.queues.configure(MESSAGES, QueueOptions(max_attempts=1000, keep=hours(1)))
+    await engine.queues.configure(
+        MESSAGES, QueueOptions(max_attempts=1000, max_deaths=1000, keep=hours(1))
+    )
     for i in range(10):
         for user in range(20):
             await queue.enqueue(f"u{user}", f"u{user}-{i}", str(i))
