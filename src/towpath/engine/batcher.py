@@ -88,7 +88,7 @@ class Batcher:
                 await asyncio.sleep(0)
                 line.crowded = bool(line.pending)
             if not line.pending:
-                return await self._sent(line, jobs, durability, call, _nobody_waits)
+                return await _send_jobs(self._store, line.queue, jobs, durability, call)
             entry = _entry(jobs, durability, call, self._store.channels.new_deadline())
             line.pending.appendleft(entry)
         finally:
@@ -149,7 +149,9 @@ class Batcher:
         behind = len(line.pending)
         try:
             # The first has waited the longest, perhaps behind another call.
-            answers = await self._sent(line, jobs, durability, call, written, deadline=deadline)
+            answers = await _send_jobs(
+                self._store, line.queue, jobs, durability, call, written=written, deadline=deadline
+            )
         except BaseException as error:
             if isinstance(error, ServerUnreachable):
                 # Who waited all the while has waited for as long as a call may take.
@@ -167,43 +169,68 @@ class Batcher:
             if not future.done():
                 future.set_result(answers[before:at])
 
-    async def _sent(
+
+class Unbatched:
+    """Submits of threads without an event loop.
+
+    A thread waits for its call before it makes the next one, so nothing overtakes what it submitted
+    before; between threads there is no order to keep. So each submit is a call of its own.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    async def submit(
         self,
-        line: _Line,
+        queue: QueueName,
         jobs: list[NewJob],
         durability: Durability | None,
-        call: Call | None,
-        written: Written,
-        *,
-        deadline: Deadline | None = None,
+        call: Call | None = None,
     ) -> list[Any]:
-        """The answers to *jobs*. One that is too large for the queue is not sent.
+        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH of them are one step."""
+        return await _send_jobs(self._store, queue, jobs, durability, call)
 
-        Under a caller's name all are: it may be a repeat, whose answer only the server knows.
-        """
-        store, queue, answers = self._store, line.queue, list[Any]()
-        for portion in submits(jobs):
-            largest = max([len(job.payload) for job in portion])
-            limit = await store.largest_payload(queue, largest)
-            fits = largest <= limit or call is not None
-            sent = portion if fits else [job for job in portion if len(job.payload) <= limit]
-            is_last = len(answers) + len(portion) == len(jobs)
-            if not sent:
-                told: list[Any] = []
-            elif durability is None:
-                told = await store.write(
-                    "submit", queue, lambda _, sent=sent: sent, call, deadline=deadline
-                )
-            else:
-                told = await store.write_confirmed(
-                    "submit", queue, lambda _, sent=sent: sent, call,
-                    durability=durability, written=written if is_last else _nobody_waits,
-                    deadline=deadline,
-                )  # fmt: skip
-            if len(told) != len(sent):
-                raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
-            answers += told if fits else with_refusals(portion, told, limit)
-        return answers
+    async def close(self) -> None:
+        """Nothing is under way but what a thread waits for."""
+
+
+async def _send_jobs(
+    store: Store,
+    queue: QueueName,
+    jobs: list[NewJob],
+    durability: Durability | None,
+    call: Call | None,
+    *,
+    written: Written | None = None,
+    deadline: Deadline | None = None,
+) -> list[Any]:
+    """The answers to *jobs*. One that is too large for the queue is not sent.
+
+    Under a caller's name all are: it may be a repeat, whose answer only the server knows.
+    """
+    answers: list[Any] = []
+    for portion in submits(jobs):
+        largest = max([len(job.payload) for job in portion])
+        limit = await store.largest_payload(queue, largest)
+        fits = largest <= limit or call is not None
+        sent = portion if fits else [job for job in portion if len(job.payload) <= limit]
+        is_last = len(answers) + len(portion) == len(jobs)
+        if not sent:
+            told: list[Any] = []
+        elif durability is None:
+            told = await store.write(
+                "submit", queue, lambda _, sent=sent: sent, call, deadline=deadline
+            )
+        else:
+            told = await store.write_confirmed(
+                "submit", queue, lambda _, sent=sent: sent, call,
+                durability=durability, written=written if written and is_last else _nobody_waits,
+                deadline=deadline,
+            )  # fmt: skip
+        if len(told) != len(sent):
+            raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
+        answers += told if fits else with_refusals(portion, told, limit)
+    return answers
 
 
 def with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:

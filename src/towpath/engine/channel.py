@@ -35,7 +35,7 @@ from towpath.engine.resp import TROUBLE, ErrorReply, LoginRefused
 from towpath.engine.script import Script
 from towpath.engine.submit_timeout import GIVE_UP_AFTER
 from towpath.engine.target import Channel, Outage, Target
-from towpath.engine.time_limit import Deadline, SharedTimeLimit
+from towpath.engine.time_limit import Deadline
 from towpath.engine.wire import Place, Wire
 from towpath.errors import (
     DurabilityNotReached,
@@ -96,7 +96,7 @@ class Channels:
         self._link, self._clock, self._limits = link, clock, limits
         self._declared, self._log = declared, log
         self._answer_s = limits.answer.total_seconds()
-        self._watch = SharedTimeLimit(limits.answer, link.look_again)
+        self._watch = link.port.time_limit(limits.answer, link.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         self._check_s = min(_CHECK_S, self._give_up_s)
         self._own = secrets.token_hex(8)
@@ -194,17 +194,24 @@ class Channels:
         asked = [("EVALSHA", script.sha, KEYS, k.first, k.never, stamp, *args) for k in every]
         return await self.ask(every[0].first, lambda to: partial(to.line.send_all, asked))
 
-    async def command(self, *command: Any, behind: tuple[Any, ...] | None = None) -> Any:
+    async def command(
+        self,
+        *command: Any,
+        behind: tuple[Any, ...] | None = None,
+        deadline: Deadline | None = None,
+    ) -> Any:
         """The answer to a plain command that may be repeated; *behind* another about the same key,
         which is sent with it.
         """
         return await self.ask(
-            key_of(command), lambda channel: partial(channel.line.send, *command, behind=behind)
+            key_of(command),
+            lambda channel: partial(channel.line.send, *command, behind=behind),
+            deadline=deadline,
         )
 
-    def new_deadline(self) -> Deadline:
+    def new_deadline(self, within: float | None = None) -> Deadline:
         """When a call that begins now is given up."""
-        return Deadline(self._watch, self._give_up_s)
+        return Deadline(self._watch, self._give_up_s if within is None else within)
 
     async def ask(self, key: str, prepare: Prepare[T], *, deadline: Deadline | None = None) -> T:
         """The answer to what *prepare* makes for a channel: made once, sent until answered.
@@ -229,7 +236,7 @@ class Channels:
                     if self._is_closed:
                         raise EngineClosed(_LEFT) from error
                     hang_up = channel.line.hang_up
-                    await _pause(error, attempt, deadline, hang_up, key=key)
+                    await self._pause(error, attempt, deadline, hang_up, key=key)
                     attempt += 1
                 except ServerError:
                     if attempt:
@@ -287,6 +294,8 @@ class Channels:
                     raise
 
         await self._repeated(send, line.hang_up)
+        if self._link.port.in_threads:
+            await line.close()  # the next question takes a connection in its place
         with suppress(ServerError):
             await self.check()
 
@@ -309,14 +318,18 @@ class Channels:
         place = self._link.target(key)
         target = self._targets.get(place)
         if target is None:
-            channels = [
-                Channel(f"{self._own}.{next(self._numbers)}", self._link.line())
-                for _ in range(self._limits.channels)
-            ]
-            probe = partial(self._probe, self._link.line())
-            target = Target(self._link.name(place), channels, probe, self._log)
-            self._targets[place] = target
+            new = self._link.port.target(
+                self._link.name(place),
+                self._new_channel,
+                self._limits.channels,
+                self._probe,
+                self._log,
+            )
+            target = self._targets.setdefault(place, new)  # another thread may have been faster
         return target
+
+    def _new_channel(self) -> Channel:
+        return Channel(f"{self._own}.{next(self._numbers)}", self._link.line())
 
     async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
         """The answer of a server that is asked about itself, for as long as nobody minds."""
@@ -328,31 +341,33 @@ class Channels:
             except TROUBLE as error:
                 if self._is_closed:
                     raise EngineClosed(_LEFT) from error
-                await _pause(error, attempt, deadline, hang_up)
+                await self._pause(error, attempt, deadline, hang_up)
         raise AssertionError("unreachable")
 
-
-async def _pause(
-    error: Exception,
-    attempt: int,
-    deadline: Deadline,
-    hang_up: Callable[[], Awaitable[None]],
-    *,
-    key: str = "",
-) -> None:
-    """Return when a call may be sent again after *error*. Raises what it means if it may not."""
-    trouble = translated(error, key)
-    # After a reply that refuses the call, its connection is as good as before.
-    if trouble is None or not isinstance(error, ErrorReply) or isinstance(error, LoginRefused):
-        await hang_up()
-    if trouble is not None:
-        raise trouble from error
-    pause = min(0.02 * 2**attempt, 0.5)
-    if pause >= deadline.left(steady()):
-        raise ServerUnreachable(
-            f"no answer within {deadline.limit} s: {error or type(error).__name__}"
-        ) from error
-    await asyncio.sleep(pause)
+    async def _pause(
+        self,
+        error: Exception,
+        attempt: int,
+        deadline: Deadline,
+        hang_up: Callable[[], Awaitable[None]],
+        *,
+        key: str = "",
+    ) -> None:
+        """Return when a call may be sent again after *error*. Raises what it means if it may
+        not.
+        """
+        trouble = translated(error, key)
+        # After a reply that refuses the call, its connection is as good as before.
+        if trouble is None or not isinstance(error, ErrorReply) or isinstance(error, LoginRefused):
+            await hang_up()
+        if trouble is not None:
+            raise trouble from error
+        pause = min(0.02 * 2**attempt, 0.5)
+        if pause >= deadline.left(steady()):
+            raise ServerUnreachable(
+                f"no answer within {deadline.limit} s: {error or type(error).__name__}"
+            ) from error
+        await self._link.port.pause(pause)
 
 
 async def _nothing() -> None:

@@ -15,11 +15,11 @@ from functools import partial
 from typing import Any
 
 from towpath.engine.layout import Ask, Cluster, Layout, OneServer, Sentinels
+from towpath.engine.port import LoopPort, Port, Running
 from towpath.engine.resp import TROUBLE, ConnectionLost, Redirected, ScriptUnknown, SlotUnknown
 from towpath.engine.script import Script
 from towpath.engine.url import ServerUrl, Topology
 from towpath.engine.wire import Endpoint, Place, Wire
-from towpath.supervise import detached
 
 KEYS = 2
 """Every script declares a key that is always there and one that never is: while their slot is on
@@ -145,10 +145,13 @@ _ASKING = ("ASKING",)
 class Link:
     """The way to one deployment of Redis or Valkey. Nothing is connected before it is used."""
 
-    def __init__(self, url: ServerUrl, layout: Layout, connect: Callable[[Place], Wire]) -> None:
+    def __init__(
+        self, url: ServerUrl, layout: Layout, connect: Callable[[Place], Wire], port: Port
+    ) -> None:
         self._layout, self._connect, self._url = layout, connect, url
+        self.port = port
         self._lines: list[Line] = []
-        self._learning: asyncio.Task[None] | None = None
+        self._learning: Running[None] = {}
         self._looking: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -185,42 +188,27 @@ class Link:
 
     async def learn(self) -> None:
         """Ask who is responsible now; all who want to know at the same time share the answer."""
-        if self._learning is None:
-            self._learning = asyncio.create_task(self._layout.learn())
-            self._learning.add_done_callback(self._learnt)
-        learning, me = self._learning, asyncio.current_task()
-        try:
-            await asyncio.shield(learning)
-        except asyncio.CancelledError:
-            if learning.cancelled() and me is not None and not me.cancelling():
-                raise ConnectionLost("the engine was closed") from None
-            raise
-
-    def _learnt(self, task: asyncio.Task[None]) -> None:
-        self._learning = None
-        if not task.cancelled():
-            task.exception()  # those who waited for it have it; if nobody does, nobody minds
+        await self.port.share(self._learning, "layout", self._layout.learn)
 
     def look_again(self) -> None:
         """A server keeps somebody waiting: if others say that it was replaced, cut every connection
         to it. Whoever waits there, for work and events too, then goes to the one responsible now.
         """
-        if self._looking is None or self._looking.done():
-            self._looking = detached("look at who is responsible", self._look())
+        self._looking = self.port.detach("look at who is responsible", self._look, self._looking)
 
     async def _look(self) -> None:
         with suppress(*TROUBLE):
             await self.learn()
             current = self._layout.primaries()
             for line in self._lines:
-                for place, wire in line.wires.items():
+                for place, wire in list(line.wires.items()):
                     if place not in current:
                         wire.cut()
 
     async def close(self) -> None:
         """For good: what somebody still asks for afterwards connects nobody."""
         self._closed = True
-        for task in (self._looking, self._learning):
+        for task in (self._looking, *list(self._learning.values())):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -228,24 +216,26 @@ class Link:
             await line.close()
 
 
-def open_link(url: ServerUrl) -> Link:
+def open_link(url: ServerUrl, port: Port | None = None) -> Link:
     """The link to the deployment that *url* names. Nothing is connected yet."""
+    port = port or LoopPort()
     tls = url.tls.context() if url.tls is not None else None
-    connect = partial(_connected, tls=tls, login=(url.username, url.password), db=url.db)
+    connect = partial(_connected, port, tls=tls, login=(url.username, url.password), db=url.db)
     match url.topology:
         case Topology.CLUSTER:
-            return Link(url, Cluster(url.hosts, _asking(connect)), connect)
+            return Link(url, Cluster(url.hosts, _asking(connect), port), connect, port)
         case Topology.SENTINEL:
             login = (url.sentinel_username, url.sentinel_password)
             encrypted = tls if url.tls is not None and url.tls.sentinels else None
-            ask = _asking(partial(_connected, tls=encrypted, login=login))
-            return Link(url, Sentinels(url.hosts, url.path, ask), connect)
+            ask = _asking(partial(_connected, port, tls=encrypted, login=login))
+            return Link(url, Sentinels(url.hosts, url.path, ask, port), connect, port)
         case Topology.SINGLE:
             [place] = url.hosts or ((url.path, 0),)
-            return Link(url, OneServer(place), connect)
+            return Link(url, OneServer(place), connect, port)
 
 
 def _connected(
+    port: Port,
     place: Place,
     *,
     tls: ssl.SSLContext | None,
@@ -253,11 +243,11 @@ def _connected(
     db: int = 0,
 ) -> Wire:
     endpoint = Endpoint(place, tls, *login, db)
-    if os.environ.get("TOWPATH_WIRE") == "redis-py" and tls is None:
+    if os.environ.get("TOWPATH_WIRE") == "redis-py" and tls is None and not port.in_threads:
         from towpath.engine.redis_py import RedisPyWire  # noqa: PLC0415 -- slow to import
 
         return RedisPyWire(endpoint)
-    return Wire(endpoint)
+    return port.wire(endpoint)
 
 
 def _asking(connect: Callable[[Place], Wire]) -> Ask:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
+from functools import partial
 from typing import Any, NamedTuple, Self
 
 import msgspec
 
 from towpath.clock import seconds, steady
 from towpath.engine.connect import Line, Link
+from towpath.engine.port import Port
 from towpath.engine.refusals import translated
 from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
@@ -83,8 +84,8 @@ async def probe(link: Link, declared: Durability | None) -> ServerFacts:
     answers.
     """
     lines = await link.primaries()
-    asked = (_asked_within(line, declared) for line in lines)
-    answers = await asyncio.gather(*asked, return_exceptions=True)
+    port = link.port
+    answers = await port.every([partial(_asked_within, port, line, declared) for line in lines])
     facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
     for answer in answers:
@@ -127,9 +128,9 @@ async def ask_known(ask: Ask, declared: Durability | None) -> KnownFacts:
     return KnownFacts(await ask_facts(ask, declared), began)
 
 
-async def _asked_within(line: Line, declared: Durability | None) -> ServerFacts:
+async def _asked_within(port: Port, line: Line, declared: Durability | None) -> ServerFacts:
     try:
-        async with asyncio.timeout(_ANSWER_WITHIN):
+        async with port.within(_ANSWER_WITHIN):
             return await ask_facts(lambda command: line.send(*command), declared)
     finally:
         await line.close()

@@ -7,13 +7,13 @@ master again and again.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from towpath.engine.resp import SLOTS, TROUBLE, ConnectionLost, SlotUnknown, slot_of
+from towpath.engine.port import Port
+from towpath.engine.resp import SLOTS, ConnectionLost, SlotUnknown, slot_of
 from towpath.engine.wire import Place
 
 Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
@@ -21,8 +21,6 @@ Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
 
 _ASKED_FOR, _NEXT_AFTER = 1.0, 0.25
 """Seconds for one server to tell who is responsible, and until another is asked as well."""
-
-T = TypeVar("T")
 
 
 class Layout(Protocol):
@@ -85,8 +83,9 @@ class Sentinels:
 
     only: Place | None = None
 
-    def __init__(self, sentinels: Sequence[Place], service: str, ask: Ask) -> None:
+    def __init__(self, sentinels: Sequence[Place], service: str, ask: Ask, port: Port) -> None:
         self._sentinels, self._service, self._ask = sentinels, service, ask
+        self._port = port
         self._primary: Place | None = None
         self._doubted = False
 
@@ -104,16 +103,16 @@ class Sentinels:
 
     async def learn(self) -> None:
         """Ask all sentinels at once; the first that knows a primary is believed."""
-        self._primary = await _first(
-            [partial(self._told_by, sentinel) for sentinel in self._sentinels], 0
-        )
+        asks = [partial(self._told_by, sentinel) for sentinel in self._sentinels]
+        self._primary = await self._port.first(asks, 0)
         self._doubted = False
 
     def primaries(self) -> list[Place]:
         return [self._primary] if self._primary else []
 
     async def _told_by(self, sentinel: Place) -> Place:
-        flat = await self._ask(sentinel, ("SENTINEL", "MASTER", self._service))
+        async with self._port.within(_ASKED_FOR):
+            flat = await self._ask(sentinel, ("SENTINEL", "MASTER", self._service))
         told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
         flags = told[b"flags"].split(",")
         if {"s_down", "o_down"} & set(flags) or "master" not in flags:
@@ -126,8 +125,8 @@ class Cluster:
 
     only: Place | None = None
 
-    def __init__(self, seeds: Sequence[Place], ask: Ask) -> None:
-        self._seeds, self._ask = seeds, ask
+    def __init__(self, seeds: Sequence[Place], ask: Ask, port: Port) -> None:
+        self._seeds, self._ask, self._port = seeds, ask, port
         self._nodes: list[Place] = []
         self._owners: list[Place | None] = [None] * SLOTS
         self._doubted: set[Place] = set()
@@ -151,14 +150,16 @@ class Cluster:
         """Ask one node, and soon another if that keeps silent: it may be the frozen one."""
         nodes = random.sample(self._nodes, len(self._nodes))
         nodes += [seed for seed in self._seeds if seed not in self._nodes]
-        node, told = await _first([partial(self._told_by, place) for place in nodes], _NEXT_AFTER)
+        asks = [partial(self._told_by, place) for place in nodes]
+        node, told = await self._port.first(asks, _NEXT_AFTER)
         self._believe(told, node)
 
     def primaries(self) -> list[Place]:
         return list({owner: None for owner in self._owners if owner is not None})
 
     async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
-        told = await self._ask(node, ("CLUSTER", "SLOTS"))
+        async with self._port.within(_ASKED_FOR):
+            told = await self._ask(node, ("CLUSTER", "SLOTS"))
         if not told:
             raise SlotUnknown("the node reports no slots")
         return node, told
@@ -186,35 +187,3 @@ def key_of(command: tuple[Any, ...]) -> str:
             return command[command.index("STREAMS") + 1]
         case _:
             return command[1]
-
-
-async def _first(asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
-    """The first good answer; the next one is asked after *every* seconds too, or when one fails."""
-    left, running = iter(asks), set[asyncio.Task[T]]()
-    trouble: BaseException | None = None
-    try:
-        while True:
-            ask = next(left, None)
-            if ask is not None:
-                running.add(asyncio.create_task(_within(ask())))
-            elif not running:
-                raise ConnectionLost(f"the cluster's layout is unknown: {trouble}") from trouble
-            limit = None if ask is None else every
-            done, running = await asyncio.wait(
-                running, timeout=limit, return_when=asyncio.FIRST_COMPLETED
-            )
-            for task in done:
-                trouble = task.exception()
-                if trouble is None:
-                    return task.result()
-                if not isinstance(trouble, TROUBLE):
-                    raise trouble
-    finally:
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-
-
-async def _within(answer: Awaitable[T]) -> T:
-    async with asyncio.timeout(_ASKED_FOR):
-        return await answer

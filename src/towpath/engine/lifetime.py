@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Self
 
 from towpath.clock import Clock, ServerClock
-from towpath.engine.batcher import Batcher
+from towpath.engine.batcher import Batcher, Unbatched
+from towpath.engine.blocking import BlockingPort, run_to_end
 from towpath.engine.channel import Limits
 from towpath.engine.claiming import Claims
 from towpath.engine.connect import open_link
@@ -18,6 +20,7 @@ from towpath.engine.inspect import Inspector
 from towpath.engine.keys import PROBE
 from towpath.engine.living import Workers
 from towpath.engine.model import Outcome, Settlement
+from towpath.engine.port import LoopPort, Port
 from towpath.engine.queues import Queues
 from towpath.engine.schedules import Schedules
 from towpath.engine.script import Scripts
@@ -59,6 +62,7 @@ class Lifetime(Spaces):
         self._declared, self._scripts = declared or in_url, scripts or shipped_scripts()
         self._log = log or Log()
         self._is_entered = self._is_tolerant = False
+        self._port: Port = LoopPort()
         self._spaces = {}
         self.workers = Workers(self.worker_index)
 
@@ -69,8 +73,15 @@ class Lifetime(Spaces):
         self._is_tolerant = True
         return self
 
+    def in_threads(self) -> Self:
+        """Internal: the same engine, not yet entered, for threads without an event loop. Its
+        methods are driven by `run_to_end`. What needs tasks is not there: claims that wait, events.
+        """
+        self._port, self._home = BlockingPort(), os.getpid()
+        return self
+
     async def __aenter__(self) -> Self:
-        self._link = open_link(self.url)
+        self._link = open_link(self.url, self._port)
         self._store = Store(
             self._link,
             clock=self._clock,
@@ -83,7 +94,8 @@ class Lifetime(Spaces):
         self._waker = Waker(self._link, self._clock, self._store.command, call_for)
         self._claims = Claims(self._store.write, self.settle)
         self._feeds = Feeds(self._link, self._store, give_up=self._limits.give_up)
-        self._batcher = Batcher(self._store)
+        in_threads = self._port.in_threads
+        self._batcher = Unbatched(self._store) if in_threads else Batcher(self._store)
         self.queues, self.inspect = Queues(self._store), Inspector(self._store, self.workers)
         self.events = Events(self._store, self._feeds)
         self.schedules = Schedules(self._store, self.schedule_index, self.queues.list)
@@ -103,6 +115,11 @@ class Lifetime(Spaces):
         await self._feeds.close()
         await self._waker.close()
         await self._link.close()
+
+    def close_here(self) -> None:
+        """Internal: leave an engine that was entered `in_threads`; not that of a parent process."""
+        if self._home == os.getpid():
+            run_to_end(self.__aexit__())
 
     @property
     def facts(self) -> ServerFacts:

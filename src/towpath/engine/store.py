@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from towpath.clock import Clock, Duration, ServerClock, duration_ms
+from towpath.clock import Clock, Duration, ServerClock, duration_ms, steady
 from towpath.engine.channel import Channels, Limits, Prepare
 from towpath.engine.codec import pack
 from towpath.engine.connect import Link
@@ -28,6 +29,7 @@ from towpath.engine.options import (
     version_of,
 )
 from towpath.engine.outages import Outages
+from towpath.engine.port import Running
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.resp import ScriptUnknown
 from towpath.engine.script import Script, Scripts
@@ -45,7 +47,7 @@ from towpath.errors import (
     ServerUnreachable,
 )
 from towpath.ids import QueueName, queue_name
-from towpath.supervise import detached, look_at_error
+from towpath.supervise import detached
 from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
@@ -83,13 +85,15 @@ class Store:
         declared: Durability | None,
         log: Log,
     ) -> None:
-        self._scripts, self._place_of = scripts, link.target
+        self._scripts, self._place_of, self._port = scripts, link.target, link.port
         self.channels = Channels(link, clock, limits, declared=declared, log=log)
         self.outages = Outages(self.channels, goes_by_clock=isinstance(clock, ServerClock))
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
+        self._unlisted: dict[QueueName, float] = {}
+        """Queues whose entry could not be written by a thread, and when it is tried again."""
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
-        self._introducing: dict[QueueName, asyncio.Task[InForce]] = {}
+        self._introducing: Running[InForce] = {}
         self._declarations: dict[QueueName, dict[str, Any]] = {}
         """The options that this engine has declared, to be declared again for a new queue."""
         self.introduced: dict[str, QueueOptions] = {}
@@ -133,7 +137,8 @@ class Store:
         listing = list(self._listing.values())
         for task in listing:
             task.cancel()
-        await asyncio.gather(*listing, return_exceptions=True)
+        if listing:
+            await asyncio.gather(*listing, return_exceptions=True)
 
     # ── scripts ──────────────────────────────────────────────────────────────────────────
 
@@ -162,6 +167,8 @@ class Store:
             if not (creates or learning or known or await self.exists(queue)):
                 raise QueueUnknown(f"no queue {queue}")
             known = known or await self._introduced(queue, _NEW)
+            if self._unlisted and self._unlisted.get(queue, math.inf) <= steady():
+                await self._list_now(queue)
             try:
                 args = (pack(body(known.options)), known.version)
                 prepare = calling(script, keys, args, call)
@@ -412,14 +419,11 @@ class Store:
         return found
 
     async def _introduced(self, queue: QueueName, known: InForce) -> InForce:
-        """All calls that come at the same time share one introduction, and go on together."""
-        task = self._introducing.get(queue)
-        if task is None:
-            task = asyncio.create_task(self._learn_options(queue, known))
-            self._introducing[queue] = task
-            task.add_done_callback(lambda _: self._introducing.pop(queue))
-            task.add_done_callback(look_at_error)
-        return await asyncio.shield(task)
+        """All calls that come at the same time share one introduction, and go on together. A thread
+        makes its own: whoever does so stores the same.
+        """
+        learn = partial(self._learn_options, queue, known)
+        return await self._port.share(self._introducing, queue, learn)
 
     async def _write_options(self, queue: QueueName, wanted: InForce, over: str) -> InForce:
         return await self._keep_options(queue, await self._store_options(queue, wanted, over))
@@ -443,26 +447,47 @@ class Store:
         """Write *queue* into the directory for people. On a cluster another server may have that:
         nobody waits for it for long, and only the first, and work goes on without it.
         """
-        if queue not in self._listing:
+        if self._port.in_threads:
+            await self._list_now(queue)
+        elif queue not in self._listing:
             task = detached("entry of the directory of queues", self._keep_listing(queue))
             self._listing[queue] = task
             task.add_done_callback(lambda _: self._listing.pop(queue))
             await asyncio.wait((task,), timeout=_LISTED_S)
+
+    async def _list_now(self, queue: QueueName) -> None:
+        """Write the entry in the caller's thread. If its server is away, whoever writes to the
+        queue later tries again: there is no task that could.
+        """
+        self._unlisted[queue] = steady() + 2 * _LISTED_S
+        try:
+            await self._write_entry(queue, self._in_force[queue], _LISTED_S)
+        except ServerUnreachable:
+            return
+        except ServerError:
+            pass  # full, or not allowed
+        self._unlisted.pop(queue, None)
 
     async def _keep_listing(self, queue: QueueName) -> None:
         listed: InForce | None = None
         # They may change while they are written.
         while listed is not (options := self._in_force[queue]):
             try:
-                entry = options.written()
-                if await self.channels.command("HSET", REGISTRY, queue, entry) == 1:
-                    await self._bound_histories(queue)
+                await self._write_entry(queue, options)
             except ServerUnreachable:
                 await asyncio.sleep(_LISTED_S)
             except ServerError:
                 return  # full, or not allowed
             else:
                 listed = options
+
+    async def _write_entry(
+        self, queue: QueueName, options: InForce, within: float | None = None
+    ) -> None:
+        entry, deadline = options.written(), self.channels.new_deadline(within)
+        command = ("HSET", REGISTRY, queue, entry)
+        if await self.channels.command(*command, deadline=deadline) == 1:
+            await self._bound_histories(queue)
 
     async def _bound_histories(self, queue: QueueName) -> None:
         """Of a queue that is new beyond the first thousand, no history is kept."""

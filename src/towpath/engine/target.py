@@ -11,17 +11,19 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from towpath.clock import steady
-from towpath.engine.connect import Line
 from towpath.engine.time_limit import Deadline
 from towpath.errors import ServerError, ServerUnreachable
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 
-_PROBE_EVERY = 1.0
+if TYPE_CHECKING:
+    from towpath.engine.connect import Line
+
+PROBE_EVERY = 1.0
 
 Probe = Callable[[str], Awaitable[None]]
 """Sees that the server responsible for a key answers. Raises ServerError."""
@@ -37,7 +39,7 @@ class Outage(NamedTuple):
 class Channel:
     """One call at a time, under a name and a number that the server remembers."""
 
-    __slots__ = ("line", "name", "number")
+    __slots__ = ("__weakref__", "line", "name", "number")
 
     def __init__(self, name: str, line: Line) -> None:
         self.name, self.line = name, line
@@ -117,7 +119,7 @@ class Target:
 
     def reconnected(self, key: str) -> None:
         """A call was answered after trouble: it may be another server now, or one changed."""
-        if steady() - self._probed_at >= _PROBE_EVERY:
+        if steady() - self._probed_at >= PROBE_EVERY:
             self._start(key, steady())
 
     def begin_away(self, trouble: ServerError, key: str) -> None:
@@ -140,16 +142,23 @@ class Target:
 
     async def _probe_until_answered(self, key: str, since: float) -> None:
         while (trouble := await self._probed(key)) is not None:
-            self._say(trouble, since)
-            # What waiting can't mend is told to every caller; to the first ones, so is silence
-            # only when their time is up.
-            if self._is_given_up or not isinstance(trouble, ServerUnreachable):
-                self.refusal = trouble
-            await asyncio.sleep(_PROBE_EVERY)
-        self.refusal, self._is_given_up, self._probed_at = None, False, steady()
-        self._say_back()
+            self._note_trouble(trouble, since)
+            await asyncio.sleep(PROBE_EVERY)
+        self._note_answer()
         if self._probing is not None:
             self._probing.retire()
+
+    def _note_trouble(self, trouble: ServerError, since: float) -> None:
+        """A probe was not answered, or refused. Permanent trouble is raised to every caller;
+        silence, only once the first ones have used up their time.
+        """
+        self._say(trouble, since)
+        if self._is_given_up or not isinstance(trouble, ServerUnreachable):
+            self.refusal = trouble
+
+    def _note_answer(self) -> None:
+        self.refusal, self._is_given_up, self._probed_at = None, False, steady()
+        self._say_back()
 
     async def _probed(self, key: str) -> ServerError | None:
         try:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Protocol, TypeVar
 
 from towpath.clock import Duration, steady
 
 T = TypeVar("T")
 _LOOKS_PER_LIMIT = 4
 _LOOK_EVERY = 1.0
+
+
+class TimeLimit(Protocol):
+    """The limit for each reply of a server."""
+
+    def stood_still(self, now: float) -> float:
+        """Seconds that do not count, in all: no answer could be read in them."""
+        ...
+
+    def until(self, deadline: Deadline) -> AbstractContextManager[None]:
+        """A block that is ended with TimeoutError after the limit, or at *deadline*."""
+        ...
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        ...
 
 
 class SharedTimeLimit:
@@ -99,7 +116,7 @@ class Deadline:
 
     __slots__ = ("_still", "_watch", "limit", "made_at")
 
-    def __init__(self, watch: SharedTimeLimit, limit: float) -> None:
+    def __init__(self, watch: TimeLimit, limit: float) -> None:
         self._watch, self.limit = watch, limit
         self.made_at = now = steady()
         self._still = watch.stood_still(now)

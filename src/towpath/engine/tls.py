@@ -14,7 +14,7 @@ from towpath.errors import InvalidOption, TlsFailed
 from towpath.options import Options
 from towpath.supervise import expect_loss
 
-_LISTEN_SECONDS = 1.0
+LISTEN_SECONDS = 1.0
 """To a server that took the handshake and ended the connection without a word."""
 
 
@@ -147,7 +147,7 @@ async def refusal_at(place: Mapping[str, Any]) -> ssl.SSLError | None:
     """
     writer: asyncio.StreamWriter | None = None
     try:
-        async with asyncio.timeout(_LISTEN_SECONDS):
+        async with asyncio.timeout(LISTEN_SECONDS):
             reader, writer = await asyncio.open_connection(**place)
             expect_loss(writer)
             await reader.read(1)

@@ -220,7 +220,8 @@ class _Pushes:
         under_way = list(self._under_way)
         for task in under_way:
             task.cancel()
-        await asyncio.gather(*under_way, return_exceptions=True)
+        if under_way:
+            await asyncio.gather(*under_way, return_exceptions=True)
 
     async def _put(self, key: str, keep_ms: int | None) -> None:
         await self._command("RPUSH", key, "1")

@@ -29,7 +29,7 @@ Place = tuple[str, int]
 """Where a server is: host and port, or the path of its socket and 0."""
 
 CONNECT_SECONDS = 3.0
-_CLOSED_BY_SERVER = "the server closed the connection"
+CLOSED_BY_SERVER = "the server closed the connection"
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
 """Seconds of silence before the system asks whether the other side is there, and how often: a
 connection whose peer vanished without a word ends even if nobody sends."""
@@ -73,7 +73,7 @@ class _Stream(asyncio.Protocol):
         self._replies: list[Any] = []
         self._wanted = 0
         self._transport: asyncio.Transport | None = None
-        self._why = _CLOSED_BY_SERVER
+        self._why = CLOSED_BY_SERVER
         self.is_lost = False
         """Whether nothing more can be sent."""
         self.ended: asyncio.Future[None] = loop.create_future()

@@ -1,0 +1,548 @@
+"""The engine in threads without an event loop: the blocking form of `port.py`.
+
+`run_to_end(engine.submit(…))` runs the same functions as on an event loop, in the caller's thread.
+What they await blocks that thread and never suspends. Threads share the connections: no more than
+`limits.channels` per server, and whoever finds none free waits for its turn. There is no task in
+the background: what one would do, the next caller does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+import ssl
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from towpath.clock import Duration, steady
+from towpath.engine.port import ProbeOn, Running
+from towpath.engine.resp import (
+    NOT_ENOUGH,
+    TROUBLE,
+    ConnectionLost,
+    RedisError,
+    new_reader,
+    packed,
+)
+from towpath.engine.target import PROBE_EVERY, Channel, Target
+from towpath.engine.time_limit import Deadline, TimeLimit
+from towpath.engine.tls import LISTEN_SECONDS
+from towpath.engine.wire import CLOSED_BY_SERVER, CONNECT_SECONDS, Endpoint, Wire, keep_alive
+from towpath.errors import ServerError, ServerUnreachable
+from towpath.telemetry.logs import Log
+
+if TYPE_CHECKING:
+    from towpath.engine.connect import Line
+
+T = TypeVar("T")
+
+_SLICE = 0.25
+"""Seconds that a thread waits for data before it looks at its time limit."""
+_LOOK_EVERY = 1.0
+"""Seconds of silence after which a caller asks whether its server was replaced."""
+_IDLE_TRUSTED = 0.5
+"""Seconds for which a connection that was used is taken to be open still."""
+_PIECE = 65_536
+
+
+def run_to_end(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine of an engine in this thread. Its result, or what it raises.
+
+    Raises RuntimeError if it suspends: then something in it waits for an event loop, which is a
+    defect.
+    """
+    try:
+        work.send(None)
+    except StopIteration as end:
+        return end.value
+    work.close()
+    name = getattr(work, "__qualname__", repr(work))
+    raise RuntimeError(f"{name} waits for an event loop, and there is none: please report this")
+
+
+# ── time limits ──────────────────────────────────────────────────────────────────────────
+
+
+class _Clock(threading.local):
+    """The time limit of the call that a thread makes now."""
+
+    until: float = math.inf
+    """When it stops to wait for a reply."""
+    looked_at: float = 0.0
+    """When it last knew that time passes: later looks tell whether the process was stopped."""
+    silent_since: float = 0.0
+    stood_still: float = 0.0
+    """Seconds for which the process was stopped while this thread waited, in all."""
+    is_looking: bool = False
+    """Whether it asks others about its server just now."""
+
+
+class _Narrowed:
+    """A block in which a thread waits until *until* at most."""
+
+    __slots__ = ("_before", "_clock", "_until")
+
+    def __init__(self, clock: _Clock, now: float, seconds: float) -> None:
+        self._clock, self._before = clock, clock.until
+        self._until = min(now + seconds, clock.until)
+        clock.until = self._until
+        clock.looked_at = clock.silent_since = now
+
+    def __enter__(self) -> None:
+        """It began when it was made."""
+
+    def __exit__(self, *_: object) -> None:
+        clock = self._clock
+        # What the process was stopped for moved the end of this block, and that of the outer one.
+        clock.until = self._before + (clock.until - self._until)
+
+    async def __aenter__(self) -> None:
+        """The same."""
+
+    async def __aexit__(self, *_: object) -> None:
+        self.__exit__()
+
+
+class BlockingTimeLimit:
+    """The limit for each reply, as the wires of *clock* obey it."""
+
+    def __init__(self, clock: _Clock, limit: Duration) -> None:
+        self._clock, self._limit = clock, limit.total_seconds()
+
+    def stood_still(self, now: float) -> float:
+        return self._clock.stood_still
+
+    def until(self, deadline: Deadline) -> AbstractContextManager[None]:
+        now = steady()
+        is_far = now - deadline.made_at <= deadline.limit - self._limit
+        limit = self._limit if is_far else min(self._limit, deadline.left(now))
+        return _Narrowed(self._clock, now, limit)
+
+    def close(self) -> None:
+        """There is no timer."""
+
+
+# ── connections ──────────────────────────────────────────────────────────────────────────
+
+
+class _Stream:
+    """An open socket, and the replies to what was sent last."""
+
+    __slots__ = ("_port", "_reader", "sock", "used_at")
+
+    def __init__(self, sock: socket.socket, port: BlockingPort) -> None:
+        self.sock, self._port, self._reader = sock, port, new_reader()
+        self.used_at = steady()
+
+    def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
+        """So many replies to *message*. Raises ConnectionLost, TimeoutError."""
+        try:
+            for part in message:
+                self._send(part)
+            return self._receive(wanted)
+        except TimeoutError:
+            raise
+        except OSError as error:
+            raise ConnectionLost(f"the connection was reset: {error}") from error
+
+    def _send(self, data: bytes) -> None:
+        left: bytes | memoryview = data
+        while True:
+            try:
+                sent = self.sock.send(left)
+            except TimeoutError:
+                self._port.keep_waiting()
+                continue
+            if sent == len(left):
+                return
+            left = memoryview(left)[sent:]
+
+    def _receive(self, wanted: int) -> list[Any]:
+        reader, replies = self._reader, list[Any]()
+        while True:
+            try:
+                data = self.sock.recv(_PIECE)
+            except TimeoutError:
+                self._port.keep_waiting()
+                continue
+            if not data:
+                raise ConnectionLost(CLOSED_BY_SERVER)
+            reader.feed(data)
+            while len(replies) < wanted:
+                reply = reader.gets()
+                if reply is NOT_ENOUGH:
+                    break
+                replies.append(reply)
+            else:
+                if reader.has_data():
+                    raise ConnectionLost("the server sent more replies than it was asked for")
+                self.used_at = steady()
+                return replies
+
+    def is_open(self) -> bool:
+        """Whether the server has neither closed the connection nor sent what nobody asked for."""
+        if steady() - self.used_at < _IDLE_TRUSTED:
+            return True
+        try:
+            self.sock.settimeout(0)
+            self.sock.recv(1)
+        except (BlockingIOError, ssl.SSLWantReadError):
+            self.sock.settimeout(_SLICE)
+            return True
+        except OSError:
+            pass
+        return False
+
+
+class BlockingWire(Wire):
+    """A connection that blocks the thread of whoever asks. It never suspends.
+
+    While an exchange is under way, the wire does not have the socket: so one that was broken off
+    anywhere, also by Ctrl-C, leaves no connection on which its reply could be taken for another's.
+    """
+
+    def __init__(self, endpoint: Endpoint, port: BlockingPort) -> None:
+        super().__init__(endpoint)
+        self._port = port
+        self._idle: _Stream | None = None
+        self._busy: socket.socket | None = None
+        """For another thread to cut."""
+
+    async def _exchange(self, message: list[bytes], wanted: int) -> list[Any]:
+        stream, self._idle = self._idle, None
+        try:
+            if stream is not None and not stream.is_open():
+                stream.sock.close()
+                stream = None
+            if stream is None:
+                stream = self._connected()
+            self._busy = stream.sock
+            replies = stream.exchange(message, wanted)
+        except BaseException as error:
+            self._busy = None
+            if stream is not None:
+                stream.sock.close()
+            if isinstance(error, ConnectionLost) and not self._was_answered:
+                self._listen_here()
+            raise
+        self._busy, self._was_answered = None, True
+        if self._is_closed:
+            stream.sock.close()
+        else:
+            self._idle = stream
+        for reply in replies:
+            if isinstance(reply, RedisError):
+                self.facts = None  # the server, or what it can do, may have changed
+        return replies
+
+    def _connected(self) -> _Stream:
+        self._require_open()
+        endpoint, clock = self._endpoint, self._port.clock
+        limit = min(CONNECT_SECONDS, max(clock.until - steady(), 0.001))
+        with self._port.narrow(limit):
+            try:
+                stream = _Stream(self._open_socket(limit), self._port)
+            except TimeoutError as error:
+                text = f"{endpoint} gave no answer to a new connection in {limit:.1f} s"
+                raise ConnectionLost(text) from error
+            except OSError as error:
+                text = f"can't connect to {endpoint}: {error.strerror or error}"
+                raise ConnectionLost(text) from error
+            try:
+                self._greet_here(stream)
+            except TimeoutError as error:
+                stream.sock.close()
+                text = f"{endpoint} gave no answer to a new connection in {limit:.1f} s"
+                raise ConnectionLost(text) from error
+            except BaseException:
+                stream.sock.close()
+                raise
+        self.facts = None
+        return stream
+
+    def _open_socket(self, limit: float) -> socket.socket:
+        # A name is looked up for as long as the system likes: there is no limit for that.
+        host, port = self._endpoint.place
+        if port:
+            sock = socket.create_connection((host, port), limit)
+        else:
+            sock = socket.socket(socket.AF_UNIX)
+        try:
+            if port:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                keep_alive(sock)
+            else:
+                sock.settimeout(limit)
+                sock.connect(host)
+            if self._endpoint.tls is not None:
+                sock = self._endpoint.tls.wrap_socket(sock, server_hostname=host)
+            sock.settimeout(_SLICE)
+        except BaseException:
+            sock.close()
+            raise
+        return sock
+
+    def _greet_here(self, stream: _Stream) -> None:
+        greetings = self._endpoint.greetings()
+        if greetings:
+            message = [part for command in greetings for part in packed(command)]
+            for reply in stream.exchange(message, len(greetings)):
+                if isinstance(reply, RedisError):
+                    raise reply
+
+    def _listen_here(self) -> None:
+        """Raise what a server has to say that refuses our certificate: see `tls.refusal_at`."""
+        if self._endpoint.tls is None:
+            return
+        try:
+            with self._open_socket(LISTEN_SECONDS) as sock:
+                sock.settimeout(LISTEN_SECONDS)
+                sock.recv(1)
+        except ssl.SSLError as told:
+            raise ConnectionLost(str(told)) from told
+        except OSError:
+            return
+
+    def cut(self) -> None:
+        busy = self._busy
+        if busy is not None:
+            with suppress(OSError):  # it may have ended meanwhile
+                busy.shutdown(socket.SHUT_RDWR)
+
+    async def drop(self) -> None:
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.sock.close()
+
+    async def close(self) -> None:
+        """A thread that waits for a reply gets it; then the connection is closed."""
+        self._is_closed = True
+        await self.drop()
+
+
+# ── a server ─────────────────────────────────────────────────────────────────────────────
+
+
+class _Turn:
+    """A thread that waits for a channel."""
+
+    __slots__ = ("channel", "has_come")
+
+    def __init__(self) -> None:
+        self.has_come = threading.Event()
+        self.channel: Channel | None = None
+
+
+class BlockingTarget(Target):
+    """A server whose channels are shared by threads, first come, first served.
+
+    After trouble, the next caller probes the server, at most once a second; while the server is
+    known to be away, the others are refused at once.
+    """
+
+    def __init__(
+        self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
+    ) -> None:
+        super().__init__(name, (), _no_probe, log)
+        # `idle` stays empty: whoever looks there first comes to `take`, which has the lock.
+        self._new_channel, self._count, self._probe_on = new_channel, count, probe
+        # A signal handler may submit while its thread is in here: so what is taken is taken in one
+        # step, and the lock lets its thread in again.
+        self._lock = threading.RLock()
+        self._free: list[Channel] = []
+        self._made: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._turns: deque[_Turn] = deque()
+        self._suspected: tuple[str, float] | None = None
+        """The key of a call that met trouble, and since when, until a probe is answered."""
+        self._probe_at = float("-inf")
+        self._is_being_probed = False
+
+    async def take(self, deadline: Deadline) -> Channel:
+        if self._suspected is not None:
+            await self._probe_if_due(deadline, *self._suspected)
+        return self._take(deadline)
+
+    def _take(self, deadline: Deadline) -> Channel:
+        with self._lock:
+            with suppress(IndexError):
+                return self._free.pop()
+            # A channel that Ctrl-C took from its caller is gone: another is made in its place.
+            if len(self._made) < self._count:
+                return self._make()
+            turn = _Turn()
+            self._turns.append(turn)
+        try:
+            turn.has_come.wait(max(deadline.left(steady()), 0))
+        except BaseException:
+            if (channel := self._leave(turn)) is not None:
+                self.give_back(channel)
+            raise
+        if (channel := self._leave(turn)) is None:
+            raise ServerUnreachable("all connections were waiting for answers")
+        return channel
+
+    def _make(self) -> Channel:
+        channel = self._new_channel()
+        self._made.add(channel)
+        weakref.finalize(channel, _drop, channel.line).atexit = False
+        return channel
+
+    def _leave(self, turn: _Turn) -> Channel | None:
+        """The channel that the turn brought, if it has come."""
+        with self._lock:
+            if turn.channel is None:
+                self._turns.remove(turn)
+            return turn.channel
+
+    def give_back(self, channel: Channel) -> None:
+        with self._lock:
+            try:
+                turn = self._turns.popleft()
+            except IndexError:
+                self._free.append(channel)
+            else:
+                turn.channel = channel
+                turn.has_come.set()
+
+    async def close(self) -> None:
+        """There is no task."""
+
+    def _start(self, key: str, since: float) -> None:
+        if self._suspected is None:
+            self._suspected = key, since
+
+    async def _probe_if_due(self, deadline: Deadline, key: str, since: float) -> None:
+        """Raises what keeps the server from being used."""
+        with self._lock:
+            is_due = not self._is_being_probed and steady() >= self._probe_at
+            self._is_being_probed = self._is_being_probed or is_due
+        if is_due:
+            try:
+                await self._probe_now(deadline, key, since)
+            finally:
+                self._probe_at, self._is_being_probed = steady() + PROBE_EVERY, False
+        if self.refusal is not None:
+            raise self.refusal.with_traceback(None)
+
+    async def _probe_now(self, deadline: Deadline, key: str, since: float) -> None:
+        channel = self._take(deadline)
+        try:
+            await self._probe_on(channel.line, key)
+        except ServerError as trouble:
+            self._note_trouble(trouble, since)
+        else:
+            self._suspected = None
+            self._note_answer()
+        finally:
+            self.give_back(channel)
+
+
+async def _no_probe(key: str) -> None:
+    """A caller probes on its own channel."""
+
+
+def _drop(line: Line) -> None:
+    run_to_end(line.close())
+
+
+# ── the port ─────────────────────────────────────────────────────────────────────────────
+
+
+class BlockingPort:
+    """Waits in the caller's thread."""
+
+    in_threads = True
+
+    def __init__(self) -> None:
+        self.clock = _Clock()
+        self._silence: Callable[[], None] = _nothing
+
+    def wire(self, endpoint: Endpoint) -> Wire:
+        return BlockingWire(endpoint, self)
+
+    def time_limit(self, limit: Duration, silence: Callable[[], None]) -> TimeLimit:
+        self._silence = silence
+        return BlockingTimeLimit(self.clock, limit)
+
+    def target(
+        self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
+    ) -> Target:
+        return BlockingTarget(name, new_channel, count, probe, log)
+
+    async def pause(self, seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 -- there is no event loop
+
+    def narrow(self, seconds: float) -> _Narrowed:
+        """A block whose replies raise TimeoutError after that time."""
+        return _Narrowed(self.clock, steady(), seconds)
+
+    def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
+        return self.narrow(seconds)
+
+    async def every(self, asks: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[Any]:
+        """One after the other."""
+        answers: list[Any] = []
+        for ask in asks:
+            try:
+                answers.append(await ask())
+            except Exception as error:  # noqa: BLE001 -- the caller looks at it
+                answers.append(error)
+        return answers
+
+    async def first(self, asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
+        """One after the other."""
+        trouble: Exception | None = None
+        for ask in asks:
+            try:
+                return await ask()
+            except TROUBLE as error:
+                trouble = error
+        raise ConnectionLost(f"the cluster's layout is unknown: {trouble}") from trouble
+
+    async def share(
+        self,
+        running: Running[T],
+        key: str,
+        work: Callable[[], Coroutine[Any, Any, T]],
+    ) -> T:
+        return await work()
+
+    def detach(
+        self,
+        name: str,
+        work: Callable[[], Coroutine[Any, Any, None]],
+        before: asyncio.Task[None] | None,
+    ) -> asyncio.Task[None] | None:
+        run_to_end(work())
+        return None
+
+    def keep_waiting(self) -> None:
+        """Called after each slice without data. Raises TimeoutError at the end of the limit.
+
+        Time in which the process was stopped does not count: no answer could be read in it.
+        """
+        clock, now = self.clock, steady()
+        late = now - clock.looked_at - _SLICE
+        clock.looked_at = now
+        if late > _LOOK_EVERY:
+            clock.stood_still += late
+            clock.until += late
+        if now >= clock.until:
+            raise TimeoutError("no answer within the time limit")
+        if now - clock.silent_since >= _LOOK_EVERY and not clock.is_looking:
+            clock.is_looking = True
+            try:
+                self._silence()
+            finally:
+                clock.is_looking = False
+                clock.looked_at = clock.silent_since = steady()
+
+
+def _nothing() -> None:
+    """Nobody wants to know of silence."""
