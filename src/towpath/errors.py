@@ -10,6 +10,7 @@ TowpathError
 │   ├── MiddlewareInvalid   middleware that did not call what is inside of it exactly once
 │   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
 ├── LifespanFailed          what handlers share did not start, or not end
+├── EventLoopRunning        a blocking call in a thread that runs an event loop
 ├── SubmitsRefused          some of many jobs were refused; the others were submitted
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
@@ -666,6 +667,19 @@ class EngineClosed(ServerError):
     code = "engine_closed"
     external = False
     remedy = "Use the engine inside `async with Engine(…)` or `async with app`, or open a new one."
+
+
+class EventLoopRunning(TowpathError):
+    """A blocking call was made in a thread that runs an event loop, which it would stop."""
+
+    code = "event_loop_running"
+    remedy = (
+        "Use `await handler.submit(…)` and the methods of its job in code that runs on an event "
+        "loop, or call `handler.blocking` in a thread: `await asyncio.to_thread(…)`."
+    )
+
+    def __init__(self) -> None:
+        super().__init__("a blocking call would stop the event loop that runs in this thread")
 
 
 class ServerUnreachable(ServerError):

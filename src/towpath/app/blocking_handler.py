@@ -27,7 +27,7 @@ R = TypeVar("R")
 class BlockingHandler(Generic[T, R]):
     """Submits to a handler from code without an event loop: scripts, Django views, notebooks.
 
-    The app need not be entered: a loop in a thread of its own is connected at first use.
+    The app need not be entered: connections are made at first use and shared by all threads.
     """
 
     def __init__(self, handler: AppHandler[T, R, Any]) -> None:
@@ -77,9 +77,21 @@ class BlockingHandler(Generic[T, R]):
         *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
         this thread: the job is there if and when that commits.
         """
-        drafts = [Draft(self._handler, payload, options)]
-        submission = Submission(self._handler, drafts, durability, on_conflict, in_transaction)
+        handler, connection = self._handler, self._handler.connection
+        if in_transaction is None and not self._needs_loop:
+            job = connection.run_here(
+                lambda here: handler.submit_plain(here, payload, durability, on_conflict, options)
+            )
+            return BlockingJob(job, connection)
+        drafts = [Draft(handler, payload, options)]
+        submission = Submission(handler, drafts, durability, on_conflict, in_transaction)
         return self._submit(submission)[0]
+
+    @property
+    def _needs_loop(self) -> bool:
+        """Records and middleware do: they are asked in the loop of a thread beside this one."""
+        handler = self._handler
+        return handler.options.record or bool(handler.connection.submit_middleware)
 
     def submit_many(
         self,
@@ -103,7 +115,9 @@ class BlockingHandler(Generic[T, R]):
 
     def _submit(self, submission: Submission) -> list[BlockingJob[R]]:
         handler, connection = self._handler, self._handler.connection
-        if submission.transaction is None:
+        if submission.transaction is None and not self._needs_loop:
+            jobs = connection.run_here(lambda here: handler.take(here, submission))
+        elif submission.transaction is None:
             jobs = connection.run_blocking(lambda there: handler.submitted(there, submission))
         elif connection.submit_middleware:
             jobs = self._in_this_thread(submission)

@@ -12,6 +12,8 @@ from weakref import WeakSet
 
 from towpath.app.blocking import Blocking
 from towpath.app.jobs import AllJobs, no_ledger
+from towpath.app.running_loop import refuse_in_running_loop
+from towpath.engine.blocking import run_to_end
 from towpath.engine.engine import Engine
 from towpath.engine.model import Submitted
 from towpath.errors import EngineClosed
@@ -60,6 +62,8 @@ class Connection:
         self._blocking: Blocking | None = None
         self._twin: Connection | None = None
         """The same in the loop of `blocking`."""
+        self._here: Connection | None = None
+        """The same for threads without an event loop."""
         self._connecting = threading.Lock()
         _all.add(self)
 
@@ -74,9 +78,11 @@ class Connection:
     def restart(self) -> None:
         """A forked child has none of its parent's threads and must not use its connections."""
         # Kept: what is dropped would close itself, in a loop that the parent still runs.
-        self._inherited = self._life, self.connected, self._ledger, self._blocking, self._twin
+        before = self._life, self.connected, self._ledger, self._blocking, self._twin, self._here
+        self._inherited = before
         self._forget()
-        self._blocking, self._twin, self._connecting = None, None, threading.Lock()
+        self._blocking = self._twin = self._here = None
+        self._connecting = threading.Lock()
 
     @contextmanager
     def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
@@ -84,16 +90,16 @@ class Connection:
         block; then as it was before.
         """
         before = self._life, self.connected, self._ledger, self._named
-        counted = self._entered, self._entering, self._blocking, self._twin
+        counted = self._entered, self._entering, self._blocking, self._twin, self._here
         self._forget()
-        self._blocking = self._twin = None
+        self._blocking = self._twin = self._here = None
         self._named = self._named if ledger is None else ledger
         try:
             yield
         finally:
             self.leave_blocking()
             self._life, self.connected, self._ledger, self._named = before
-            self._entered, self._entering, self._blocking, self._twin = counted
+            self._entered, self._entering, self._blocking, self._twin, self._here = counted
 
     # ── entering and leaving ─────────────────────────────────────────────────────────────
 
@@ -162,7 +168,11 @@ class Connection:
             return self._blocking
 
     def leave_blocking(self) -> None:
-        """Close what `blocking` connected, now instead of when the program ends."""
+        """Close what `blocking` and `run_here` connected, now instead of when the program ends."""
+        here, self._here = self._here, None
+        if here is not None and here.connected is not None:
+            atexit.unregister(here.connected.close_here)
+            here.connected.close_here()
         blocking, self._blocking, self._twin = self._blocking, None, None
         if blocking is not None:
             atexit.unregister(blocking.__exit__)
@@ -185,9 +195,28 @@ class Connection:
 
     def run_blocking(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
         """What *ask* comes to with a connection in the loop of `blocking`."""
+        refuse_in_running_loop()
         blocking, twin = self.blocking, self._twin
         assert twin is not None  # noqa: S101 -- made together
         return blocking.run(lambda _: ask(twin))
+
+    def run_here(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+        """What *ask* comes to, in this thread: it must need neither tasks nor a ledger. Connected
+        at first use, anew in a forked child; closed when the program ends.
+        """
+        refuse_in_running_loop()
+        return run_to_end(ask(self._here or self._connect_here()))
+
+    def _connect_here(self) -> Connection:
+        with self._connecting:
+            if self._here is None:
+                engine = self._connect().in_threads()
+                run_to_end(engine.__aenter__())
+                here = self._make_twin(engine)
+                here.connected = engine
+                atexit.register(engine.close_here)
+                self._here = here
+            return self._here
 
     async def open_ledger(self) -> Ledger:
         """The ledger, opened now if it was to be opened when somebody needs it."""

@@ -208,13 +208,19 @@ class BlockingJob(Generic[R]):
 
     def result(self, *, within: DurationLike) -> R:
         """Like `Job.result`."""
-        return self._ask(lambda job: job.result(within=within))
+        return self._ask(lambda job: job.result(within=within), waits=True)
 
-    def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]]) -> T:
+    def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]], *, waits: bool = False) -> T:
+        """What *ask* comes to. What reads a record, or *waits* for an event, needs an event loop:
+        it is asked in that of a thread beside this one.
+        """
+
         def there(connection: Connection) -> Coroutine[Any, Any, T]:
             return ask(msgspec.structs.replace(self._job, _connection=connection))
 
-        return self._connection.run_blocking(there)
+        if waits or isinstance(self._job, RecordJob):
+            return self._connection.run_blocking(there)
+        return self._connection.run_here(there)
 
 
 class Transaction(Protocol):

@@ -155,7 +155,17 @@ class AppHandler(Handler[T, R, C]):
             draft = Draft(self, payload, options)
             submission = Submission(self, [draft], durability, on_conflict, in_transaction)
             return (await self.submitted(connection, submission))[0]
-        # The short way, which nearly all submits take.
+        return await self.submit_plain(connection, payload, durability, on_conflict, options)
+
+    async def submit_plain(
+        self,
+        connection: Connection,
+        payload: T,
+        durability: Durability | None,
+        on_conflict: OnConflict,
+        options: JobOptions,
+    ) -> Job[R]:
+        """Internal: submit a job without a record and middleware, which nearly all are."""
         with traces.producer_span(self.queue, handler=self.name):
             engine = connection.connected or connection.engine
             submitted = await engine.submit(

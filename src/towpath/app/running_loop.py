@@ -1,0 +1,22 @@
+"""Refuses to block an event loop, but for notebooks."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+from towpath.errors import EventLoopRunning
+
+
+def refuse_in_running_loop() -> None:
+    """Raise EventLoopRunning in a thread that runs an event loop: nothing else in it would go on.
+
+    In IPython and Jupyter the code of a cell runs in such a thread, and waits for nothing else.
+    """
+    if asyncio._get_running_loop() is not None and not _is_notebook():  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the public function raises, which takes three times as long
+        raise EventLoopRunning
+
+
+def _is_notebook() -> bool:
+    shell = sys.modules.get("IPython")
+    return shell is not None and shell.get_ipython() is not None
