@@ -1,0 +1,449 @@
+"""Engines in threads without an event loop: what they do, and what becomes of it in trouble."""
+
+import asyncio
+import gc
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.blocking.driving import engine_here
+from tests.faults.slots import MovingSlot, wait_until_agreed
+from tests.waiting import HANGS, eventually
+from towpath import Engine, QueueOptions, State, Towpath, hours, minutes, seconds
+from towpath.clock import steady
+from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
+from towpath.engine import blocking
+from towpath.engine.blocking import BlockingPort, BlockingWire, run_to_end
+from towpath.engine.channel import Limits
+from towpath.engine.durability import Durability
+from towpath.engine.model import new_job
+from towpath.engine.resp import ConnectionLost
+from towpath.engine.time_limit import Deadline
+from towpath.engine.wire import Endpoint
+from towpath.errors import EventLoopRunning, JobNotFound, ServerRefused, ServerUnreachable
+from towpath.testing import faults
+from towpath.testing.proxy import Faults, Hole, Proxy
+
+MAILS = "mails"
+PATIENT = Limits(answer=seconds(30), give_up=seconds(HANGS))
+HASTY = Limits(answer=seconds(0.3), give_up=seconds(HANGS))
+"""Sends a call again soon, and never gives up."""
+
+
+def submit_all(engine: Engine, count: int) -> None:
+    """Submit jobs one by one; each answer is that of its own call."""
+    for number in range(count):
+        id = f"job-{number}"
+        answer = run_to_end(engine.submit(MAILS, b"hello", id=id))
+        assert (answer.id, answer.existed) == (id, False)
+    assert run_to_end(engine.inspect.counts(MAILS)).ready == count
+
+
+class TestAnEngineInThisThread:
+    def test_needs_no_loop_for_any_verb_of_a_job(self, server: EmbeddedServer) -> None:
+        before = threading.active_count()
+        with engine_here(server.url) as engine:
+            run_to_end(engine.queues.configure(MAILS, QueueOptions(keep=hours(1))))
+            job = run_to_end(engine.submit(MAILS, b"hello", id="a", delay=minutes(1))).job
+            assert run_to_end(engine.inspect.state(job)) is State.DELAYED
+            assert run_to_end(engine.inspect.job(job)).payload == b"hello"
+            assert run_to_end(engine.inspect.explain(job)).why == "not_due"
+            assert run_to_end(engine.move(job, delay=seconds(0))) is State.READY
+            assert run_to_end(engine.set(MAILS, b"other", id="a")).replaced
+            assert run_to_end(engine.cancel(job)) is State.CANCELLED
+            run_to_end(engine.delete(job))
+            with pytest.raises(JobNotFound):
+                run_to_end(engine.inspect.job(job))
+            memory = Durability.parse("memory")
+            assert not run_to_end(engine.submit(MAILS, b"x", durability=memory)).existed
+        assert threading.active_count() == before
+
+    def test_submits_a_long_list_in_several_calls(self, server: EmbeddedServer) -> None:
+        with engine_here(server.url) as engine:
+            jobs = [new_job(b"x", id=f"job-{number}") for number in range(1200)]
+            answers = run_to_end(engine.submit_many(MAILS, jobs))
+            assert [answer.id for answer in answers if not isinstance(answer, Exception)] == [
+                job.id for job in jobs
+            ]
+            page = run_to_end(engine.inspect.list(MAILS, State.READY, size=1000))
+            assert [job.id for job in page.jobs] == [job.id for job in jobs[:1000]]
+
+    def test_lists_the_queue_that_it_uses_first(self, server: EmbeddedServer) -> None:
+        with engine_here(server.url) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            assert list(run_to_end(engine.queues.list())) == [MAILS]
+
+    def test_names_the_function_that_waits_for_a_loop(self) -> None:
+        async def wait_for_another() -> None:
+            await asyncio.sleep(0)
+
+        with pytest.raises(RuntimeError, match="wait_for_another"):
+            run_to_end(wait_for_another())
+
+    def test_is_refused_by_a_server_that_does_not_take_its_login(
+        self, server: EmbeddedServer
+    ) -> None:
+        url = server.url.replace("unix://", "unix://nobody:secret@")
+        with pytest.raises(ServerRefused), engine_here(url):
+            pass
+
+
+class TestThreads:
+    def test_share_no_more_connections_than_there_are_channels(
+        self, server: EmbeddedServer
+    ) -> None:
+        limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=3)
+        with faults.cut_replies(server) as proxy, engine_here(proxy.url, limits=limits) as engine:
+            asked_at_first = proxy.connections
+
+            def submit(thread: int) -> None:
+                for number in range(40):
+                    id = f"{thread}-{number}"
+                    assert run_to_end(engine.submit(MAILS, b"x", id=id)).id == id
+
+            with ThreadPoolExecutor(16) as pool:
+                list(pool.map(submit, range(16)))
+            assert run_to_end(engine.inspect.counts(MAILS)).ready == 16 * 40
+            assert proxy.connections - asked_at_first <= 3
+
+    def test_wait_for_their_turn_as_long_as_a_call_may_take(self, server: EmbeddedServer) -> None:
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.2), channels=1)
+        with engine_here(server.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            target = one_target(engine)
+            taken = run_to_end(target.take(Deadline(engine._store.channels._watch, 1.0)))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- a call that never ends
+            with pytest.raises(ServerUnreachable):
+                run_to_end(engine.submit(MAILS, b"y"))
+            target.give_back(taken)
+            assert not run_to_end(engine.submit(MAILS, b"z")).existed
+
+    def test_go_on_after_one_of_them_lost_its_channel(self, server: EmbeddedServer) -> None:
+        """Ctrl-C may come between two steps, where nobody can give it back."""
+        limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=1)
+        with engine_here(server.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            lost = run_to_end(one_target(engine).take(engine._store.channels.new_deadline()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as above
+            del lost
+            gc.collect()
+            assert not run_to_end(engine.submit(MAILS, b"y")).existed
+
+
+def one_target(engine: Engine) -> Any:
+    [target] = engine._store.channels._targets.values()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- there is no other way to it
+    return target
+
+
+class TestABadLine:
+    """Between the engine and its server is a proxy that fails as networks do."""
+
+    @pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
+    @pytest.mark.parametrize("reset", [False, True], ids=["closed", "reset"])
+    async def test_that_loses_replies_loses_and_doubles_no_job(
+        self, server: EmbeddedServer, *, tcp: bool, reset: bool
+    ) -> None:
+        async with Proxy(server.address, Faults(reset=reset), tcp=tcp) as proxy:
+
+            def work() -> None:
+                with engine_here(proxy.url, limits=PATIENT) as engine:
+                    run_to_end(engine.queues.configure(MAILS, QueueOptions()))
+                    proxy.cut_every(2)
+                    submit_all(engine, 30)
+
+            await asyncio.to_thread(work)
+            assert proxy.cuts >= 10
+
+    async def test_that_cuts_requests_and_replies_anywhere_loses_and_doubles_no_job(
+        self, server: EmbeddedServer
+    ) -> None:
+        async with Proxy(server.address, Faults(cut_replies=0.2, cut_requests=0.2)) as proxy:
+
+            def work() -> None:
+                with engine_here(proxy.url, limits=PATIENT) as engine:
+                    submit_all(engine, 60)
+
+            await asyncio.to_thread(work)
+            assert proxy.cuts > 0
+
+    async def test_that_brings_single_bytes_brings_all_of_them(
+        self, server: EmbeddedServer
+    ) -> None:
+        async with Proxy(server.address, Faults(piece=1)) as proxy:
+
+            def work() -> None:
+                with engine_here(proxy.url, limits=PATIENT) as engine:
+                    submit_all(engine, 5)
+
+            await asyncio.to_thread(work)
+
+    @pytest.mark.parametrize("hole", [Hole.REQUESTS, Hole.REPLIES])
+    async def test_that_falls_silent_is_left_for_a_new_one(
+        self, server: EmbeddedServer, hole: Hole
+    ) -> None:
+        """As a frozen server, or a connection that is open on this side alone."""
+        async with Proxy(server.address, Faults()) as proxy:
+
+            def work() -> None:
+                with engine_here(proxy.url, limits=HASTY) as engine:
+                    run_to_end(engine.submit(MAILS, b"x", id="first"))
+                    proxy.faults.hole = hole
+                    with ThreadPoolExecutor(1) as pool:
+                        second = pool.submit(
+                            lambda: run_to_end(engine.submit(MAILS, b"x", id="second"))
+                        )
+                        eventually(lambda: proxy.swallowed)
+                        proxy.faults.hole = Hole.NOTHING
+                        assert (second.result().id, second.result().existed) == ("second", False)
+                    assert run_to_end(engine.inspect.counts(MAILS)).ready == 2
+
+            await asyncio.to_thread(work)
+
+    async def test_is_given_up_after_the_time_for_a_call(self, server: EmbeddedServer) -> None:
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
+        async with Proxy(server.address, Faults()) as proxy:
+
+            def work() -> None:
+                with engine_here(proxy.url, limits=limits) as engine:
+                    run_to_end(engine.submit(MAILS, b"x"))
+                    proxy.faults.hole = Hole.REPLIES
+                    with pytest.raises(ServerUnreachable):
+                        run_to_end(engine.submit(MAILS, b"x"))
+                    proxy.faults.hole = Hole.NOTHING
+                    eventually(lambda: _answers(engine))
+
+            await asyncio.to_thread(work)
+
+
+def _answers(engine: Engine) -> bool:
+    with suppress(ServerUnreachable):
+        return not run_to_end(engine.submit(MAILS, b"again")).existed
+    return False
+
+
+class TestCtrlC:
+    def test_in_the_middle_of_a_reply_leaves_nothing_to_be_taken_for_anothers(
+        self, server: EmbeddedServer
+    ) -> None:
+        limits = Limits(answer=seconds(HANGS), give_up=seconds(HANGS), channels=1)
+        with faults.cut_replies(server) as proxy, engine_here(proxy.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x", id="first"))
+            main = threading.get_ident()
+
+            def interrupt() -> None:
+                eventually(lambda: proxy.swallowed)
+                signal.pthread_kill(main, signal.SIGINT)
+
+            for number in range(3):
+                proxy.swallowed, proxy.faults.hole = 0, Hole.REPLIES
+                thread = threading.Thread(target=interrupt)
+                thread.start()
+                with pytest.raises(KeyboardInterrupt):
+                    run_to_end(engine.submit(MAILS, b"x", id=f"cut-{number}"))
+                thread.join()
+                proxy.faults.hole = Hole.NOTHING
+                assert run_to_end(engine.submit(MAILS, b"x", id=f"next-{number}")).id == (
+                    f"next-{number}"
+                )
+
+
+class TestAServerThatIsAway:
+    @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
+    def test_is_told_to_callers_and_used_again_when_it_is_back(self, *, frozen: bool) -> None:
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
+        with EmbeddedServer() as server, engine_here(server.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            server.pause() if frozen else server.kill()
+            for _ in range(3):
+                with pytest.raises(ServerUnreachable):
+                    run_to_end(engine.submit(MAILS, b"x"))
+            target = one_target(engine)
+            assert target.refusal is not None
+            server.unpause() if frozen else server.start()
+            eventually(lambda: _answers(engine))
+            assert target.refusal is None
+            assert target.last_outage is not None
+
+    def test_is_asked_by_one_thread_while_the_others_are_refused_at_once(self) -> None:
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
+        with EmbeddedServer() as server, engine_here(server.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            server.pause()
+            try:
+                for _ in range(2):  # given up, then probed
+                    with pytest.raises(ServerUnreachable):
+                        run_to_end(engine.submit(MAILS, b"x"))
+                target = one_target(engine)
+                target._probe_at = steady() + HANGS  # noqa: SLF001 -- nobody probes from now on
+                free = len(target._free)  # noqa: SLF001 -- no channel is taken
+                for _ in range(1000):
+                    with pytest.raises(ServerUnreachable):
+                        run_to_end(engine.submit(MAILS, b"x"))
+                assert len(target._free) == free  # noqa: SLF001 -- as above
+            finally:
+                server.unpause()
+
+    def test_does_not_keep_an_engine_from_beginning(self) -> None:
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.2))
+        with engine_here("unix:///nowhere/at.all", limits=limits) as engine:
+            for _ in range(3):
+                with pytest.raises(ServerUnreachable):
+                    run_to_end(engine.submit(MAILS, b"hello"))
+
+
+class TestSeveralServers:
+    def test_of_a_cluster_are_asked_by_their_slots(self, cluster: EmbeddedCluster) -> None:
+        with engine_here(cluster.url) as engine:
+            for number in range(12):
+                queue = f"mails-{number}"
+                job = run_to_end(engine.submit(queue, b"x")).job
+                assert run_to_end(engine.inspect.state(job)) is State.READY
+            assert len(run_to_end(engine.queues.list())) == 12
+
+    def test_are_followed_when_a_slot_moves(self, own_cluster: EmbeddedCluster) -> None:
+        with engine_here(own_cluster.url, limits=PATIENT) as engine:
+            run_to_end(engine.submit(MAILS, b"x", id="before"))
+            moving = MovingSlot(own_cluster, f"{{{MAILS}}}:queue")
+            moving.begin()
+            moving.move(moving.left())
+            with ThreadPoolExecutor(1) as pool:
+                meanwhile = pool.submit(
+                    lambda: run_to_end(engine.submit(MAILS, b"x", id="meanwhile"))
+                )
+                moving.finish()
+                assert meanwhile.result().id == "meanwhile"
+            wait_until_agreed(own_cluster)
+            assert run_to_end(engine.submit(MAILS, b"x", id="after")).id == "after"
+            assert run_to_end(engine.inspect.counts(MAILS)).ready == 3
+
+    @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
+    def test_behind_sentinels_are_failed_over(
+        self, group: EmbeddedSentinel, *, frozen: bool
+    ) -> None:
+        """A reply of the frozen one is not waited for to the end: that would be ten minutes."""
+        limits = Limits(answer=minutes(10), give_up=minutes(20))
+        old = group.primary
+        with engine_here(group.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x", id="before"))
+            old.pause() if frozen else old.kill()
+            try:
+                answer = run_to_end(engine.submit(MAILS, b"x", id="after"))
+                assert (answer.id, answer.existed) == ("after", False)
+            finally:
+                if frozen:
+                    old.unpause()
+
+
+class TestAConnection:
+    def test_whose_reply_was_given_up_is_never_used_again(self) -> None:
+        def serve(client: socket.socket, connection: int) -> None:
+            client.recv(1000)
+            if connection == 1:
+                client.recv(1000)  # until it is closed
+            with suppress(OSError):
+                client.sendall(b"+reply %d\r\n" % connection)
+
+        with serving(serve) as place:
+            port = BlockingPort()
+            wire = BlockingWire(Endpoint(place), port)
+            with port.narrow(0.1), pytest.raises(TimeoutError):
+                run_to_end(wire.ask(("GET",)))
+            assert run_to_end(wire.ask(("GET",))) == b"reply 2"
+            run_to_end(wire.close())
+
+    def test_that_was_sent_more_than_was_asked_for_is_dropped(self) -> None:
+        def serve(client: socket.socket, connection: int) -> None:
+            client.recv(1000)
+            client.sendall(b"+mine\r\n+whose\r\n" if connection == 1 else b"+mine\r\n")
+
+        with serving(serve) as place:
+            wire = BlockingWire(Endpoint(place), BlockingPort())
+            with pytest.raises(ConnectionLost):
+                run_to_end(wire.ask(("GET",)))
+            assert run_to_end(wire.ask(("GET",))) == b"mine"
+            run_to_end(wire.close())
+
+    def test_that_its_server_closed_while_nobody_used_it_is_made_anew(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(blocking, "_IDLE_TRUSTED", 0.0)
+        closed = threading.Semaphore(0)
+
+        def serve(client: socket.socket, connection: int) -> None:
+            client.recv(1000)
+            client.sendall(b":%d\r\n" % connection)
+            client.close()
+            closed.release()
+
+        with serving(serve) as place:
+            wire = BlockingWire(Endpoint(place), BlockingPort())
+            for connection in (1, 2, 3):
+                assert run_to_end(wire.ask(("GET",))) == connection
+                closed.acquire()
+            run_to_end(wire.close())
+
+
+@contextmanager
+def serving(serve: Callable[[socket.socket, int], None]) -> Generator[tuple[str, int]]:
+    """A server that does *serve* with each connection, one after the other."""
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def accept() -> None:
+        connection = 0
+        with suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                connection += 1
+                with client:
+                    serve(client, connection)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        yield listener.getsockname()
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join()
+        listener.close()
+
+
+class TestARunningLoop:
+    @pytest.mark.parametrize("record", [False, True])
+    async def test_is_not_stopped_by_a_blocking_call(
+        self, server: EmbeddedServer, prepared_file_url: str, *, record: bool
+    ) -> None:
+        app = Towpath(server.url, ledger=prepared_file_url)
+
+        @app.handler(MAILS, record=record)
+        async def send(address: str) -> None: ...
+
+        calls: list[Callable[[], Any]] = [
+            lambda: send.blocking.submit("anna"),
+            lambda: send.blocking.submit_many(["anna"]),
+            send.blocking.job("a").state,
+            lambda: send.blocking.job("a").result(within=seconds(1)),
+        ]
+        for call in calls:
+            with pytest.raises(EventLoopRunning) as refusal:
+                call()
+            assert refusal.value.code == "event_loop_running"
+            assert "await handler.submit" in refusal.value.remedy
+        assert not (await asyncio.to_thread(send.blocking.submit, "anna")).existed
+
+    async def test_of_a_notebook_may_be_stopped(
+        self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """IPython runs the code of a cell in its loop's thread; it is not installed here."""
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))  # pyright: ignore[reportArgumentType] -- stands for the module
+        app = Towpath(server.url)
+
+        @app.handler(MAILS)
+        async def send(address: str) -> None: ...
+
+        assert send.blocking.submit("anna").state() is State.READY
