@@ -5,8 +5,10 @@ gives up on an answer before that: a connection that was spoilt is not made agai
 """
 
 import os
+import secrets
 import signal
 import sys
+import threading
 from collections.abc import Callable
 
 from towpath import Engine, Towpath, seconds
@@ -28,6 +30,29 @@ def handlers() -> None:
     send.blocking.submit("of the parent")
     in_child(lambda: say("child", send.blocking.submit("of the child").existed))
     say("parent", send.blocking.submit("of the parent again").existed)
+
+
+def middle() -> None:
+    """Another thread is in the middle of its calls when the process is forked."""
+    ended = threading.Event()
+
+    def submit_until_ended() -> None:
+        while not ended.is_set():
+            check("thread")
+
+    def check(who: str) -> None:
+        id = f"{who}-{secrets.token_hex(8)}"
+        job = send.blocking.submit(who, id=id)
+        assert (job.id, job.existed) == (id, False)
+
+    check("parent")
+    thread = threading.Thread(target=submit_until_ended)
+    thread.start()
+    for _ in range(5):
+        in_child(lambda: [check("child") for _ in range(20)])
+        check("parent")
+    ended.set()
+    thread.join()
 
 
 def ends() -> None:
@@ -62,7 +87,7 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-def in_child(work: Callable[[], None]) -> None:
+def in_child(work: Callable[[], object]) -> None:
     pid = os.fork()
     if pid:
         say("ended", os.waitpid(pid, 0)[1])
@@ -74,4 +99,4 @@ def in_child(work: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    {"handlers": handlers, "ends": ends, "engine": engine}[sys.argv[2]]()
+    {"handlers": handlers, "middle": middle, "ends": ends, "engine": engine}[sys.argv[2]]()

@@ -12,12 +12,28 @@ def test_a_script_that_submitted_a_recorded_job_ends_without_a_word(
     server: EmbeddedServer, prepared_file_url: str
 ) -> None:
     """Its relay looks at the database each second, also while the interpreter ends."""
+    assert run("recorded_script", server.url, prepared_file_url) == (0, "", "")
+
+
+def test_a_script_that_submitted_a_job_ends_without_a_word(server: EmbeddedServer) -> None:
+    """Not even of a socket that nobody closed."""
+    assert run("plain_script", server.url) == (0, "ready\n", "")
+
+
+def test_a_script_ends_without_a_word_while_a_thread_waits_for_redis() -> None:
+    with EmbeddedServer() as server:
+        assert run("plain_script", server.url, str(server.pid)) == (0, "ready\n", "")
+        server.unpause()
+
+
+def run(program: str, *words: str) -> tuple[int, str, str]:
+    """The exit code of a program, and what it wrote."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.blocking.recorded_script", server.url, prepared_file_url],
+        [sys.executable, "-W", "default", "-m", f"tests.blocking.{program}", *words],
         cwd=ROOT,
         capture_output=True,
         text=True,
         timeout=HANGS,
         check=False,
     )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return done.returncode, done.stdout, done.stderr

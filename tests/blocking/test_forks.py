@@ -17,6 +17,12 @@ class TestAForkedChild:
         assert forking(server, "handlers") == ["child False", "ended 0", "parent False"]
         assert submitted(server) == 3
 
+    def test_of_a_process_whose_other_thread_submits_has_its_own_answers(
+        self, server: EmbeddedServer
+    ) -> None:
+        assert forking(server, "middle") == ["ended 0"] * 5
+        assert submitted(server) >= 1 + 5 * 21
+
     def test_ends_without_waiting_for_its_parents_thread(self, server: EmbeddedServer) -> None:
         assert forking(server, "ends") == ["ended 0", "parent False"]
         assert submitted(server) == 2
