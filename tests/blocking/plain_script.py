@@ -23,4 +23,4 @@ if len(sys.argv) > 2:
     os.kill(int(sys.argv[2]), signal.SIGSTOP)
     waiting = threading.Thread(target=send.blocking.submit, args=("later",), daemon=True)
     waiting.start()
-    eventually(lambda: sys._current_frames()[waiting.ident or 0].f_code.co_name == "_receive")  # noqa: SLF001 -- where the thread is
+    eventually(lambda: sys._current_frames()[waiting.ident or 0].f_code.co_name == "_receive")  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- where the thread is
