@@ -343,6 +343,31 @@ class TestSeveralServers:
                     old.unpause()
 
 
+class TestATimeLimit:
+    def test_does_not_count_the_time_for_which_the_process_was_stopped(self) -> None:
+        port = BlockingPort()
+        limit = port.time_limit(seconds(5), lambda: None)
+        deadline = Deadline(limit, 15.0)
+        with limit.until(deadline):
+            # As if it had been stopped for a minute in the middle of a wait.
+            port.clock.looked_at -= 60
+            port.clock.until -= 60
+            deadline.made_at -= 60
+            port.keep_waiting()
+            assert 4 < port.clock.until - steady() <= 5
+        assert 14 < deadline.left(steady()) <= 15
+
+    def test_ends_a_wait(self) -> None:
+        port = BlockingPort()
+        with port.narrow(10), port.narrow(0), pytest.raises(TimeoutError):
+            port.keep_waiting()
+
+    def test_is_that_of_the_outer_block_where_that_ends_first(self) -> None:
+        port = BlockingPort()
+        with port.narrow(0), port.narrow(10), pytest.raises(TimeoutError):
+            port.keep_waiting()
+
+
 class TestAConnection:
     def test_whose_reply_was_given_up_is_never_used_again(self) -> None:
         def serve(client: socket.socket, connection: int) -> None:

@@ -138,7 +138,7 @@ class _Stream:
 
     def __init__(self, sock: socket.socket, port: BlockingPort) -> None:
         self.sock, self._port, self._reader = sock, port, new_reader()
-        self.used_at = steady()
+        self.used_at = port.clock.looked_at = steady()
 
     def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
         """So many replies to *message*. Raises ConnectionLost, TimeoutError."""
@@ -182,7 +182,7 @@ class _Stream:
             else:
                 if reader.has_data():
                     raise ConnectionLost("the server sent more replies than it was asked for")
-                self.used_at = steady()
+                self.used_at = self._port.clock.looked_at = steady()
                 return replies
 
     def is_open(self) -> bool:
