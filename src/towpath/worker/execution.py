@@ -7,12 +7,11 @@ import os
 import socket
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, Self
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Self
 
 from towpath.clock import Duration, duration_ms, steady
 from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
 from towpath.engine.explain import HANDLER_MISSING
 from towpath.engine.living import HANDLERS_SHOWN, BlockedLoop, Doing, HandlerReport, RunningJob
 from towpath.engine.model import Bury, Fail, Lease, Outcome, Release, Renew, Settlement
@@ -22,9 +21,8 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import ATTEMPT_TASK, Attempt, ProgressNotes, StopReason
-from towpath.worker.context import NO_STATE
 from towpath.worker.feeding import Feeding
-from towpath.worker.fetch import Feeder, Readings, Settled
+from towpath.worker.fetch import Feeder, Readings
 from towpath.worker.handler import Handler, Place
 from towpath.worker.heartbeat import PATIENCE, Heartbeat
 from towpath.worker.middleware import AttemptMiddleware
@@ -37,26 +35,16 @@ from towpath.worker.settlements import keep_unhandled, plan_next_try, sendable, 
 from towpath.worker.slots import Slots
 from towpath.worker.unhandled import UnhandledJobs
 
+if TYPE_CHECKING:
+    from towpath.worker.queues import ServedQueues
+
 _TO_NOTICE = 5.0
 """Seconds in which a handler in a process may end by itself once its job was cancelled."""
 _CHANNELS = 100
 """Calls of the heartbeat at once, to each server: renewals of a thousand queues take turns."""
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
-    """How a worker works."""
-
-    name: str
-    concurrency: int
-    lease: Duration
-    unhandled_for: Duration
-    served: Callable[[], Sequence[QueueName]]
-    """The queues that it serves now. From any thread."""
-    known: Callable[[], Sequence[Handler[Any, Any, Any]]]
-    """The handlers that it has now. From any thread."""
-    middleware: tuple[AttemptMiddleware, ...]
-    state: Any = NO_STATE
-    """What its handlers share."""
+OnSettled = Callable[[Sequence[Any], Sequence[Any]], None]
 
 
 class Execution:
@@ -65,79 +53,65 @@ class Execution:
     def __init__(
         self,
         app: Registry,
-        terms: Terms,
+        served: ServedQueues,
         *,
+        name: str,
+        concurrency: int,
+        lease: Duration,
+        unhandled_for: Duration,
+        middleware: Sequence[AttemptMiddleware],
+        state: Any,
         log: Log,
         metrics: Metrics,
         exhausted: Callable[[], None],
-        overdue: Callable[[float], bool],
+        is_overdue: Callable[[float], bool],
         leave: Callable[[], None],
     ) -> None:
-        self._app, self._terms, self._exhausted = app, terms, exhausted
-        self._overdue, self._leave = overdue, leave
-        self._log, self._metrics = log, metrics
+        self._app, self._served, self._exhausted = app, served, exhausted
+        self.is_overdue, self.leave = is_overdue, leave
+        """Whether the worker should have ended by then, and how its process ends. Both are called
+        in the heartbeat's thread."""
+        self.engine, self.name, self.lease = app.engine, name, lease
+        self._concurrency, self._unhandled_for = concurrency, unhandled_for
+        self.middleware, self.state = tuple(middleware), state
+        self.log, self._metrics = log, metrics
         self._handlers: dict[QueueName, dict[str | None, Handler[Any, Any, Any]]] = {}
         self.ledger_id: str | None = None
         """The id of the database with the records, once it is known."""
         self._gone: set[Handler[Any, Any, Any]] = set()
         """Those that were removed, while something of them is left."""
         self._held: dict[Attempt, Feeder] = {}
-        self._started = 0
+        self.started = 0
+        """Attempts of handlers that were started."""
         self._limits: dict[Handler[Any, Any, Any] | None, asyncio.Semaphore] = {}
         self._runs: RecordedRuns | None = None
         self._away_since: dict[QueueName, float] = {}
-        self._unhandled = UnhandledJobs(
-            app.engine, worker=terms.name, unhandled_for=terms.unhandled_for
-        )
+        self._unhandled = UnhandledJobs(self.engine, worker=name, unhandled_for=unhandled_for)
         self.report = Report(log, metrics)
-        self.slots = Slots(terms.concurrency)
-        self.queues = Feeding(self._feeder, ended=self._queue_left, started=lambda: self._started)
+        self.slots = Slots(concurrency)
+        self.queues = Feeding(self)
 
     async def __aenter__(self) -> Self:
-        terms, engine = self._terms, self._app.engine
-        self._notes = ProgressNotes(engine)
-        self._threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
-        self._processes = Processes(note=self._notes.send, log=self._log)
-        self._runner = Runner(
-            threads=self._threads,
-            processes=self._processes,
-            middleware=terms.middleware,
-            state=terms.state,
-            note=self._notes.send,
-            largest=engine.queues.largest_payload,
-            log=self._log,
-        )
-        limits = Limits(
-            answer=terms.lease / 5,
-            give_up=terms.lease / 2,
-            channels=_CHANNELS,
-        )
-        self._registration = WorkerRegistration(terms.name, self._describe)
-        self._heartbeat = Heartbeat(
-            lambda: self._app.new_engine(limits),
-            held=lambda: list(self._held),
-            unsettled=lambda: self.queues.unsettled,
-            stop=self.stop,
-            give_up=self._abandon,
-            report=self.report,
-            registration=self._registration,
-            overdue=self._overdue,
-            leave=self._leave,
-        )
+        self.notes = ProgressNotes(self.engine)
+        self.threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
+        self.processes = Processes(self.notes, self.log)
+        self._runner = Runner(self)
+        self.registration = WorkerRegistration(self.name, self._describe)
+        self._heartbeat = Heartbeat(self)
         self._heartbeat.start()
-        self._readings = Readings(engine, lambda: self.queues.feeders, self.slots)
+        self._readings = Readings(self)
         self._metrics.watch(self._readings.read)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         self._readings.close()
         await self._heartbeat.close()
-        await self._registration.end(self._app.engine)
-        for attempt in list(self._held):
+        await self.registration.end(self.engine)
+        for attempt in self.held:
             if attempt.task is not None:
                 attempt.task.cancel()
-        await self._processes.close()
-        self._threads.close()
+        await self.processes.close()
+        self.threads.close()
 
     async def heart_fails(self) -> None:
         """Raise what ended the heartbeat, if something does."""
@@ -147,26 +121,37 @@ class Execution:
     def running(self) -> int:
         return len(self._held)
 
+    @property
+    def held(self) -> list[Attempt]:
+        """The attempts that it has started and not ended. From any thread."""
+        return list(self._held)
+
+    def connect_heartbeat(self) -> Engine:
+        """An engine for the heartbeat, not yet entered."""
+        answer, give_up = self.lease / 5, self.lease / 2
+        return self._app.new_engine(Limits(answer=answer, give_up=give_up, channels=_CHANNELS))
+
     def _describe(self, blocked: BlockedLoop | None) -> Doing:
         """What the list of workers shows of this one. Called in the heartbeat's thread."""
-        queues, held, known = self._terms.served(), list(self._held), self._terms.known()
+        queues, held = list(self._served.weights), self.held
+        known = [handler for its in self._served.handlers.values() for handler in its]
         return Doing(
             host=socket.gethostname(), pid=os.getpid(), queues=queues, serving=len(queues),
-            slots=self._terms.concurrency, running=len(held),
+            slots=self._concurrency, running=len(held),
             jobs=[RunningJob(attempt.lease.job, attempt.taken_ms) for attempt in held],
             recorded=self.recorded_queues(), ledger=self.ledger_id, blocked=blocked,
             release=self._app.version, handlers=_report_handlers(known), handling=len(known),
-            unhandled_for_ms=duration_ms("unhandled_for", self._terms.unhandled_for),
+            unhandled_for_ms=duration_ms("unhandled_for", self._unhandled_for),
         )  # fmt: skip
 
     def report_handlers(self) -> None:
         """Report at once that the worker's handlers have changed."""
-        self._registration.report_soon()
+        self.registration.report_soon()
 
     def identify_ledger(self, id: str) -> None:
         """Set the id of the database with the records, and report it."""
         self.ledger_id = id
-        self._registration.report_soon()
+        self.registration.report_soon()
 
     def recorded_queues(self) -> list[str]:
         """The queues that this worker serves whose jobs have records."""
@@ -193,8 +178,8 @@ class Execution:
                 if handler.options.most:
                     self._limits.setdefault(handler, asyncio.Semaphore(handler.options.most))
             if self._runs is None and any(handler.options.record for handler in handlers):
-                recorder, engine = self._app.recorder, self._app.engine
-                self._runs = RecordedRuns(recorder, engine, self._log, self._perform)
+                recorder, engine = self._app.recorder, self.engine
+                self._runs = RecordedRuns(recorder, engine, self.log, self._perform)
             mosts = [handler.options.most for handler in handlers]
             most = None if None in mosts else sum(limit for limit in mosts if limit)
             self.queues.claim(queue, weight=weight, most=most)
@@ -203,7 +188,7 @@ class Execution:
             self._unhandled.forget(queue)
         self._forget()
 
-    def _queue_left(self, queue: QueueName) -> None:
+    def queue_left(self, queue: QueueName) -> None:
         """All that was taken from it is settled, and nothing more is claimed."""
         self._away_since.pop(queue, None)
         self._forget()
@@ -221,7 +206,7 @@ class Execution:
         for handler in [gone for gone in self._gone if gone not in left]:
             self._gone.discard(handler)
             self._limits.pop(handler, None)
-            self._processes.let_go(handler)
+            self.processes.let_go(handler)
             others = self._handlers.get(handler.queue, {}).values()
             if handler.name not in [other.name for other in others]:
                 self._metrics.forget(handler.queue, handler.name)
@@ -232,7 +217,7 @@ class Execution:
 
     async def release_all(self) -> None:
         """Give back what still runs, whether or not it can be ended."""
-        for attempt in list(self._held):
+        for attempt in self.held:
             self.stop(attempt, StopReason.STOPPING)
         await self._have_ended(self._held)
         left = [
@@ -244,7 +229,7 @@ class Execution:
             if attempt.task is not None:
                 attempt.task.cancel()
         await self._have_ended(left)
-        for attempt in list(self._held):
+        for attempt in self.held:
             self._finish(attempt, Release(attempt.lease))
 
     async def _have_ended(self, attempts: Iterable[Attempt]) -> None:
@@ -254,7 +239,7 @@ class Execution:
 
     # ── an attempt's life ────────────────────────────────────────────────────────────────
 
-    def _start(self, feeder: Feeder, lease: Lease, now_ms: int) -> None:
+    def start(self, feeder: Feeder, lease: Lease, now_ms: int) -> None:
         handlers = self._handlers.get(lease.queue, {})
         handler = handlers.get(lease.headers.get("handler"))
         attempt = Attempt(lease, handler, since=feeder.asked_at, now_ms=now_ms)
@@ -266,7 +251,7 @@ class Execution:
             attempt.error = HANDLER_MISSING
             self._finish(attempt, self._unhandled.give_back(lease))
         else:
-            self._started += handler is not None
+            self.started += handler is not None
             attempt.task = asyncio.create_task(self._run(attempt))
 
     async def _run(self, attempt: Attempt) -> None:
@@ -281,7 +266,7 @@ class Execution:
         if attempt.ctx is not None and attempt.ctx.noted:
             # Its end is decided: whoever wants to end it now comes too late.
             with suppress(asyncio.CancelledError):
-                await self._notes.sent(attempt)
+                await self.notes.sent(attempt)
         if isinstance(settlement, Renew):
             with suppress(asyncio.CancelledError):
                 await self._heartbeat.let_go(attempt)
@@ -301,7 +286,7 @@ class Execution:
         settlement = await self._perform(attempt)
         if isinstance(settlement, Fail):
             with suppress(TowpathError):  # Redis does not answer: then it plans the next try itself
-                options = await self._app.engine.queues.known_options(attempt.lease.queue)
+                options = await self.engine.queues.known_options(attempt.lease.queue)
                 return plan_next_try(attempt, settlement, options)
         return settlement
 
@@ -354,7 +339,7 @@ class Execution:
         self.report.stopped(attempt, why)
         place = attempt.handler.place if attempt.handler else Place.LOOP
         if place is Place.PROCESS and why is StopReason.CANCELLED:
-            self._processes.cancel(attempt)
+            self.processes.cancel(attempt)
             asyncio.get_running_loop().call_later(_TO_NOTICE, self._end_process, attempt)
         elif place is Place.THREAD and why is not StopReason.TIMED_OUT and attempt.ctx is not None:
             pass  # it can't be ended: it sees its Context, and its slot stays taken
@@ -368,7 +353,7 @@ class Execution:
         if attempt in self._held and attempt.task is not None and not attempt.over:
             attempt.task.cancel()
 
-    def _abandon(self, attempt: Attempt) -> None:
+    def abandon(self, attempt: Attempt) -> None:
         """It did not end though it was told to: its slot is lost until it does.
 
         The heartbeat has settled it; if it could not, the lease ends by itself.
@@ -377,13 +362,13 @@ class Execution:
             return
         if (patience := attempt.stopped_at + PATIENCE - steady()) > 0:
             # This loop was blocked, so that the attempt was told only now.
-            asyncio.get_running_loop().call_later(patience, self._abandon, attempt)
+            asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
             return
         self._say_lost(attempt)
         self._finish(attempt, None)
         self._slot_lost()
 
-    def _settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
         self._pass_on(batch, outcomes)
         self._runner.look()
@@ -394,7 +379,7 @@ class Execution:
         """Tell handlers that want to hear it what became of their attempts. A batch has attempts of
         several handlers, and some that no handler ran.
         """
-        heard: dict[Settled, tuple[list[Ended], list[Outcome]]] = {}
+        heard: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
         for ended, outcome in zip(batch, outcomes, strict=True):
             handler = ended[0].handler
             if handler is not None and handler.heard is not None:
@@ -412,7 +397,7 @@ class Execution:
             self._exhausted()
 
     def _say_lost(self, attempt: Attempt) -> None:
-        self._log.emit(
+        self.log.emit(
             events.SLOT_LOST,
             job=attempt.lease.id,
             queue=attempt.lease.queue,
@@ -421,14 +406,14 @@ class Execution:
             slots=self.slots.total - 1,
         )
 
-    def _trouble(self, queue: QueueName, error: ServerError | None, sent: float) -> None:
+    def report_trouble(self, queue: QueueName, error: ServerError | None, sent: float) -> None:
         """What was sent then for *queue* has no good answer, or has one again: said once each."""
-        server, since = str(self._app.engine.url), self._away_since
+        server, since = str(self.engine.url), self._away_since
         if error is None and queue in since:
             away = steady() - since.pop(queue)
-            self._log.emit(events.QUEUE_RECOVERED, queue=queue, server=server, away=away)
+            self.log.emit(events.QUEUE_RECOVERED, queue=queue, server=server, away=away)
         elif error is not None and queue not in since:
-            self._log.emit(
+            self.log.emit(
                 events.QUEUE_FAILING,
                 queue=queue,
                 server=server,
@@ -437,19 +422,6 @@ class Execution:
             )
             # Not from now: the call has waited for long before it was given up.
             since[queue] = sent
-
-    def _feeder(self, queue: QueueName) -> Feeder:
-        return Feeder(
-            queue,
-            self._app.engine,
-            self.slots,
-            worker=self._terms.name,
-            lease=self._terms.lease,
-            start=self._start,
-            settled=self._settled,
-            trouble=self._trouble,
-            rested=self.queues.rested.set,
-        )
 
 
 def _report_handlers(known: Iterable[Handler[Any, Any, Any]]) -> list[HandlerReport]:

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from towpath.ids import QueueName
 from towpath.worker.fetch import LOOK_EVERY, Feeder
 from towpath.worker.report import Ended
 
+if TYPE_CHECKING:
+    from towpath.worker.execution import Execution
+
 
 class Feeding:
     """Feeds the queues of a worker, from its begin to its end."""
 
-    def __init__(
-        self,
-        make: Callable[[QueueName], Feeder],
-        *,
-        ended: Callable[[QueueName], None],
-        started: Callable[[], int],
-    ) -> None:
-        self._make, self._ended, self._started = make, ended, started
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
         self._feeders: dict[QueueName, Feeder] = {}
         self._group: asyncio.TaskGroup | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -49,7 +46,7 @@ class Feeding:
             return
         feeder = self._feeders.get(queue)
         if feeder is None:
-            feeder = self._feeders[queue] = self._make(queue)
+            feeder = self._feeders[queue] = Feeder(queue, self._execution)
             if self._group is not None:
                 self._begin(self._group, feeder)
         feeder.claim(weight=weight, most=most)
@@ -102,7 +99,7 @@ class Feeding:
         # In one step with its end: whoever wants the queue served again then makes a new one.
         del self._feeders[feeder.queue]
         self.rested.set()
-        self._ended(feeder.queue)
+        self._execution.queue_left(feeder.queue)
 
     async def _lend_slots(self) -> None:
         """Let no queue whose server is silent keep slots from the others, until cancelled."""
@@ -119,9 +116,9 @@ class Feeding:
             self.rested.clear()
             if not all(feeder.idle for feeder in self.feeders):
                 continue
-            if started == self._started():
+            if started == self._execution.started:
                 self.claim_no_more()
-            started = self._started()
+            started = self._execution.started
             for feeder in self.feeders:
                 feeder.look()
             if not self._feeders:

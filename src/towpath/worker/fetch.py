@@ -15,23 +15,14 @@ import asyncio
 import itertools
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from random import uniform
+from typing import TYPE_CHECKING
 
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
-from towpath.engine.engine import Engine
 from towpath.engine.inspect import Counts
-from towpath.engine.model import (
-    Bury,
-    Call,
-    Complete,
-    Exchanged,
-    Lease,
-    Outcome,
-    Release,
-    Settlement,
-)
+from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Release, Settlement
 from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
 from towpath.supervise import detached
@@ -39,7 +30,10 @@ from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended
 from towpath.worker.settlements import keep_unhandled
-from towpath.worker.slots import Share, Slots
+from towpath.worker.slots import Share
+
+if TYPE_CHECKING:
+    from towpath.worker.execution import Execution
 
 _LONGEST_WAIT = seconds(60)
 """The engine decides how often it looks before."""
@@ -52,30 +46,13 @@ LOOK_EVERY = 0.25
 _PATIENCE = 4
 """Looks that slots are kept for. Not seconds: a loop that is blocked reads no answer either."""
 
-Settled = Callable[[Sequence[Ended], Sequence[Outcome]], None]
-
 
 class Feeder:
     """Keeps a queue's share of the slots full, and settles what has ended."""
 
-    def __init__(
-        self,
-        queue: QueueName,
-        engine: Engine,
-        slots: Slots,
-        *,
-        worker: str,
-        lease: Duration,
-        start: Callable[[Feeder, Lease, int], None],
-        settled: Settled,
-        trouble: Callable[[QueueName, ServerError | None, float], None],
-        rested: Callable[[], None],
-    ) -> None:
-        self.queue = queue
-        self._engine, self._slots = engine, slots
-        self._worker, self._lease = worker, lease
-        self._start, self._settled = start, settled
-        self._trouble, self._rested = trouble, rested
+    def __init__(self, queue: QueueName, execution: Execution) -> None:
+        self.queue, self._execution = queue, execution
+        self._engine, self._slots = execution.engine, execution.slots
         self._wake = asyncio.Event()
         self._share = Share(self._wake.set)
         self._outbox: deque[Ended] = deque()
@@ -163,14 +140,14 @@ class Feeder:
                 self._answer_call()
                 if not batch and not self._asked:
                     if self.idle:
-                        self._rested()
+                        self._execution.queues.rested.set()
                     await self._wake.wait()
                     continue
                 self._sending = batch
                 exchanged = await self._exchange(batch, self._asked)
                 self._sending = ()
                 if exchanged is not None:
-                    self._settled(batch, exchanged.outcomes)
+                    self._execution.settled(batch, exchanged.outcomes)
         finally:
             self._slots.content(self._share)
             self._answer_call()
@@ -218,7 +195,7 @@ class Feeder:
         if len(leases) > kept:
             kept += self._slots.take(self._share, len(leases) - kept)
         for lease in leases[:kept]:
-            self._start(self, lease, exchanged.now_ms)
+            self._execution.start(self, lease, exchanged.now_ms)
         for lease in leases[kept:]:
             self._decline(lease, exchanged.now_ms)
         if short := kept - len(leases[:kept]):
@@ -251,7 +228,8 @@ class Feeder:
             sent, self._looks, asked = steady(), 0, self._asked
             try:
                 exchanged = await self._engine.exchange(
-                    self.queue, settlements, worker=self._worker, lease=self._lease,
+                    self.queue, settlements, worker=self._execution.name,
+                    lease=self._execution.lease,
                     count=asked, call=call,
                 )  # fmt: skip
             except PayloadTooLarge as error:
@@ -270,13 +248,13 @@ class Feeder:
                 if asked or unknown or (failed and not count):
                     self._failures = 0
                     self._rest_no_more()
-                    self._trouble(self.queue, None, sent)
+                    self._execution.report_trouble(self.queue, None, sent)
                 self._take(count, exchanged)
                 return exchanged
 
     def _failed(self, error: ServerError, sent: float) -> float:
         """No claim is sent for a while, longer each time; how many seconds."""
-        self._trouble(self.queue, error, sent)
+        self._execution.report_trouble(self.queue, error, sent)
         wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
         wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
         self._failures += 1
@@ -336,10 +314,8 @@ _WITHIN = 2.0
 class Readings:
     """Answers a scrape, from the scraper's own thread."""
 
-    def __init__(
-        self, engine: Engine, feeders: Callable[[], Iterable[Feeder]], slots: Slots
-    ) -> None:
-        self._engine, self._feeders, self._slots = engine, feeders, slots
+    def __init__(self, execution: Execution) -> None:
+        self._execution = execution
         self._loop = asyncio.get_running_loop()
         self._closed = False
 
@@ -355,14 +331,14 @@ class Readings:
         return asked.result(_WITHIN)
 
     async def _read(self) -> Reading:
-        slots = self._slots
+        slots = self._execution.slots
         return Reading(
-            queues=[await self._queue(feeder) for feeder in self._feeders()],
+            queues=[await self._queue(feeder) for feeder in self._execution.queues.feeders],
             slots={"busy": slots.total - slots.free, "free": slots.free, "lost": slots.lost},
         )
 
     async def _queue(self, feeder: Feeder) -> QueueReading:
-        counts = await self._engine.inspect.counts(feeder.queue)
+        counts = await self._execution.engine.inspect.counts(feeder.queue)
         return queue_reading(feeder.queue, counts, leases=feeder.held)
 
 

@@ -12,7 +12,7 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from towpath.clock import milliseconds, steady
 from towpath.engine.engine import Engine
@@ -22,9 +22,11 @@ from towpath.errors import ServerError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN
 from towpath.worker.attempt import Attempt, StopReason, attempt_of
-from towpath.worker.registration import WorkerRegistration
-from towpath.worker.report import Ended, Report
+from towpath.worker.report import Ended
 from towpath.worker.settlements import failed, time_limit_reason
+
+if TYPE_CHECKING:
+    from towpath.worker.execution import Execution
 
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0
@@ -32,29 +34,14 @@ PATIENCE = 2.0
 """Seconds for an attempt to end after it was told to."""
 
 T = TypeVar("T")
-Tell = Callable[[Attempt, StopReason], None]
 
 
 class Heartbeat:
     """Watches the attempts of a worker from its own thread."""
 
-    def __init__(
-        self,
-        connect: Callable[[], Engine],
-        *,
-        held: Callable[[], Sequence[Attempt]],
-        unsettled: Callable[[], Sequence[Ended]],
-        stop: Tell,
-        give_up: Callable[[Attempt], None],
-        report: Report,
-        registration: WorkerRegistration,
-        overdue: Callable[[float], bool],
-        leave: Callable[[], None],
-    ) -> None:
-        self._connect, self._held, self._stop, self._give_up = connect, held, stop, give_up
-        self._unsettled, self._report, self._log = unsettled, report, report.log
-        self._registration = registration
-        self._overdue, self._leave = overdue, leave
+    def __init__(self, execution: Execution) -> None:
+        self._execution, self._report, self._log = execution, execution.report, execution.log
+        self._registration = execution.registration
         self._begun, self._over = threading.Event(), threading.Event()
         self._answered = 0.0
         self._warned = False
@@ -125,10 +112,10 @@ class Heartbeat:
             group.create_task(self._watch_loop())
             while not self._over.is_set():
                 try:
-                    async with self._connect() as engine:
+                    async with self._execution.connect_heartbeat() as engine:
                         await self._watch(engine)
                 except ServerError as error:
-                    self._failed(error, self._held())
+                    self._failed(error, self._execution.held)
                     await self._pause()
 
     async def _watch(self, engine: Engine) -> None:
@@ -146,8 +133,8 @@ class Heartbeat:
 
     async def _look(self) -> None:
         now = steady()
-        held = [attempt for attempt in self._held() if not attempt.over]
-        if now - self._answered >= PATIENCE and self._overdue(now):
+        held = [attempt for attempt in self._execution.held if not attempt.over]
+        if now - self._answered >= PATIENCE and self._execution.is_overdue(now):
             await self._leave_without(held)
         self._told = {attempt: at for attempt, at in self._told.items() if not attempt.over}
         for attempt in held:
@@ -159,7 +146,9 @@ class Heartbeat:
             if attempt.renew_at <= now < attempt.deadline and attempt.stop is not StopReason.LOST
         ]
         # What is done must not be done again because a blocked loop can't say so.
-        due += [attempt for attempt, _ in self._unsettled() if attempt.renew_at <= now]
+        due += [
+            attempt for attempt, _ in self._execution.queues.unsettled if attempt.renew_at <= now
+        ]
         # Each queue by itself: one whose server is away, or slow, costs the others no lease.
         for queue, attempts in _by_queue(due, lambda attempt: attempt.lease).items():
             if self._renewing.get(queue, 0.0) <= now:
@@ -209,17 +198,20 @@ class Heartbeat:
 
     async def _fail(self, attempt: Attempt, settlement: Settlement) -> None:
         await self._settle([(attempt, settlement)])
-        self._in_loop(lambda: self._give_up(attempt))
+        self._in_loop(lambda: self._execution.abandon(attempt))
 
     async def _leave_without(self, held: Sequence[Attempt]) -> None:
         """End the process in place of a loop that hears no signal, and settle what it can't."""
         for attempt in held:
             attempt.over = True
-        batch = [*self._unsettled(), *((attempt, Release(attempt.lease)) for attempt in held)]
+        batch = [
+            *self._execution.queues.unsettled,
+            *((attempt, Release(attempt.lease)) for attempt in held),
+        ]
         queues = _by_queue(batch, lambda ended: ended[0].lease).values()
         await asyncio.gather(*map(self._settle, queues))
         await self._registration.end(self._engine)
-        self._leave()
+        self._execution.leave()
 
     async def _settle(self, batch: Sequence[Ended]) -> None:
         """Settle what is of one queue. What fails comes back by itself."""
@@ -231,7 +223,7 @@ class Heartbeat:
             self._report.settled(batch, outcomes)
 
     def _tell(self, attempt: Attempt, why: StopReason) -> None:
-        self._in_loop(lambda: self._stop(attempt, why))
+        self._in_loop(lambda: self._execution.stop(attempt, why))
 
     async def _watch_loop(self) -> None:
         """Log once per block which job blocks the worker's loop, and keep the list of workers
@@ -255,7 +247,7 @@ class Heartbeat:
 
     def _name_blocker(self, silent: float) -> None:
         """Find the attempt whose step the loop runs now: that is the one which blocks it."""
-        attempt = attempt_of(asyncio.current_task(self._loop), self._held())
+        attempt = attempt_of(asyncio.current_task(self._loop), self._execution.held)
         name = attempt.handler_name if attempt else None
         lease = attempt.lease if attempt else None
         self._registration.mark(BlockedLoop(silent, name, lease.job if lease else None))
@@ -271,7 +263,7 @@ class Heartbeat:
             )
 
     def _running(self) -> int:
-        return sum(not attempt.over for attempt in self._held())
+        return sum(not attempt.over for attempt in self._execution.held)
 
     def _pong(self) -> None:
         self._answered, self._warned = steady(), False

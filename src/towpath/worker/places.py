@@ -29,7 +29,7 @@ from towpath.clock import instant, milliseconds
 from towpath.supervise import detached, expect_loss
 from towpath.telemetry.events import PROCESS_DIED
 from towpath.telemetry.logs import Log
-from towpath.worker.attempt import Attempt
+from towpath.worker.attempt import Attempt, ProgressNotes
 from towpath.worker.child import (
     LENGTH,
     Cancel,
@@ -176,8 +176,8 @@ _decode_said = msgspec.msgpack.Decoder(Said).decode
 class Processes:
     """The processes of a worker's handlers. Started when first needed, replaced when they die."""
 
-    def __init__(self, *, note: Callable[[Attempt, bytes], None], log: Log) -> None:
-        self._note, self._log = note, log
+    def __init__(self, notes: ProgressNotes, log: Log) -> None:
+        self._notes, self._log = notes, log
         self._idle: dict[Handler[Any, Any, Any], list[_Process]] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._busy: dict[Attempt, _Process] = {}
@@ -191,7 +191,7 @@ class Processes:
         process = await self._idle_one(idle) or _Process(handler)
         self._busy[attempt] = process
         try:
-            result = await process.run(attempt, self._note)
+            result = await process.run(attempt, self._notes.send)
         except asyncio.CancelledError:
             await process.kill()
             raise

@@ -6,42 +6,30 @@ The only place with a broad except: whatever a handler raises ends its attempt, 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, cast
+from collections.abc import Coroutine
+from typing import TYPE_CHECKING, Any, cast
 
 from towpath.engine.model import Bury, Complete, Settlement
 from towpath.errors import TowpathError
 from towpath.telemetry import traces
 from towpath.telemetry.events import MIDDLEWARE_FAILED
-from towpath.telemetry.logs import JobLine, Log, current_job
+from towpath.telemetry.logs import JobLine, current_job
 from towpath.worker.attempt import Attempt, StopReason
-from towpath.worker.context import NO_STATE, AttemptEnd, Context, HandOver, Snooze
+from towpath.worker.context import AttemptEnd, Context, HandOver, Snooze
 from towpath.worker.handler import Handler, Place
-from towpath.worker.middleware import Around, AttemptMiddleware, named
-from towpath.worker.places import Processes, Threads
+from towpath.worker.middleware import Around, named
 from towpath.worker.settlements import ending, failed, only_leaf, own_limit, reason_of, stopped
 
-Note = Callable[[Attempt, bytes], None]
-"""Takes a progress note to the server."""
+if TYPE_CHECKING:
+    from towpath.worker.execution import Execution
 
 
 class Runner:
     """Runs attempts, wherever their handlers belong."""
 
-    def __init__(
-        self,
-        *,
-        threads: Threads,
-        processes: Processes,
-        middleware: Sequence[AttemptMiddleware],
-        state: Any = NO_STATE,
-        note: Note,
-        largest: Callable[[str, int], Awaitable[int]],
-        log: Log,
-    ) -> None:
-        self._threads, self._processes = threads, processes
-        self._middleware, self._state = tuple(middleware), state
-        self._note, self._largest, self._log = note, largest, log
+    def __init__(self, execution: Execution) -> None:
+        self._execution, self._middleware = execution, execution.middleware
+        self._threads, self._processes = execution.threads, execution.processes
         self._tracing = traces.active()
 
     def look(self) -> None:
@@ -130,7 +118,7 @@ class Runner:
 
         def failed(middleware: object, error: Exception) -> None:
             lease = attempt.lease
-            self._log.emit(
+            self._execution.log.emit(
                 MIDDLEWARE_FAILED,
                 middleware=named(middleware),
                 job=lease.id,
@@ -160,8 +148,8 @@ class Runner:
             handler=handler.name,
             time_limit=handler.options.time_limit,
             waited=attempt.idled,
-            tell=lambda note: self._note(attempt, note),
-            state=self._state,
+            tell=lambda note: self._execution.notes.send(attempt, note),
+            state=self._execution.state,
         )
         attempt.ctx = ctx
         return ctx
@@ -178,7 +166,8 @@ class Runner:
         return await self._completed(attempt, result)
 
     async def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
-        limit = await self._largest(attempt.lease.queue, len(result)) if result else 0
+        largest = self._execution.engine.queues.largest_payload
+        limit = await largest(attempt.lease.queue, len(result)) if result else 0
         if len(result) <= limit:
             return Complete(attempt.lease, result)
         attempt.error = "ResultTooLarge"

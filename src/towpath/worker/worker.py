@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from enum import IntEnum
 from types import FrameType
-from typing import Any
 
 from towpath.clock import DurationLike, duration_ms, milliseconds, seconds, steady
 from towpath.engine.check import whole
@@ -24,7 +23,7 @@ from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 from towpath.worker.duties import configure_queues, keep_sweeping_others
-from towpath.worker.execution import Execution, Terms
+from towpath.worker.execution import Execution
 from towpath.worker.heartbeat import PATIENCE
 from towpath.worker.middleware import AttemptMiddleware, require_callable
 from towpath.worker.options import DEFAULTS
@@ -159,11 +158,17 @@ class Worker:
             late = await configure_queues(self._app, handlers, self.log)
             execution = Execution(
                 self._app,
-                self._terms(state),
+                self._queues,
+                name=self.name,
+                concurrency=self.concurrency,
+                lease=self.lease,
+                unhandled_for=self.unhandled_for,
+                middleware=self.middleware,
+                state=state,
                 log=self.log,
                 metrics=self.metrics,
                 exhausted=self._slots_exhausted,
-                overdue=self._overdue,
+                is_overdue=self._is_overdue,
                 leave=lambda: self._leave(execution.report, began),
             )
             with self._signals.heard():
@@ -239,18 +244,6 @@ class Worker:
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
 
-    def _terms(self, state: Any) -> Terms:
-        return Terms(
-            name=self.name,
-            concurrency=self.concurrency,
-            lease=self.lease,
-            unhandled_for=self.unhandled_for,
-            served=lambda: list(self.weights),
-            known=lambda: [one for its in self._queues.handlers.values() for one in its],
-            middleware=self.middleware,
-            state=state,
-        )
-
     def _say_started(self, queues: Iterable[QueueName]) -> None:
         self.log.emit(
             events.WORKER_STARTED,
@@ -274,7 +267,7 @@ class Worker:
 
     # ── in the heartbeat's thread ────────────────────────────────────────────────────────
 
-    def _overdue(self, now: float) -> bool:
+    def _is_overdue(self, now: float) -> bool:
         """Whether a loop that says nothing should have ended the worker. It has a moment more."""
         return self._signals.overdue(now, self.grace.total_seconds() + PATIENCE)
 
