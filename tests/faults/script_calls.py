@@ -197,6 +197,7 @@ CASES = [
     _case(
         "release when asked to stop", lambda filled: filled.engine.release(filled.held["held-stop"])
     ),
+    _case("follow", lambda filled: filled.engine.events.newest(filled.queue)),
     _case("cancel", lambda filled: filled.engine.cancel(filled.ref("ready-lane"))),
     _case("cancel delayed", lambda filled: filled.engine.cancel(filled.ref("later"))),
     _case("cancel waiting", lambda filled: filled.engine.cancel(filled.ref("ready-lane-next"))),

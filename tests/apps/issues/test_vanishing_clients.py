@@ -11,6 +11,7 @@ import shutil
 import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,7 @@ class VanishingClient:
         os.killpg(self.process.pid, number)
 
     async def end(self) -> None:
-        if self.process.returncode is None:
+        with suppress(ProcessLookupError):  # it has ended, and was not waited for yet
             self.signal(signal.SIGKILL)
         await self.process.communicate()
 

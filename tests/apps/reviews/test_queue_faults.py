@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
@@ -59,12 +60,13 @@ class TestACorruptEntry:
         assert dead.reason.startswith("NO_RECORD")
 
     async def test_without_its_payload_is_set_aside(
-        self, queue: ReviewQueue, server: EmbeddedServer
+        self, queue: ReviewQueue, engine: Engine, server: EmbeddedServer
     ) -> None:
-        for task in ("broken-1", "broken-2", "broken-3", "good"):
-            await queue.enqueue(task)
-            if task != "good":
-                server.ask("UNLINK", f"{{task}}:load:{task}")
+        for task in ("broken-1", "broken-2", "broken-3"):
+            # Large enough for a key of its own.
+            await engine.submit("task", b"x" * 1000, id=task, priority=HIGH)
+            assert server.ask("UNLINK", f"{{task}}:load:{task}") == 1
+        await queue.enqueue("good")
         assert await queue.dequeue() == "good"
         assert str((await job(queue, "broken-3")).reason).startswith("NO_PAYLOAD")
 
@@ -73,7 +75,9 @@ class TestACorruptEntry:
     ) -> None:
         for task in ("broken", "good"):
             await queue.enqueue(task)
-        server.ask("SET", "{task}:load:broken", b"\x00\xff garbage")
+        record = cast("bytes", server.ask("GET", "{task}:job:broken"))
+        assert record.endswith(b"broken")
+        server.ask("SET", "{task}:job:broken", record.removesuffix(b"broken") + b"\x00\xff garbage")
         assert await drained(queue) == ["good"]
         assert (await job(queue, "broken")).reason == CORRUPT
 
