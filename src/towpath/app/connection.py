@@ -64,7 +64,7 @@ class Connection:
         """The same in the loop of `blocking`."""
         self._here: Connection | None = None
         """The same for threads without an event loop."""
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()
         _all.add(self)
 
     def _forget(self) -> None:
@@ -82,7 +82,7 @@ class Connection:
         self._inherited = before
         self._forget()
         self._blocking = self._twin = self._here = None
-        self._connecting = threading.Lock()
+        self._connecting = threading.RLock()
 
     @contextmanager
     def anew(self, ledger: Ledger | str | None = None) -> Generator[None]:
@@ -212,6 +212,9 @@ class Connection:
             if self._here is None:
                 engine = self._connect().in_threads()
                 run_to_end(engine.__aenter__())
+                if self._here is not None:  # a signal handler of this thread was quicker
+                    engine.close_here()
+                    return self._here
                 here = self._make_twin(engine)
                 here.connected = engine
                 atexit.register(engine.close_here)

@@ -88,9 +88,10 @@ class _Narrowed:
 
     __slots__ = ("_before", "_clock", "_until")
 
-    def __init__(self, clock: _Clock, now: float, seconds: float) -> None:
-        self._clock, self._before = clock, clock.until
-        self._until = min(now + seconds, clock.until)
+    def __init__(self, clock: _Clock, now: float, seconds: float, outer: float) -> None:
+        """*outer* is when the block around this one ends."""
+        self._clock, self._before = clock, outer
+        self._until = min(now + seconds, outer)
         clock.until = self._until
         clock.looked_at = clock.silent_since = now
 
@@ -122,7 +123,10 @@ class BlockingTimeLimit:
         now = steady()
         is_far = now - deadline.made_at <= deadline.limit - self._limit
         limit = self._limit if is_far else min(self._limit, deadline.left(now))
-        return _Narrowed(self._clock, now, limit)
+        clock = self._clock
+        # A call has no block around it, unless its thread asks others about a silent server. What
+        # Ctrl-C left behind of an earlier call must not end this one.
+        return _Narrowed(clock, now, limit, clock.until if clock.is_looking else math.inf)
 
     def close(self) -> None:
         """There is no timer."""
@@ -162,6 +166,7 @@ class _Stream:
             if sent == len(left):
                 return
             left = memoryview(left)[sent:]
+            self._port.note_progress()
 
     def _receive(self, wanted: int) -> list[Any]:
         reader, replies = self._reader, list[Any]()
@@ -177,6 +182,7 @@ class _Stream:
             while len(replies) < wanted:
                 reply = reader.gets()
                 if reply is NOT_ENOUGH:
+                    self._port.note_progress()
                     break
                 replies.append(reply)
             else:
@@ -298,11 +304,12 @@ class BlockingWire(Wire):
 
     def _listen_here(self) -> None:
         """Raise what a server has to say that refuses our certificate: see `tls.refusal_at`."""
-        if self._endpoint.tls is None:
+        limit = min(LISTEN_SECONDS, self._port.clock.until - steady())
+        if self._endpoint.tls is None or limit <= 0:
             return
         try:
-            with self._open_socket(LISTEN_SECONDS) as sock:
-                sock.settimeout(LISTEN_SECONDS)
+            with self._open_socket(limit) as sock:
+                sock.settimeout(limit)
                 sock.recv(1)
         except ssl.SSLError as told:
             raise ConnectionLost(str(told)) from told
@@ -313,7 +320,8 @@ class BlockingWire(Wire):
         busy = self._busy
         if busy is not None:
             with suppress(OSError):  # it may have ended meanwhile
-                busy.shutdown(socket.SHUT_RDWR)
+                # The method of a TLS socket would let whoever is sending go on without TLS.
+                socket.socket.shutdown(busy, socket.SHUT_RDWR)
 
     async def drop(self) -> None:
         idle, self._idle = self._idle, None
@@ -370,22 +378,38 @@ class BlockingTarget(Target):
 
     def _take(self, deadline: Deadline) -> Channel:
         with self._lock:
-            with suppress(IndexError):
+            try:
                 return self._free.pop()
-            # A channel that Ctrl-C took from its caller is gone: another is made in its place.
-            if len(self._made) < self._count:
-                return self._make()
-            turn = _Turn()
-            self._turns.append(turn)
+            except IndexError:
+                turn = _Turn()
         try:
-            turn.has_come.wait(max(deadline.left(steady()), 0))
+            while (channel := self._take_turn(turn)) is None:
+                if (left := deadline.left(steady())) <= 0:
+                    channel = self._leave(turn)
+                    break
+                # Ctrl-C in another thread may take a channel, or a turn, and tell nobody.
+                turn.has_come.wait(min(left, _SLICE))
         except BaseException:
             if (channel := self._leave(turn)) is not None:
                 self.give_back(channel)
             raise
-        if (channel := self._leave(turn)) is None:
+        if channel is None:
             raise ServerUnreachable("all connections were waiting for answers")
         return channel
+
+    def _take_turn(self, turn: _Turn) -> Channel | None:
+        """A channel for *turn*, which waits otherwise."""
+        with self._lock:
+            if turn.channel is not None:
+                return turn.channel
+            with suppress(IndexError):
+                turn.channel = self._free.pop()
+            # A channel that Ctrl-C took from its caller is gone: another is made in its place.
+            if turn.channel is None and len(self._made) < self._count:
+                turn.channel = self._make()
+            if turn.channel is None and turn not in self._turns:
+                self._turns.append(turn)
+            return None if turn.channel is None else self._leave(turn)
 
     def _make(self) -> Channel:
         channel = self._new_channel()
@@ -396,7 +420,7 @@ class BlockingTarget(Target):
     def _leave(self, turn: _Turn) -> Channel | None:
         """The channel that the turn brought, if it has come."""
         with self._lock:
-            if turn.channel is None:
+            with suppress(ValueError):  # who gives it a channel takes it out
                 self._turns.remove(turn)
             return turn.channel
 
@@ -419,13 +443,15 @@ class BlockingTarget(Target):
 
     async def _probe_if_due(self, deadline: Deadline, key: str, since: float) -> None:
         """Raises what keeps the server from being used."""
-        with self._lock:
-            is_due = not self._is_being_probed and steady() >= self._probe_at
-            self._is_being_probed = self._is_being_probed or is_due
-        if is_due:
-            try:
+        is_due = False
+        try:
+            with self._lock:
+                if not self._is_being_probed and steady() >= self._probe_at:
+                    is_due = self._is_being_probed = True  # in this order: Ctrl-C may come between
+            if is_due:
                 await self._probe_now(deadline, key, since)
-            finally:
+        finally:
+            if is_due:
                 self._probe_at, self._is_being_probed = steady() + PROBE_EVERY, False
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
@@ -480,7 +506,7 @@ class BlockingPort:
 
     def narrow(self, seconds: float) -> _Narrowed:
         """A block whose replies raise TimeoutError after that time."""
-        return _Narrowed(self.clock, steady(), seconds)
+        return _Narrowed(self.clock, steady(), seconds, self.clock.until)
 
     def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
         return self.narrow(seconds)
@@ -496,14 +522,15 @@ class BlockingPort:
         return answers
 
     async def first(self, asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
-        """One after the other."""
+        """One after the other; each has its part of the time, so that a silent one leaves some."""
         trouble: Exception | None = None
-        for ask in asks:
+        for at, ask in enumerate(asks):
             try:
-                return await ask()
+                with self.narrow((self.clock.until - steady()) / (len(asks) - at)):
+                    return await ask()
             except TROUBLE as error:
                 trouble = error
-        raise ConnectionLost(f"the cluster's layout is unknown: {trouble}") from trouble
+        raise ConnectionLost(f"no server tells who is responsible: {trouble}") from trouble
 
     async def share(
         self,
@@ -521,6 +548,15 @@ class BlockingPort:
     ) -> asyncio.Task[None] | None:
         run_to_end(work())
         return None
+
+    def note_progress(self) -> None:
+        """Called when a part of a message has come or gone. Raises TimeoutError at the end of the
+        limit.
+        """
+        clock = self.clock
+        clock.looked_at = clock.silent_since = now = steady()
+        if now >= clock.until:
+            raise TimeoutError("no whole answer within the time limit")
 
     def keep_waiting(self) -> None:
         """Called after each slice without data. Raises TimeoutError at the end of the limit.

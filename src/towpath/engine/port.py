@@ -119,7 +119,9 @@ class LoopPort:
                 if ask is not None:
                     running.add(asyncio.create_task(_awaited(ask)))
                 elif not running:
-                    raise ConnectionLost(f"the cluster's layout is unknown: {trouble}") from trouble
+                    raise ConnectionLost(
+                        f"no server tells who is responsible: {trouble}"
+                    ) from trouble
                 limit = None if ask is None else every
                 done, running = await asyncio.wait(
                     running, timeout=limit, return_when=asyncio.FIRST_COMPLETED

@@ -9,6 +9,7 @@ import hiredis
 from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -- typed in part
 
 SLOTS = 16_384
+_NUMBERS = (int, float)
 _LARGE = 64 * 1024
 """Bytes of an argument from which on copies of it cost more than the rest of a call."""
 
@@ -104,6 +105,8 @@ def packed(command: tuple[Any, ...]) -> list[bytes]:
     """*command* as it is sent. A last argument that is large is not copied: hiredis would copy it
     three times.
     """
+    # hiredis crashes the process if a signal handler raises while it turns a number into text.
+    command = tuple([str(word) if type(word) in _NUMBERS else word for word in command])
     last = command[-1]
     if type(last) not in (bytes, memoryview) or len(last) < _LARGE:
         return [cast("bytes", pack_command(command))]  # pyright: ignore[reportUnknownVariableType]

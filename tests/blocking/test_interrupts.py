@@ -1,0 +1,120 @@
+"""Ctrl-C and signal handlers at moments that matter to an engine in its caller's thread."""
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.waiting import HANGS, eventually
+from towpath.clock import minutes, seconds, steady
+from towpath.embedded import EmbeddedServer
+from towpath.engine.blocking import BlockingPort, BlockingTarget, BlockingWire, run_to_end
+from towpath.engine.channel import Limits
+from towpath.engine.engine import Engine
+from towpath.engine.resp import packed
+from towpath.engine.time_limit import Deadline
+from towpath.engine.wire import Endpoint
+
+_PACKS_UNDER_ALARMS = """
+import signal
+from towpath.engine.resp import packed
+def interrupt(*_): raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+interrupts = 0
+while interrupts < 3000:
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.0002)
+        while True:
+            packed(("EVALSHA", "a" * 40, 2, "key", "never", "", "channel", 17, b"x"))
+    except KeyboardInterrupt:
+        interrupts += 1
+signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+
+
+@contextmanager
+def engine_in_threads(url: str, limits: Limits) -> Generator[Engine]:
+    engine = Engine(url, limits=limits).in_threads()
+    run_to_end(engine.__aenter__())
+    try:
+        yield engine
+    finally:
+        engine.close_here()
+
+
+def test_an_interrupt_while_a_command_is_packed_ends_no_process() -> None:
+    """hiredis crashes if a number's conversion to text raises: so it is given none."""
+    ran = subprocess.run([sys.executable, "-c", _PACKS_UNDER_ALARMS], timeout=HANGS, check=False)
+    assert ran.returncode == 0
+
+
+def test_numbers_are_sent_as_text() -> None:
+    assert packed(("PEXPIRE", "k", 1500, 0.5)) == packed(("PEXPIRE", "k", "1500", "0.5"))
+
+
+class _InterruptedTurns(deque[Any]):
+    """Turns of which the first is taken just before Ctrl-C."""
+
+    def popleft(self) -> Any:
+        turn = super().popleft()
+        signal.raise_signal(signal.SIGINT)
+        return turn
+
+
+def test_a_turn_that_an_interrupt_took_is_waited_for_again(server: EmbeddedServer) -> None:
+    limits = Limits(answer=minutes(1), give_up=minutes(5), channels=1)
+    with engine_in_threads(server.url, limits) as engine:
+        run_to_end(engine.submit("mails", b"x"))
+        channels = engine._store.channels  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the moment has no other handle
+        [target] = channels._targets.values()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
+        assert isinstance(target, BlockingTarget)
+        channel: Any = run_to_end(target.take(channels.new_deadline()))
+        turns = target._turns = _InterruptedTurns()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
+        other = threading.Thread(target=lambda: run_to_end(engine.submit("mails", b"x", id="o")))
+        other.start()
+        eventually(lambda: len(turns) == 1)
+        with pytest.raises(KeyboardInterrupt):
+            target.give_back(channel)
+        target.give_back(channel)
+        other.join(HANGS)
+        assert not other.is_alive()
+        assert run_to_end(engine.submit("mails", b"x", id="o")).existed
+
+
+def test_what_an_interrupt_left_of_a_limit_does_not_end_the_next_call() -> None:
+    port = BlockingPort()
+    limit = port.time_limit(seconds(60), lambda: None)
+    port.clock.until = steady() - 1
+    with limit.until(Deadline(limit, 60)):
+        assert port.clock.until > steady()
+
+
+def test_a_limit_counts_while_an_answer_trickles_in() -> None:
+    """One that never comes to its end is given up, too."""
+    over = threading.Event()
+
+    def trickle(listening: socket.socket) -> None:
+        line, _ = listening.accept()
+        with line:
+            line.sendall(b"$1000000\r\n")
+            while not over.wait(0.01):
+                line.sendall(b"x")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=trickle, args=(listening,))
+        serving.start()
+        port = BlockingPort()
+        wire = BlockingWire(Endpoint(listening.getsockname()), port)
+        try:
+            with port.narrow(0.3), pytest.raises(TimeoutError):
+                run_to_end(wire.ask(("GET",)))
+        finally:
+            over.set()
+            serving.join(HANGS)
