@@ -18,7 +18,7 @@ from towpath.engine import events, follow
 from towpath.engine.engine import Engine
 from towpath.engine.events import Event, Wanted
 from towpath.engine.keys import keys_of
-from towpath.engine.model import JobInfo
+from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.states import State
 from towpath.errors import FellBehind
@@ -367,3 +367,33 @@ def plant_late_word(waiting: Engine, patch: pytest.MonkeyPatch) -> None:
         return [b"late", newest[0]]
 
     patch.setattr(store, "read", late)
+
+
+async def changed_until(watch: events.Watch, id: str) -> set[str]:
+    """What *watch* told up to, and with, the change of *id*."""
+    told: set[str] = set()
+    async with asyncio.timeout(HANGS):
+        while id not in told:
+            told |= await watch.change(within=LONG)
+    return told
+
+
+async def test_a_watch_of_ends_is_not_told_of_a_gap_in_the_events_of_others(
+    engine: Engine, deployment: Deployment
+) -> None:
+    async with engine.events.watch(REVIEWS, events.ENDS) as watch:
+        for id in ("open", "one", "two"):
+            watch.add(id)
+        await live_one(engine, "one")
+        await changed_until(watch, "one")
+        await submit_ids(engine, "open")
+        await engine.events.newest(REVIEWS)  # who wants all events, and is not seen again
+        deployment.ask("HSET", KEYS.meta, Wanted.ALL, 1)
+        gaps = written(deployment).count("gap")
+        await submit_ids(engine, "another")
+        assert written(deployment).count("gap") == gaps + 1
+        await engine.cancel(job_ref(REVIEWS, "another"))
+        await engine.cancel(job_ref(REVIEWS, "open"))
+        await live_one(engine, "two")
+        told = await changed_until(watch, "two")
+        assert "one" not in told

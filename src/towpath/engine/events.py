@@ -317,6 +317,8 @@ class _Feed:
         self._sure = True
         """Whether the place was there when last asked for, on the same connection."""
         self._quiet = 0
+        self._missed = False
+        """Whether events were lost and nobody was told yet: the line may break in between."""
         self.log = _Log()
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
@@ -401,21 +403,25 @@ class _Feed:
         wanted = self._most_wanted
         if not self._sure or (self._is_followed and self.should_ask(wanted)):
             asked, is_lost = await self._ask(wanted)
+            self._missed |= is_lost
             if not self._sure and (self._place is None or not await self._held(())):
-                self._place, is_lost = asked.newest, True
-            if is_lost:
+                self._place, self._missed = asked.newest, True
+            if self._missed:
+                self._missed = False
                 self._lost()
             self.reading.set()
         self._sure = True
         entries = await self._next(self._place or _START)
         if entries:
             is_lost = not await self._held(entries)
-            if not self._asked.get(wanted, ("", 0.0))[0] or any(map(is_gap, entries)):
+            wanted, gaps = self._most_wanted, any(map(is_gap, entries))
+            known = any(name for name, _ in self._asked.values())
+            if not known or gaps:
                 # The queue is new, or nobody had asked for a while. Whoever is told looks at jobs.
                 if not self._is_followed:
                     self._left_at -= _LINGER
                     return
-                is_lost |= (await self._ask(wanted))[1]
+                is_lost |= (await self._ask(wanted))[1] or (gaps and not known)
             self._place = entries[-1][0]
             if is_lost:
                 self._lost()
@@ -457,9 +463,7 @@ class _Feed:
             batch = Batch(self._queue, list(some))
             if self._readers:
                 self.log.add(batch)
-            if batch.gap:
-                self._tell_all_watches()
-            elif self._index:
+            if self._index and not batch.gap:
                 self._tell_watches(batch.entries)
 
     def _tell_watches(self, entries: list[Entry]) -> None:
@@ -512,7 +516,7 @@ class _Log:
         self._kept.append(batch)
         self._size += batch.size
         self.end += 1
-        while self._size > _UNREAD_MOST:
+        while self._size > _UNREAD_MOST and len(self._kept) > 1:
             self._size -= self._kept.popleft().size
         self._wake()
 
