@@ -11,6 +11,7 @@ TowpathError
 │   └── SpaceInvalid        a space's name that is taken, or a script that breaks a rule
 ├── LifespanFailed          what handlers share did not start, or not end
 ├── EventLoopRunning        a blocking call in a thread that runs an event loop
+├── ThreadsPatched          gevent or eventlet has replaced the threads that a blocking call needs
 ├── SubmitsRefused          some of many jobs were refused; the others were submitted
 ├── JobError                the job is not in a state for this
 │   ├── JobNotFound         never existed, or gone after its retention
@@ -43,6 +44,7 @@ TowpathError
     ├── EngineClosed        the engine was left
     ├── ServerUnreachable   no answer within the time limit
     ├── ServerRefused       an answer that is an error
+    │   ├── LayoutDiffers   another version of Towpath wrote the queue in another form
     │   └── WrongKeyType    another program put a key where Towpath keeps its data
     ├── TlsFailed           a certificate is refused, or one side speaks no TLS
     ├── MemoryFull          the server's memory limit is reached
@@ -682,6 +684,23 @@ class EventLoopRunning(TowpathError):
         super().__init__("a blocking call would stop the event loop that runs in this thread")
 
 
+class ThreadsPatched(TowpathError):
+    """A blocking call needs real threads, and gevent or eventlet has replaced them, or replaced
+    them after Towpath was imported.
+    """
+
+    code = "threads_patched"
+    remedy = (
+        "Patch the standard library before you import Towpath. Submit jobs with a record or with "
+        "middleware, and use `timers.blocking` and `app.blocking.run`, in a process without gevent "
+        "and eventlet."
+    )
+
+    def __init__(self, library: str, reason: str) -> None:
+        self.library = library
+        super().__init__(f"{library} has replaced threads {reason}")
+
+
 class ServerUnreachable(ServerError):
     """No answer within the time limit. A change may or may not have been made."""
 
@@ -698,6 +717,25 @@ class ServerRefused(ServerError):
 
     code = "server_refused"
     remedy = "Read the server's message. Check the user, its permissions and the server's version."
+
+
+class LayoutDiffers(ServerRefused):
+    """Another version of Towpath wrote the queue's data in another layout. Nothing was changed.
+
+    *layout* is the number of the layout that this version writes.
+    """
+
+    code = "layout_differs"
+    remedy = (
+        "Use the version of Towpath that wrote the queue until all its jobs have ended. Then "
+        "delete its keys (`{<queue>}:*`) and its entry (`HDEL towpath:queues <queue>`), or use an "
+        "empty Redis. The page \"Upgrade\" of the documentation says which versions read each "
+        "other's data."
+    )
+
+    def __init__(self, queue: str, layout: int) -> None:
+        super().__init__(f"the data of queue {queue} has another layout than {layout}")
+        self.queue, self.layout = queue, layout
 
 
 class WrongKeyType(ServerRefused):

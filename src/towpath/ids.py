@@ -146,13 +146,17 @@ class _Series(NamedTuple):
 
 
 def _encode(number: int, characters: int) -> str:
-    pairs = (_PAIRS[number >> shift & 1023] for shift in range((characters - 2) * 5, -1, -10))
-    return "".join(pairs)
+    text = ""
+    for _ in range(0, characters, 2):
+        text = _PAIRS[number & 1023] + text
+        number >>= 10
+    return text
 
 
 def _new_series(ms: int) -> _Series:
-    head = _encode(ms, 10) + _encode(secrets.randbits(60), 12)
-    return _Series(ms, head, itertools.count(secrets.randbits(_COUNT_BITS - 1)))
+    # Half of the counts are left, so that it can count up.
+    chance, first = divmod(secrets.randbits(60 + _COUNT_BITS - 1), 1 << _COUNT_BITS - 1)
+    return _Series(ms, _encode(ms, 10) + _encode(chance, 12), itertools.count(first))
 
 
 class _Ids:

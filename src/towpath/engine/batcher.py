@@ -79,7 +79,7 @@ class Batcher:
         if line is None:
             line = self._lines[queue] = _Line(queue)
         if line.busy or line.pending or _is_confirmed(durability):
-            deadline = self._store.channels.new_deadline()
+            deadline = self._store.calls.new_deadline()
             return await self._join(line, _entry(jobs, durability, call, deadline))
         line.busy = True
         try:
@@ -88,8 +88,10 @@ class Batcher:
                 await asyncio.sleep(0)
                 line.crowded = bool(line.pending)
             if not line.pending:
-                return await _send_jobs(self._store, line.queue, jobs, durability, call)
-            entry = _entry(jobs, durability, call, self._store.channels.new_deadline())
+                if durability is None and self._store.takes(queue, jobs):
+                    return await self._store.write("submit", queue, lambda _: jobs, call)
+                return await _send_jobs(self._store, queue, jobs, durability, call)
+            entry = _entry(jobs, durability, call, self._store.calls.new_deadline())
             line.pending.appendleft(entry)
         finally:
             self._land(line)
@@ -188,6 +190,8 @@ class Unbatched:
         call: Call | None = None,
     ) -> list[Any]:
         """The raw answers to *jobs*, in order. Up to LARGEST_BATCH of them are one step."""
+        if durability is None and self._store.takes(queue, jobs):
+            return await self._store.write("submit", queue, lambda _: jobs, call)
         return await _send_jobs(self._store, queue, jobs, durability, call)
 
     async def close(self) -> None:

@@ -16,11 +16,28 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    contextmanager,
+    suppress,
+)
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from towpath.clock import Duration, steady
+from towpath.engine.channel import Channel
+from towpath.engine.connection import (
+    CLOSED_BY_SERVER,
+    CONNECT_SECONDS,
+    Connection,
+    Endpoint,
+    Place,
+    keep_alive,
+)
+from towpath.engine.green import patching_library
+from towpath.engine.lookup import connect_within
+from towpath.engine.node import PROBE_EVERY, Node
 from towpath.engine.port import ProbeOn, Running
 from towpath.engine.resp import (
     NOT_ENOUGH,
@@ -30,15 +47,13 @@ from towpath.engine.resp import (
     new_reader,
     packed,
 )
-from towpath.engine.target import PROBE_EVERY, Channel, Target
 from towpath.engine.time_limit import Deadline, TimeLimit
 from towpath.engine.tls import LISTEN_SECONDS
-from towpath.engine.wire import CLOSED_BY_SERVER, CONNECT_SECONDS, Endpoint, Wire, keep_alive
-from towpath.errors import ServerError, ServerUnreachable
+from towpath.errors import ServerError, ServerUnreachable, ThreadsPatched
 from towpath.telemetry.logs import Log
 
 if TYPE_CHECKING:
-    from towpath.engine.connect import Line
+    from towpath.engine.cluster import Cluster
 
 T = TypeVar("T")
 
@@ -81,6 +96,8 @@ class _Clock(threading.local):
     """Seconds for which the process was stopped while this thread waited, in all."""
     is_looking: bool = False
     """Whether it asks others about its server just now."""
+    expects_silence: bool = False
+    """Whether it waits for what may not happen: then silence says nothing about its server."""
 
 
 class _Narrowed:
@@ -111,7 +128,7 @@ class _Narrowed:
 
 
 class BlockingTimeLimit:
-    """The limit for each reply, as the wires of *clock* obey it."""
+    """The limit for each reply, as the connections of *clock* obey it."""
 
     def __init__(self, clock: _Clock, limit: Duration) -> None:
         self._clock, self._limit = clock, limit.total_seconds()
@@ -206,11 +223,12 @@ class _Stream:
         return False
 
 
-class BlockingWire(Wire):
+class BlockingConnection(Connection):
     """A connection that blocks the thread of whoever asks. It never suspends.
 
-    While an exchange is under way, the wire does not have the socket: so one that was broken off
-    anywhere, also by Ctrl-C, leaves no connection on which its reply could be taken for another's.
+    While an exchange is under way, the connection does not have the socket: an exchange that was
+    broken off anywhere, also by Ctrl-C, leaves no socket on which its reply could be taken for
+    that of another call.
     """
 
     def __init__(self, endpoint: Endpoint, port: BlockingPort) -> None:
@@ -220,7 +238,7 @@ class BlockingWire(Wire):
         self._busy: socket.socket | None = None
         """For another thread to cut."""
 
-    async def _exchange(self, message: list[bytes], wanted: int) -> list[Any]:
+    async def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
         stream, self._idle = self._idle, None
         try:
             if stream is not None and not stream.is_open():
@@ -273,12 +291,8 @@ class BlockingWire(Wire):
         return stream
 
     def _open_socket(self, limit: float) -> socket.socket:
-        # A name is looked up for as long as the system likes: there is no limit for that.
         host, port = self._endpoint.place
-        if port:
-            sock = socket.create_connection((host, port), limit)
-        else:
-            sock = socket.socket(socket.AF_UNIX)
+        sock = connect_within((host, port), limit) if port else socket.socket(socket.AF_UNIX)
         try:
             if port:
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -347,7 +361,7 @@ class _Turn:
         self.channel: Channel | None = None
 
 
-class BlockingTarget(Target):
+class BlockingNode(Node):
     """A server whose channels are shared by threads, first come, first served.
 
     After trouble, the next caller probes the server, at most once a second; while the server is
@@ -414,7 +428,7 @@ class BlockingTarget(Target):
     def _make(self) -> Channel:
         channel = self._new_channel()
         self._made.add(channel)
-        weakref.finalize(channel, _drop, channel.line).atexit = False
+        weakref.finalize(channel, _drop, channel.cluster, channel.connections).atexit = False
         return channel
 
     def _leave(self, turn: _Turn) -> Channel | None:
@@ -459,7 +473,7 @@ class BlockingTarget(Target):
     async def _probe_now(self, deadline: Deadline, key: str, since: float) -> None:
         channel = self._take(deadline)
         try:
-            await self._probe_on(channel.line, key)
+            await self._probe_on(channel, key)
         except ServerError as trouble:
             self._note_trouble(trouble, since)
         else:
@@ -473,8 +487,8 @@ async def _no_probe(key: str) -> None:
     """A caller probes on its own channel."""
 
 
-def _drop(line: Line) -> None:
-    run_to_end(line.close())
+def _drop(cluster: Cluster, connections: dict[Place, Connection]) -> None:
+    run_to_end(cluster.release(connections))
 
 
 # ── the port ─────────────────────────────────────────────────────────────────────────────
@@ -486,20 +500,23 @@ class BlockingPort:
     in_threads = True
 
     def __init__(self) -> None:
+        """Raises ThreadsPatched if all that share a thread would share its clock."""
+        if not issubclass(_Clock, threading.local):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may have been replaced since
+            raise ThreadsPatched(patching_library() or "a library", "after Towpath was imported")
         self.clock = _Clock()
         self._silence: Callable[[], None] = _nothing
 
-    def wire(self, endpoint: Endpoint) -> Wire:
-        return BlockingWire(endpoint, self)
+    def connection(self, endpoint: Endpoint) -> Connection:
+        return BlockingConnection(endpoint, self)
 
     def time_limit(self, limit: Duration, silence: Callable[[], None]) -> TimeLimit:
         self._silence = silence
         return BlockingTimeLimit(self.clock, limit)
 
-    def target(
+    def node(
         self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
-    ) -> Target:
-        return BlockingTarget(name, new_channel, count, probe, log)
+    ) -> Node:
+        return BlockingNode(name, new_channel, count, probe, log)
 
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 -- there is no event loop
@@ -510,6 +527,17 @@ class BlockingPort:
 
     def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
         return self.narrow(seconds)
+
+    @contextmanager
+    def long_read(self, seconds: float) -> Generator[None]:
+        """A block of a blocking read, which raises TimeoutError after that time."""
+        clock = self.clock
+        try:
+            clock.expects_silence = True
+            with _Narrowed(clock, steady(), seconds, math.inf):
+                yield
+        finally:
+            clock.expects_silence = False
 
     async def every(self, asks: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[Any]:
         """One after the other."""
@@ -571,7 +599,8 @@ class BlockingPort:
             clock.until += late
         if now >= clock.until:
             raise TimeoutError("no answer within the time limit")
-        if now - clock.silent_since >= _LOOK_EVERY and not clock.is_looking:
+        is_silent = now - clock.silent_since >= _LOOK_EVERY and not clock.expects_silence
+        if is_silent and not clock.is_looking:
             clock.is_looking = True
             try:
                 self._silence()

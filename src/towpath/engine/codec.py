@@ -10,7 +10,7 @@ from typing import Any, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs] -- it ships none
 import msgspec
 
-from towpath.clock import duration_ms, milliseconds
+from towpath.clock import Duration, duration_ms, milliseconds
 from towpath.engine.check import LARGEST_NOTE, check_size, shortened, traceback_end
 from towpath.engine.model import (
     Bury,
@@ -195,18 +195,23 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
 
 
 def exchanged(
-    queue: QueueName, worker: str, settlements: list[Settlement], answer: list[Any]
+    queue: QueueName,
+    worker: str,
+    settlements: list[Settlement],
+    answer: list[Any],
+    *,
+    due_in: Duration | None,
 ) -> Exchanged:
     outcomes = [
         outcome(settlement.lease, word)
         for settlement, word in zip(settlements, answer[0], strict=True)
     ]
-    leases, due, left, now = answer[1:]
+    leases, _, left, now = answer[1:]
     return Exchanged(
         outcomes,
         [lease(queue, worker, fields) for fields in leases],
         left=left,
-        due_in=milliseconds(max(due - now, 0)) if due else None,
+        due_in=due_in,
         now_ms=now,
     )
 

@@ -9,7 +9,8 @@ from typing import Any
 import msgspec
 
 from towpath.clock import Duration, steady, wall_ms
-from towpath.engine.connect import Line, open_link
+from towpath.engine.channel import Channel
+from towpath.engine.cluster import open_cluster
 from towpath.engine.lifetime import shipped_scripts
 from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.engine.script import ARGS
@@ -56,85 +57,85 @@ async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
 
     Raises ServerUnreachable, or ServerRefused where the login is.
     """
-    link = open_link(url)
+    cluster = open_cluster(url)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            servers = [await _examined_once(line) for line in await link.primaries()]
-            return Checkup(servers, await _refusal(lambda: _write(link.line())))
+            servers = [await _examined_once(channel) for channel in await cluster.primaries()]
+            return Checkup(servers, await _refusal(lambda: _write(cluster.channel())))
     except TROUBLE as error:
         if isinstance(error, ErrorReply):
             raise ServerRefused(str(error)) from error
         raise ServerUnreachable(f"no answer from {url}: {error or type(error).__name__}") from error
     finally:
-        await link.close()
+        await cluster.close()
 
 
-async def _examined_once(line: Line) -> ServerState:
+async def _examined_once(channel: Channel) -> ServerState:
     try:
-        return await _examined(line)
+        return await _examined(channel)
     finally:
-        await line.close()
+        await channel.close()
 
 
-async def _examined(line: Line) -> ServerState:
-    info: bytes = await line.send("INFO")
-    settings = await _settings(line)
-    trips = await _round_trips(line)
+async def _examined(channel: Channel) -> ServerState:
+    info: bytes = await channel.send("INFO")
+    settings = await _settings(channel)
+    trips = await _round_trips(channel)
     answers = shipped_scripts().of_records(BESIDE)["answers"]
-    refused = await _refusal(lambda: line.send("EVAL", answers.source, 0))
-    known, every = (0, len(ARGS)) if refused else await _scripts(line)
+    refused = await _refusal(lambda: channel.send("EVAL", answers.source, 0))
+    known, every = (0, len(ARGS)) if refused else await _scripts(channel)
     return ServerState(
         info=_parsed(info),
         settings=settings,
-        skew_ms=await _skew(line),
+        skew_ms=await _skew(channel),
         round_trips_ms=trips,
-        slowest=await _slowest(line),
+        slowest=await _slowest(channel),
         scripts_known=known,
         scripts_all=every,
-        scripts_refused=refused or await _refusal(lambda: _load(line)),
+        scripts_refused=refused or await _refusal(lambda: _load(channel)),
     )
 
 
-async def _settings(line: Line) -> dict[str, str]:
+async def _settings(channel: Channel) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         for name in _SETTINGS:
-            flat: list[bytes] = await line.send("CONFIG", "GET", name)
+            flat: list[bytes] = await channel.send("CONFIG", "GET", name)
             found |= {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
     except ErrorReply:
         return {}
     return found
 
 
-async def _round_trips(line: Line) -> list[float]:
+async def _round_trips(channel: Channel) -> list[float]:
     taken: list[float] = []
     for _ in range(_PINGS):
         began = steady()
-        await line.send("PING")
+        await channel.send("PING")
         taken.append((steady() - began) * 1000)
     return sorted(taken)
 
 
-async def _skew(line: Line) -> float:
+async def _skew(channel: Channel) -> float:
     """The server's time less ours at the middle of the question: good to half a round trip."""
     before = wall_ms()
-    second, micro = await line.send("TIME")
+    second, micro = await channel.send("TIME")
     return int(second) * 1000 + int(micro) / 1000 - (before + wall_ms()) / 2
 
 
-async def _slowest(line: Line) -> dict[str, int]:
+async def _slowest(channel: Channel) -> dict[str, int]:
     try:
-        found: list[Any] = await line.send("LATENCY", "LATEST")
+        found: list[Any] = await channel.send("LATENCY", "LATEST")
     except ErrorReply:
         return {}
     return {row[0].decode(): int(row[3]) for row in found}
 
 
-async def _scripts(line: Line) -> tuple[int, int]:
+async def _scripts(channel: Channel) -> tuple[int, int]:
     """How many of our scripts the server has already."""
     scripts = shipped_scripts()
     try:
-        known: list[int] = await line.send(
+        known: list[int] = await channel.send(
             "SCRIPT", "EXISTS", *(scripts[name].sha for name in ARGS)
         )
     except ErrorReply:
@@ -142,15 +143,15 @@ async def _scripts(line: Line) -> tuple[int, int]:
     return sum(map(int, known)), len(ARGS)
 
 
-async def _load(line: Line) -> None:
+async def _load(channel: Channel) -> None:
     """Every script compiles there. The engine would send them at first use anyway."""
     scripts = shipped_scripts()
     for name in ARGS:
-        await line.send("SCRIPT", "LOAD", scripts[name].source)
+        await channel.send("SCRIPT", "LOAD", scripts[name].source)
 
 
-async def _write(line: Line) -> None:
-    await line.send("SET", _WRITE_KEY, "1", "PX", 1000)
+async def _write(channel: Channel) -> None:
+    await channel.send("SET", _WRITE_KEY, "1", "PX", 1000)
 
 
 async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:

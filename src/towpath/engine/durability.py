@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, Self
 import msgspec
 
 from towpath.clock import seconds, steady
-from towpath.engine.connect import Line, Link
+from towpath.engine.channel import Channel
+from towpath.engine.cluster import Cluster
 from towpath.engine.port import Port
 from towpath.engine.refusals import translated
 from towpath.engine.resp import TROUBLE, ErrorReply
@@ -77,15 +78,17 @@ class KnownFacts(NamedTuple):
     asked_at: float
 
 
-async def probe(link: Link, declared: Durability | None) -> ServerFacts:
+async def probe(cluster: Cluster, declared: Durability | None) -> ServerFacts:
     """Ask every primary that answers. Where CONFIG is denied, *declared* says the class.
 
     Raises EvictionUnsafe, and DurabilityUnknown where nobody tells; one of TROUBLE if no primary
     answers.
     """
-    lines = await link.primaries()
-    port = link.port
-    answers = await port.every([partial(_asked_within, port, line, declared) for line in lines])
+    channels = await cluster.primaries()
+    port = cluster.port
+    answers = await port.every(
+        [partial(_asked_within, port, channel, declared) for channel in channels]
+    )
     facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
     for answer in answers:
@@ -108,7 +111,7 @@ async def require(
 
     The server is asked on each connection, again when its answers (*known*) are older than
     `FACTS_LAST`, and again before a submit is refused: a setting may have been changed. Of replicas
-    only those count that confirm: see `Channels.confirmed`.
+    only those count that confirm: see `Calls.confirmed`.
     """
     if (
         isinstance(known, KnownFacts)
@@ -128,12 +131,12 @@ async def ask_known(ask: Ask, declared: Durability | None) -> KnownFacts:
     return KnownFacts(await ask_facts(ask, declared), began)
 
 
-async def _asked_within(port: Port, line: Line, declared: Durability | None) -> ServerFacts:
+async def _asked_within(port: Port, channel: Channel, declared: Durability | None) -> ServerFacts:
     try:
         async with port.within(_ANSWER_WITHIN):
-            return await ask_facts(lambda command: line.send(*command), declared)
+            return await ask_facts(lambda command: channel.send(*command), declared)
     finally:
-        await line.close()
+        await channel.close()
 
 
 async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:

@@ -6,7 +6,7 @@ the plain verbs are batches of one.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar, Unpack
 
 from towpath.clock import (
@@ -16,6 +16,7 @@ from towpath.clock import (
     duration,
     duration_ms,
     milliseconds,
+    steady,
 )
 from towpath.engine import codec
 from towpath.engine.batcher import LARGEST_BATCH, settling, submits
@@ -42,7 +43,7 @@ from towpath.engine.model import (
 )
 from towpath.engine.options import QueueOptions
 from towpath.engine.states import State
-from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS
+from towpath.engine.waiting import GLANCED_CAP, WAIT_CAP_MS, WorkWatch
 from towpath.errors import CallStale, InvalidOption, ScriptDefect, TowpathError
 from towpath.ids import queue_name
 
@@ -160,6 +161,7 @@ class Engine(Changing):
             asked = [*wish, *self._store.outages.args(name)]
             if choice is not None:
                 asked += [*choice, called]
+            sent_at = steady()
             try:
                 leases, due, left, now = await self._claims.ask(
                     "claim", name, worker, lambda _, asked=asked: asked, named
@@ -168,13 +170,16 @@ class Engine(Changing):
                 if looks is None or not looks.again(stale.last):
                     raise
                 continue
-            self._store.outages.learn(name, now)
+            read_at = steady()
+            self._store.times.learn(name, now, sent_at=sent_at, read_at=read_at)
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]
             # A server's blocking time-outs fire late, so due times are waited for here.
             until = min(give_up_at, now + WAIT_CAP_MS, due or give_up_at)
             pause = milliseconds(max(until - now, 0))
+            if until == due:
+                pause = self._store.times.until(name, due, now, at=read_at)
             called = await self._waker.wait_on(name, choice[0] if choice else (), left, pause)
 
     async def wait_for_work(self, queue: str, *, within: Duration) -> bool:
@@ -185,6 +190,15 @@ class Engine(Changing):
         cannot look now, it calls `hand_on`. No round trip but the shared blocking read.
         """
         return await self._waker.wait(queue_name(queue), min(within, GLANCED_CAP))
+
+    def watch_for_work(
+        self, queue: str, act: Callable[[bool], None], *, within: Duration, since: float
+    ) -> WorkWatch:
+        """Internal: `wait_for_work` without a task, its time counted from *since* on. *act* is
+        called once, with True if this caller was woken, in the step of the event loop that brings
+        the wake-up.
+        """
+        return self._waker.watch(queue_name(queue), min(within, GLANCED_CAP), since, act)
 
     def hand_on(self, queue: str) -> None:
         """Internal: wake another waiter; this caller was woken and cannot look."""
@@ -291,12 +305,15 @@ class Engine(Changing):
                 [*wish, *self._store.outages.args(name)],
             ]
 
+        sent_at = steady()
         if count:
             answer = await self._claims.ask("exchange", name, worker, body, call)
         else:
             answer = await self._store.write("exchange", name, body, call)
-        self._store.outages.learn(name, answer[-1])
-        return codec.exchanged(name, worker, list(settlements), answer)
+        due, now, read_at = answer[2], answer[-1], steady()
+        self._store.times.learn(name, now, sent_at=sent_at, read_at=read_at)
+        due_in = self._store.times.until(name, due, now, at=read_at) if due else None
+        return codec.exchanged(name, worker, list(settlements), answer, due_in=due_in)
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Outcome]:
         """Settle leases of any queues. Returns one outcome per settlement, in order.

@@ -10,6 +10,8 @@ about it, so that nobody can come or go unnoticed.
 Events are written only while somebody wants them (`Wanted`): a feed says so to Redis before it
 takes its place in the stream, and again every 20 s. Redis answers with the name of the time since
 which all such events were written. Another name than before means that some may not have been.
+Redis also says if the queue's options are `events="none"` by now. Then every follower gets
+QueueHasNoEvents once, and the feed goes on asking, in case the options are changed back.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from typing import Any, NamedTuple, Self, TypeVar
 import msgspec
 
 from towpath.clock import Duration, seconds, steady
-from towpath.engine.connect import Line, Link
+from towpath.engine.channel import Channel
+from towpath.engine.cluster import Cluster
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef
 from towpath.engine.resp import TROUBLE
 from towpath.engine.store import Store
 from towpath.engine.time_limit import wait_within
-from towpath.errors import FellBehind, ServerUnreachable, TowpathError
+from towpath.errors import FellBehind, QueueHasNoEvents, ServerUnreachable, TowpathError
 from towpath.ids import JobId, QueueName
 from towpath.supervise import Background
 
@@ -75,6 +78,8 @@ class FollowReply(NamedTuple):
     """Of the time since which they were written without a gap; empty if there is no such queue."""
     newest: bytes
     """The last entry of the stream."""
+    is_refused: bool
+    """Whether the queue's options are `events="none"`: nobody can follow it."""
 
 
 class Event(msgspec.Struct, frozen=True):
@@ -147,6 +152,7 @@ class Watch:
         self._index, self.verbs, self._changed = index, verbs, changed or self._collect
         self._ids: dict[str, None] = {}
         self._collected: set[str] = set()
+        self._refused_queue: str | None = None
         self._flag = asyncio.Event()
 
     @property
@@ -178,10 +184,16 @@ class Watch:
             self.drop(next(iter(self._ids)))
 
     async def change(self, *, within: Duration | None = None) -> set[str]:
-        """The jobs to which something happened since the last call; none in time = empty."""
+        """The jobs to which something happened since the last call; none in time = empty.
+
+        Raises QueueHasNoEvents, once, when the queue's options are changed to write none.
+        """
         with suppress(TimeoutError):
             async with asyncio.timeout(within.total_seconds() if within else None):
                 await self._flag.wait()
+        queue, self._refused_queue = self._refused_queue, None
+        if queue is not None:
+            raise QueueHasNoEvents(queue)
         changed, self._collected = self._collected, set()
         self._flag.clear()
         return changed
@@ -194,6 +206,12 @@ class Watch:
         if not self.verbs or verb in self.verbs:
             self._changed(id)
 
+    def refuse(self, queue: QueueName) -> None:
+        """The queue writes no events from now on."""
+        self._refused_queue = queue
+        self._flag.set()
+        self.tell_all()
+
     def tell_all(self) -> None:
         """Events may be missing."""
         for id in list(self._ids):
@@ -204,12 +222,12 @@ class Feeds:
     """The followers of queues: one blocking read for each that anybody follows."""
 
     def __init__(
-        self, link: Link, store: Store, *, give_up: Duration, block: Duration = _BLOCK
+        self, cluster: Cluster, store: Store, *, give_up: Duration, block: Duration = _BLOCK
     ) -> None:
-        self._link, self._store = link, store
+        self._cluster, self._store = cluster, store
         self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
         self._feeds: dict[QueueName, _Feed] = {}
-        self._lines: list[Line] = []
+        self._lines: list[Channel] = []
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -224,7 +242,7 @@ class Feeds:
         does this before. Raises ServerError.
         """
         answer = await self._store.read("follow", queue, wanted, _WANTED_MS, secrets.token_hex(8))
-        return FollowReply(answer[0].decode(), answer[1])
+        return FollowReply(answer[0].decode(), answer[1], answer[2] == b"none")
 
     def watch(
         self, queue: QueueName, verbs: frozenset[str], changed: Callable[[str], None]
@@ -241,12 +259,14 @@ class Feeds:
 
     @asynccontextmanager
     async def watching(self, queue: QueueName, verbs: frozenset[str]) -> AsyncGenerator[Watch]:
-        """A watch that misses nothing from the moment this is entered. Raises ServerError."""
+        """A watch that misses nothing from the moment this is entered. Raises QueueHasNoEvents,
+        ServerError.
+        """
         feed = self._feed(queue)
         watch = feed.add_watch(verbs)
         try:
             await self._begun(queue, feed)
-            if feed.should_ask(watch.wanted):
+            if feed.is_refused or feed.should_ask(watch.wanted):
                 await feed.ask(watch.wanted)
             yield watch
         finally:
@@ -254,14 +274,20 @@ class Feeds:
 
     @asynccontextmanager
     async def follow(self, queue: QueueName) -> AsyncGenerator[Follower]:
-        """Who follows *queue*, from the moment this is entered. Raises ServerError."""
+        """Who follows *queue*, from the moment this is entered. Raises QueueHasNoEvents,
+        ServerError.
+        """
         feed = self._feed(queue)
         feed.add_reader()
         try:
             await self._begun(queue, feed)
-            # The feed may not have read all yet that was there before.
-            at = feed.log.end
-            yield Follower(feed.log, at, after=(await feed.ask(Wanted.ALL)).newest)
+            while True:
+                # The feed may not have read all yet that was there before.
+                at = feed.log.end
+                asked = await feed.ask(Wanted.ALL)
+                if at >= feed.log.start:  # else others lost something before this one came
+                    break
+            yield Follower(queue, feed.log, at, after=asked.newest)
         finally:
             feed.drop_reader()
 
@@ -280,11 +306,11 @@ class Feeds:
     def _feed(self, queue: QueueName) -> _Feed:
         feed = self._feeds.get(queue)
         if feed is None:
-            line = self._lines.pop() if self._lines else self._link.line()
+            line = self._lines.pop() if self._lines else self._cluster.channel()
             feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self.want, self._over)
         return feed
 
-    def _over(self, queue: QueueName, line: Line) -> None:
+    def _over(self, queue: QueueName, line: Channel) -> None:
         del self._feeds[queue]
         self._lines.append(line)
 
@@ -295,10 +321,10 @@ class _Feed:
     def __init__(
         self,
         queue: QueueName,
-        line: Line,
+        line: Channel,
         block_s: float,
         want: Callable[[QueueName, Wanted], Awaitable[FollowReply]],
-        over: Callable[[QueueName, Line], None],
+        over: Callable[[QueueName, Channel], None],
     ) -> None:
         self._queue, self._line, self._block_s = queue, line, block_s
         self._want, self._over = want, over
@@ -319,6 +345,8 @@ class _Feed:
         self._quiet = 0
         self._missed = False
         """Whether events were lost and nobody was told yet: the line may break in between."""
+        self.is_refused = False
+        """Whether the queue's options were `events="none"` when last asked."""
         self.log = _Log()
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
@@ -365,18 +393,37 @@ class _Feed:
         )
 
     async def ask(self, wanted: Wanted) -> FollowReply:
-        """Have such events written. All are told if some were not. Raises ServerError."""
+        """Have such events written. All are told if some were not. Raises QueueHasNoEvents and
+        ServerError.
+        """
         asked, is_lost = await self._ask(wanted)
         if is_lost:
             self._lost()
+        if asked.is_refused:
+            self._asked.pop(wanted, None)  # the reader asks again soon, and ends the others
+            raise QueueHasNoEvents(self._queue)
         return asked
 
     async def _ask(self, wanted: Wanted) -> tuple[FollowReply, bool]:
-        """The same; whether some were not written."""
+        """Returns the reply, and whether some events may not have been written.
+
+        Only the reader notes that the queue refuses followers: they get what was written before.
+        """
         asked = await self._want(self._queue, wanted)
         before, _ = self._asked.get(wanted, ("", 0.0))
         self._asked[wanted] = asked.name, steady() + _WANTED_AGAIN
-        return asked, bool(before) and asked.name != before
+        if asked.is_refused:
+            return asked, False
+        was_refused, self.is_refused = self.is_refused, False
+        return asked, was_refused or (bool(before) and asked.name != before)
+
+    def _refuse(self) -> None:
+        """End what followers get; once, until the queue has events again."""
+        if not self.is_refused:
+            self.is_refused = True
+            self.log.refuse()
+            for watch in list(self._watches):
+                watch.refuse(self._queue)
 
     async def _run(self) -> None:
         pause, self._sure = 0.0, False  # it may have been interrupted anywhere
@@ -409,24 +456,33 @@ class _Feed:
             if self._missed:
                 self._missed = False
                 self._lost()
+            if asked.is_refused:
+                self._refuse()
             self.reading.set()
         self._sure = True
         entries = await self._next(self._place or _START)
         if entries:
-            is_lost = not await self._held(entries)
+            is_lost, is_refused = not await self._held(entries), self.is_refused
             wanted, gaps = self._most_wanted, any(map(is_gap, entries))
             known = any(name for name, _ in self._asked.values())
-            if not known or gaps:
+            # Where the options are `none` there is a gap after each time that the feed asked; an
+            # event says that they were changed back.
+            if not known or (not all(map(is_gap, entries)) if is_refused else gaps):
                 # The queue is new, or nobody had asked for a while. Whoever is told looks at jobs.
                 if not self._is_followed:
                     self._left_at -= _LINGER
                     return
-                is_lost |= (await self._ask(wanted))[1] or (gaps and not known)
+                asked, is_unmarked = await self._ask(wanted)
+                is_refused = asked.is_refused
+                is_lost |= is_unmarked or (gaps and not known and not is_refused)
             self._place = entries[-1][0]
             if is_lost:
                 self._lost()
+            if is_lost or is_refused:
                 entries = [entry for entry in entries if not is_gap(entry)]
             self._tell(entries)
+            if is_refused:
+                self._refuse()
         # A stream that was made anew while a clock was set back has its entries before our place.
         self._quiet = 0 if entries else self._quiet + 1
         self._sure = self._quiet % _CHECK_EVERY != _CHECK_EVERY - 1
@@ -492,6 +548,8 @@ class _Log:
         self._news = asyncio.Event()
         self.end = 0
         """The number of the batch that comes next."""
+        self.refusals = 0
+        """How often the queue was changed to write no events."""
 
     @property
     def start(self) -> int:
@@ -527,6 +585,11 @@ class _Log:
         self.end += 1
         self._wake()
 
+    def refuse(self) -> None:
+        """The queue writes no events from now on."""
+        self.refusals += 1
+        self._wake()
+
     async def news(self) -> None:
         """Return when there is more."""
         await self._news.wait()
@@ -539,19 +602,25 @@ class _Log:
 class Follower:
     """The events of a queue as they happen, for one who follows it.
 
-    Raises FellBehind where some are missing, and goes on from there.
+    Raises FellBehind where some are missing, and goes on from there. Raises QueueHasNoEvents once
+    when the queue's options are changed to write none; it goes on, with FellBehind, if they are
+    changed back.
     """
 
-    def __init__(self, log: _Log, at: int, *, after: bytes) -> None:
-        self._log, self._at = log, at
+    def __init__(self, queue: QueueName, log: _Log, at: int, *, after: bytes) -> None:
+        self._queue, self._log, self._at = queue, log, at
+        self._refusals = log.refusals
         self._left: deque[Event] = deque()
         self.after = after.decode()
         """The last event before those that it gives. The first batch may have some before it."""
 
     async def batch(self) -> Batch:
-        """What was read next. Raises FellBehind."""
+        """What was read next. Raises FellBehind, QueueHasNoEvents."""
         while True:
             while self._at == self._log.end:
+                if self._refusals != self._log.refusals:
+                    self._refusals = self._log.refusals
+                    raise QueueHasNoEvents(self._queue)
                 await self._log.news()
             if self._at < self._log.start:
                 # With a lead, where it was too slow: not to fall behind again at once.

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from towpath.errors import DurabilityUnknown, EvictionUnsafe
+from towpath.errors import DurabilityUnknown, EvictionUnsafe, LayoutDiffers, ServerRefused
 
 if TYPE_CHECKING:
     from towpath.engine.diagnosis import Checkup, ServerState
@@ -195,6 +195,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
     names = sorted(await engine.queues.list())
     counts = await engine.inspect.counts_of(names)
     found = [Finding("queues", Grade.OK, f"{len(names)}")]
+    found += await _other_layouts(engine, names)
     for name in names:
         if name not in counts:
             do = f"`towpath queues show {name}` says why."
@@ -217,6 +218,20 @@ async def of_queues(engine: Engine) -> list[Finding]:
         if queue.paused:
             text = f"{name} is paused"
             found.append(Finding("queues", Grade.WARN, text, f"towpath resume {name}"))
+    return found
+
+
+async def _other_layouts(engine: Engine, readable: Sequence[str]) -> list[Finding]:
+    """The queues that another version of Towpath has made in another layout."""
+    found: list[Finding] = []
+    for name in sorted({*await engine.queues.names()} - {*readable}):
+        try:
+            await engine.queues.options(name)
+        except LayoutDiffers as refusal:
+            text = f"{name}: its data has another layout than this version writes"
+            found.append(Finding("layout", Grade.BAD, text, refusal.remedy))
+        except ServerRefused:
+            pass  # listed in the log, and told where it is used
     return found
 
 

@@ -9,11 +9,12 @@ all who wait for jobs of one queue go together.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from itertools import islice, takewhile
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towpath.clock import Duration, DurationLike, duration, seconds, spelled
 from towpath.engine.check import whole
@@ -44,12 +45,17 @@ from towpath.errors import (
 )
 from towpath.ids import JobId, QueueName, queue_name
 
+if TYPE_CHECKING:
+    from towpath.engine.blocking_ends import BlockingEnds
+
 LARGEST_PAGE = 1000
 LOOK_EVERY = seconds(5)
 """A server whose memory is full writes no events: whoever waits looks this often all the same."""
 _AT_ONCE = 500
 _ROOM = 2**20
 """Bytes of payloads and results after which an answer is cut."""
+_NO_ROOM = 0
+"""No job is given whole: `later` stands for each that has ended."""
 _LAST = 1.0
 """Seconds for the look at the end of a wait."""
 
@@ -57,8 +63,9 @@ _LAST = 1.0
 class Events:
     """The events of queues, and waiting for the end of a job: `engine.events`."""
 
-    def __init__(self, store: Store, feeds: Feeds) -> None:
-        self._store, self._feeds = store, feeds
+    def __init__(self, store: Store, feeds: Feeds, blocking: BlockingEnds | None = None) -> None:
+        """*blocking* waits for ends in threads without an event loop."""
+        self._store, self._feeds, self._blocking = store, feeds, blocking
         self._ends: dict[QueueName, _Ends] = {}
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
@@ -77,13 +84,15 @@ class Events:
         have got only some.
         """
         await self._feeds.want(queue, Wanted.ALL)
-        own, behind = await self._kept(queue, _checked_cursor(cursor), size)
+        own, behind = await self._kept(queue, _checked_cursor(cursor), size, with_own=True)
         return read_entries(queue, [*own, *behind])
 
     async def _kept(
-        self, queue: QueueName, after: str, size: int
+        self, queue: QueueName, after: str, size: int, *, with_own: bool = False
     ) -> tuple[list[Entry], list[Entry]]:
-        """The entry *after*, and those behind it up to the next gap. Raises FellBehind."""
+        """The entry *after*, and those behind it up to the next gap. Raises FellBehind where that
+        comes first; not *with_own*, as the entry's own events come before it.
+        """
         key, own = keys_of(queue).events, list[Entry]()
         command = ("XRANGE", key, after, "+", "COUNT", size + 1)
         found: list[Entry] = await self._store.command(*command)
@@ -93,7 +102,8 @@ class Events:
                 text = f"the event {after} is no longer kept, nor are some of those behind it"
                 raise FellBehind(text, cursor=older[0][0].decode() if older else _START)
             own = [found.pop(0)]
-        if found and is_gap(found[0]):
+        is_first = not (with_own and own and not is_gap(own[0]))
+        if found and is_gap(found[0]) and is_first:
             text = f"events of queue {queue} were not written, because nobody followed it"
             raise FellBehind(text, cursor=found[0][0].decode())
         return own, list(takewhile(lambda entry: not is_gap(entry), found[:size]))
@@ -103,7 +113,8 @@ class Events:
         """The events of *queue*, from the moment this is entered, as they happen.
 
         One blocking read per queue and process, however many follow. A follower that is too far
-        behind, or whose events the server has lost, gets FellBehind. Raises QueueHasNoEvents.
+        behind, or whose events the server has lost, gets FellBehind. Raises QueueHasNoEvents; the
+        follower raises it too, once, when the queue's options are changed to write no events.
         """
         async with self.follow_batches(queue) as live:
             yield live
@@ -147,6 +158,8 @@ class Events:
         """
         limit = duration("within", within)
         await self.require(job.queue)
+        if self._blocking is not None:
+            return await self._blocking.ended(job, limit)
         ends = self._ends.get(job.queue)
         if ends is None:
             ends = self._ends[job.queue] = _Ends(job.queue, self._feeds, self._look_at_ends)
@@ -159,6 +172,15 @@ class Events:
                 # Nothing is awaited in here: who comes next finds these, or makes new ones.
                 ends.close()
                 self._ends.pop(job.queue, None)
+
+    async def find_ended(self, queue: str, ids: Iterable[str]) -> builtins.list[str]:
+        """Internal: those of the jobs that have ended and are kept. One round trip for 500."""
+        wanted, found = [*ids], builtins.list[str]()
+        for start in range(0, len(wanted), _AT_ONCE):
+            some = wanted[start : start + _AT_ONCE]
+            answers = await self._store.read("ended", queue_name(queue), _NO_ROOM, "\n".join(some))
+            found += [id for id, said in zip(some, answers, strict=True) if said == b"later"]
+        return found
 
     async def require(self, queue: QueueName) -> None:
         """Raises QueueHasNoEvents if *queue* has no events."""

@@ -11,13 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from towpath.clock import Clock
-from towpath.engine.connect import Link
+from towpath.engine.cluster import Cluster
+from towpath.engine.connection import Place
 from towpath.engine.keys import keys_of
 from towpath.engine.resp import TROUBLE
-from towpath.engine.wire import Place
 from towpath.ids import QueueName
 from towpath.supervise import detached
 
@@ -26,11 +26,23 @@ _AT_ONCE = 50
 _ANSWER_S = 5.0
 
 
+class Waiter(Protocol):
+    """Who waits for work: a future, or what acts in the step in which it is called."""
+
+    def done(self) -> bool:
+        """Whether it was called, or waits no longer."""
+        ...
+
+    def set_result(self, result: str, /) -> None:
+        """Call it, by that name."""
+        ...
+
+
 class Waiters:
     """Who waits for work, by queue or by selector; the first who waits is the first called."""
 
     def __init__(self) -> None:
-        self._all: dict[str, deque[asyncio.Future[str]]] = {}
+        self._all: dict[str, deque[Waiter]] = {}
 
     def __len__(self) -> int:
         return len(self._all)
@@ -38,14 +50,10 @@ class Waiters:
     def __contains__(self, name: str) -> bool:
         return name in self._all
 
-    def add(self, *names: str) -> asyncio.Future[str]:
-        """Wait for any of *names*: done when called, by the name that was called, and cancelled by
-        whoever waits no longer.
-        """
-        waiter: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    def add(self, waiter: Waiter, *names: str) -> None:
+        """Let *waiter* be called once, for any of *names*; one that is done is passed over."""
         for name in names:
             self._all.setdefault(name, deque()).append(waiter)
-        return waiter
 
     def call_one(self, name: str) -> bool:
         """Let one of those look who wait for *name*; False = nobody does."""
@@ -61,8 +69,9 @@ class Waiters:
     def call_all(self) -> None:
         """Let everybody look."""
         for name in list(self._all):
-            while self.call_one(name):
-                pass
+            for waiter in self._all.pop(name, ()):
+                if not waiter.done():
+                    waiter.set_result(name)
 
     def names(self) -> list[str]:
         """What somebody waits for."""
@@ -78,10 +87,10 @@ class Glances:
     """Looks for *waiters* again and again while there are any, *every* so many seconds."""
 
     def __init__(
-        self, link: Link, clock: Clock, waiters: Waiters, every: Callable[[int], float]
+        self, cluster: Cluster, clock: Clock, waiters: Waiters, every: Callable[[int], float]
     ) -> None:
-        self._link, self._clock, self._waiters, self._every = link, clock, waiters, every
-        self._line = link.line()
+        self._cluster, self._clock, self._waiters, self._every = cluster, clock, waiters, every
+        self._channel = cluster.channel()
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
@@ -93,7 +102,7 @@ class Glances:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        await self._line.close()
+        await self._channel.close()
 
     async def _keep(self) -> None:
         while count := len(self._waiters.names()):
@@ -105,22 +114,22 @@ class Glances:
                         await self._look(queues, every)
             except TROUBLE:
                 # Whoever waits looks for himself, and meets the trouble or finds it over.
-                await self._line.hang_up()
+                await self._channel.hang_up()
                 self._waiters.call_all()
-        await self._line.close()
+        await self._channel.close()
 
     def _by_server(self, names: Sequence[str]) -> list[list[QueueName]]:
         found: dict[Place | None, list[QueueName]] = {}
         for queue in map(QueueName, names):
-            found.setdefault(self._link.target(keys_of(queue).queue), []).append(queue)
+            found.setdefault(self._cluster.owner(keys_of(queue).queue), []).append(queue)
         return list(found.values())
 
     async def _look(self, queues: Sequence[QueueName], every: float) -> None:
         """Call who waits for a queue of one server that has a job, or has one soon."""
         # In a cluster a command can't span slots.
-        groups = list(_parts(queues, 1 if self._link.in_slots else _AT_ONCE))
+        groups = list(_parts(queues, 1 if self._cluster.in_slots else _AT_ONCE))
         asked = [("EXISTS", *(key for queue in group for key in _keys(queue))) for group in groups]
-        answers = await self._line.send_all(asked)
+        answers = await self._channel.send_all(asked)
         there = [
             name for group, some in zip(groups, answers, strict=True) if some for name in group
         ]
@@ -131,7 +140,7 @@ class Glances:
             ready, *times = _keys(queue)
             details += [("ZCARD", ready), *(("ZRANGE", key, 0, 0, "WITHSCORES") for key in times)]
         # Their clock is asked where their keys are: in the same packet.
-        *told, clock = await self._line.send_all([*details, ("TIME",)])
+        *told, clock = await self._channel.send_all([*details, ("TIME",)])
         stamp = self._clock.stamp()
         now = int(stamp) if stamp else int(clock[0]) * 1000 + int(clock[1]) // 1000
         for queue, answer in zip(there, _parts(told, 3), strict=True):

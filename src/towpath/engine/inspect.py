@@ -317,10 +317,10 @@ def _readable(
 
 
 def _counts(answer: Any) -> Counts:
-    meta, facts = (pairs(flat) for flat in answer)
-    oldest_at, paused = facts["oldest_at"], int(meta.get("paused", 0)) > 0
+    facts = pairs(answer)
+    oldest_at, paused = facts["oldest_at"], facts["paused"] > 0
     idle = not facts["lasting"] and facts["ready"] + facts["leased"] > 0
-    asked = max(int(meta.get("asked_at", 0)), int(facts["asked_for"]))
+    asked = max(facts["asked_at"], int(facts["asked_for"]))
     return Counts(
         ready=facts["ready"],
         delayed=facts["delayed"],
@@ -333,7 +333,7 @@ def _counts(answer: Any) -> Counts:
         paused=paused,
         no_worker=idle and not paused and facts["now"] - asked > SILENT_MS,
         oldest=milliseconds(facts["now"] - oldest_at) if oldest_at else None,
-        totals={name: int(meta.get(name, 0)) for name in _TOTALS},
+        totals={name: facts[name] for name in _TOTALS},
     )
 
 

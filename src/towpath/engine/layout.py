@@ -12,9 +12,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
+from towpath.engine.connection import Place
 from towpath.engine.port import Port
 from towpath.engine.resp import SLOTS, ConnectionLost, SlotUnknown, slot_of
-from towpath.engine.wire import Place
 
 Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
 """The answer of the server at a place to one command, on a connection for this alone."""
@@ -33,7 +33,7 @@ class Layout(Protocol):
         """Where *command* belongs, as far as known and not in doubt."""
         ...
 
-    def target(self, command: tuple[Any, ...]) -> Place | None:
+    def owner(self, command: tuple[Any, ...]) -> Place | None:
         """What stands for the server that *command* is for, in doubt or not; None = not known."""
         ...
 
@@ -63,7 +63,7 @@ class OneServer:
     def place(self, command: tuple[Any, ...]) -> Place | None:
         return self.only
 
-    target = place
+    owner = place
 
     def doubt(self, place: Place) -> None:
         """There is nobody to ask."""
@@ -92,7 +92,7 @@ class Sentinels:
     def place(self, command: tuple[Any, ...]) -> Place | None:
         return None if self._doubted else self._primary
 
-    def target(self, command: tuple[Any, ...]) -> Place | None:
+    def owner(self, command: tuple[Any, ...]) -> Place | None:
         return (self._service, 0)
 
     def doubt(self, place: Place) -> None:
@@ -120,7 +120,7 @@ class Sentinels:
         return told[b"ip"], int(told[b"port"])
 
 
-class Cluster:
+class SlotOwners:
     """The masters of a cluster, each responsible for its slots."""
 
     only: Place | None = None
@@ -132,10 +132,10 @@ class Cluster:
         self._doubted: set[Place] = set()
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
-        place = self.target(command)
+        place = self.owner(command)
         return None if place in self._doubted else place
 
-    def target(self, command: tuple[Any, ...]) -> Place | None:
+    def owner(self, command: tuple[Any, ...]) -> Place | None:
         return self._owners[slot_of(key_of(command))]
 
     def doubt(self, place: Place) -> None:

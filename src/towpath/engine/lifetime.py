@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Self
 from towpath.clock import Clock, ServerClock
 from towpath.engine.batcher import Batcher, Unbatched
 from towpath.engine.blocking import BlockingPort, run_to_end
+from towpath.engine.blocking_ends import BlockingEnds
 from towpath.engine.channel import Limits
 from towpath.engine.claiming import Claims
-from towpath.engine.connect import open_link
+from towpath.engine.cluster import open_cluster
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.events import Feeds
 from towpath.engine.follow import Events
@@ -76,14 +77,15 @@ class Lifetime(Spaces):
     def in_threads(self) -> Self:
         """Internal: the same engine, not yet entered, for threads without an event loop. Its
         methods are driven by `run_to_end`. What needs tasks is not there: claims that wait, events.
+        Waiting for the end of a job is.
         """
         self._port, self._home = BlockingPort(), os.getpid()
         return self
 
     async def __aenter__(self) -> Self:
-        self._link = open_link(self.url, self._port)
+        self._cluster = open_cluster(self.url, self._port)
         self._store = Store(
-            self._link,
+            self._cluster,
             clock=self._clock,
             limits=self._limits,
             scripts=self._scripts,
@@ -91,19 +93,23 @@ class Lifetime(Spaces):
             log=self._log,
         )
         call_for = partial(self._store.plain, "wake")
-        self._waker = Waker(self._link, self._clock, self._store.command, call_for)
+        self._waker = Waker(self._cluster, self._clock, self._store.command, call_for)
         self._claims = Claims(self._store.write, self.settle)
-        self._feeds = Feeds(self._link, self._store, give_up=self._limits.give_up)
+        self._feeds = Feeds(self._cluster, self._store, give_up=self._limits.give_up)
         in_threads = self._port.in_threads
         self._batcher = Unbatched(self._store) if in_threads else Batcher(self._store)
         self.queues, self.inspect = Queues(self._store), Inspector(self._store, self.workers)
-        self.events = Events(self._store, self._feeds)
+        give_up, self._blocking_ends = self._limits.give_up, None
+        if isinstance(self._port, BlockingPort):
+            ends = BlockingEnds(self._cluster, self._store, self._port, give_up=give_up)
+            self._blocking_ends = ends
+        self.events = Events(self._store, self._feeds, self._blocking_ends)
         self.schedules = Schedules(self._store, self.schedule_index, self.queues.list)
         try:
             await self._store.connect(tolerant=self._is_tolerant)
         except BaseException:
             await self._store.close()
-            await self._link.close()
+            await self._cluster.close()
             raise
         self._is_entered = True
         return self
@@ -112,14 +118,24 @@ class Lifetime(Spaces):
         await self._batcher.close()
         await self._claims.close()
         await self._store.close()
+        if self._blocking_ends is not None:
+            await self._blocking_ends.close()
         await self._feeds.close()
         await self._waker.close()
-        await self._link.close()
+        await self._cluster.close()
 
     def close_here(self) -> None:
         """Internal: leave an engine that was entered `in_threads`; not that of a parent process."""
         if self._home == os.getpid():
             run_to_end(self.__aexit__())
+
+    def close_at_exit(self) -> None:
+        """Internal: the same at the end of the program. Threads that wait for a job are left
+        waiting: there are only daemon threads by then.
+        """
+        if self._home == os.getpid() and self._blocking_ends is not None:
+            self._blocking_ends.leave_at_exit()
+        self.close_here()
 
     @property
     def facts(self) -> ServerFacts:

@@ -422,8 +422,9 @@ class Exchanged(msgspec.Struct, frozen=True):
     left: int = 0
     """Ready jobs that the claim left behind."""
     due_in: Duration | None = None
-    """How long until a job falls due or a lease ends; None = neither is to come. 0 = there may be
-    more to claim at once: an answer is bounded in bytes, whatever was asked for."""
+    """How long until a call should be sent for a job that falls due or a lease that ends; None =
+    neither is to come. 0 = there may be more to claim at once: an answer is bounded in bytes,
+    whatever was asked for."""
     now_ms: int = 0
     """The server's clock when it answered."""
 

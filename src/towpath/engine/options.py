@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import struct
 from collections.abc import Collection, Mapping
 from enum import StrEnum
@@ -24,6 +25,10 @@ from towpath.engine.check import whole
 from towpath.engine.retry import Exponential, RetryPolicy, retry_policy
 from towpath.errors import InvalidOption
 
+LAYOUT = 1
+"""The number of the layout of a queue's data. Data with another one is refused, never changed."""
+LAYOUT_MARK = f"{LAYOUT}."
+"""How the versions of the options of such a queue begin: what the scripts compare."""
 ATTEMPTS, LANE_ATTEMPTS = 20, 10
 """Attempts where nobody set a limit: with the default policy, over about a day. A job that holds
 its lane meanwhile gives up within a quarter of an hour."""
@@ -112,56 +117,59 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
             return self.max_attempts
         return LANE_ATTEMPTS if lane and self.lanes is not LanePolicy.SKIP else ATTEMPTS
 
-    def packed(self, decided: Collection[str]) -> bytes:
-        """Internal: the options that scripts use, in the order of SCRIPTED; marks that say which of
-        them are *decided*; and which defaults the others are. A script of a release with other
-        defaults puts its own in their place.
-        """
-        values = [_packed(name, getattr(self, name)) for name in SCRIPTED]
-        marks = "".join("1" if name in decided else "0" for name in SCRIPTED)
-        return b"".join([*values, marks.encode(), b"\0", DEFAULTS_ID.encode(), b"\0"])
 
-
-SCRIPTED = (
-    "max_attempts", "keep", "keep_most", "keep_dead", "keep_dead_most", "remember",
-    "remember_most", "max_length", "max_payload", "events_most", "lanes", "max_deaths", "events",
-)  # fmt: skip
-"""The options that the scripts go by, in the order in which they are packed. Read from a map they
-were 5 % of a lone submit; the loader knows their places."""
-SCRIPTED_BEFORE = SCRIPTED.index("max_deaths")
-"""How many of them queues have that were written before options were marked as decided."""
 DEFAULTS = QueueOptions()
 
 
-def _number(name: str, value: int | Duration) -> float:
-    return duration_ms(name, value) if isinstance(value, Duration) else value
+class ScriptedOptions:
+    """The options that scripts go by: all of *kind* that are a number, a duration or a word.
+
+    They are packed in the order of their names, behind the *form*: it stands for their names, types
+    and defaults, so a script knows options that were packed by a release with others. It then takes
+    the decided ones by name, and its own defaults for the rest.
+    """
+
+    def __init__(self, kind: type[QueueOptions] = QueueOptions) -> None:
+        self._defaults = kind()
+        self.names = tuple(
+            name
+            for name in sorted(kind.__struct_fields__)
+            if not isinstance(getattr(self._defaults, name), RetryPolicy)
+        )
+        self._texts = [isinstance(getattr(self._defaults, name), StrEnum) for name in self.names]
+        self.format = "<" + "".join("s" if is_text else "d" for is_text in self._texts)
+        about = f"{self.format} {' '.join(self.names)} {' '.join(map(self.default, self.names))}"
+        self.form = hashlib.sha1(about.encode(), usedforsecurity=False).hexdigest()[:8]
+
+    def packed(self, options: QueueOptions) -> bytes:
+        """The form, then each option: a word with a zero behind it, or a double."""
+        values = (_scripted(name, getattr(options, name)) for name in self.names)
+        return self.form.encode() + b"".join(
+            value.encode() + b"\0" if isinstance(value, str) else struct.pack("<d", value)
+            for value in values
+        )
+
+    def decided(self, options: QueueOptions, decided: Collection[str]) -> dict[str, str | float]:
+        """Those that are *decided*, by name, for scripts that know another form."""
+        names = (name for name in self.names if name in decided)
+        return {name: _scripted(name, getattr(options, name)) for name in names}
+
+    def default(self, name: str) -> str:
+        """The default of an option as Lua writes it."""
+        value = _scripted(name, getattr(self._defaults, name))
+        return f"'{value}'" if isinstance(value, str) else f"{value:.0f}"
 
 
-def _packed(name: str, value: int | Duration | StrEnum | None) -> bytes:
-    """Texts end with a zero, all else is a double; durations are ms."""
+def _scripted(name: str, value: int | Duration | StrEnum | None) -> str | float:
+    """Durations are ms; 0 = what is not set, where None is a value."""
     if isinstance(value, StrEnum):
-        return value.encode() + b"\0"
-    return struct.pack("<d", ATTEMPTS if value is None else _number(name, value))
+        return str(value)
+    if isinstance(value, Duration):
+        return float(duration_ms(name, value))
+    return float(value or 0)
 
 
-def packed_format() -> str:
-    """The same as Lua's struct.unpack is told; marks and defaults come last."""
-    kinds = ("s" if isinstance(getattr(DEFAULTS, name), StrEnum) else "d" for name in SCRIPTED)
-    return "<" + "".join(kinds) + "ss"
-
-
-def scripted_default(name: str) -> str:
-    """The default of an option as Lua writes it; false if it depends on the job."""
-    value = getattr(DEFAULTS, name)
-    if isinstance(value, StrEnum):
-        return f"'{value}'"
-    return "false" if value is None else f"{_number(name, value):.0f}"
-
-
-DEFAULTS_ID = hashlib.sha1(
-    " ".join(map(scripted_default, SCRIPTED)).encode(), usedforsecurity=False
-).hexdigest()[:8]
-"""Which defaults this release has."""
+SCRIPTED = ScriptedOptions()
 
 
 class InForce(msgspec.Struct, frozen=True):
@@ -174,6 +182,9 @@ class InForce(msgspec.Struct, frozen=True):
     decided: frozenset[str] = frozenset()
     """The options that were declared or changed. Only these are stored: the others follow the
     defaults of the release that reads them."""
+    is_foreign: bool = False
+    """Whether they were packed by a release with other options or defaults. Scripts can read them,
+    but in more steps, so the next declaration packs them again."""
 
     @classmethod
     def of(cls, options: QueueOptions) -> InForce:
@@ -224,8 +235,8 @@ class InForce(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def written(self) -> bytes:
-        """The decided options as they are stored."""
-        return encode_decided(self.options, self.decided)
+        """The decided options as they are stored: behind the number of the layout."""
+        return b"[%d,%s]" % (LAYOUT, encode_decided(self.options, self.decided))
 
     def _declarations(self) -> dict[str, Any]:
         try:
@@ -249,8 +260,22 @@ def _differing(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
 
 
 def version_of(whole: bytes) -> str:
-    """A short name for one set of options."""
-    return hashlib.sha1(whole, usedforsecurity=False).hexdigest()[:16]
+    """A short name for one set of options. It begins with the number of the layout."""
+    return LAYOUT_MARK + hashlib.sha1(whole, usedforsecurity=False).hexdigest()[:16]
+
+
+def new_version() -> str:
+    """A name that no other set of options has."""
+    return LAYOUT_MARK + secrets.token_hex(8)
+
+
+def layout_of(stored: bytes) -> int | None:
+    """The layout of a queue, by what is stored of its options; None = of a clone that had none."""
+    try:
+        number, _ = msgspec.json.decode(stored, type=tuple[int, msgspec.Raw])
+    except msgspec.MsgspecError:
+        return None
+    return number
 
 
 class Declared(NamedTuple):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from towpath.clock import steady
-from towpath.engine.channel import Channels
+from towpath.engine.calls import Calls
 from towpath.engine.keys import keys_of
+from towpath.engine.server_time import ServerTimes
 from towpath.ids import QueueName
 
 _REMEMBERED = 300.0
@@ -19,28 +20,20 @@ class Outages:
 
     Leases that ended in such a time are not counted against their jobs: no worker could renew them.
     The server's clock is known from the last answer, so no wall clock matters. A call that was
-    under way when the server stopped names the time at which it was sent. With *goes_by_clock*
-    False, the times of scripts are those of a test, and nothing is known.
+    under way when the server stopped names the time at which it was sent.
     """
 
-    def __init__(self, channels: Channels, *, goes_by_clock: bool) -> None:
-        self._channels, self._goes_by_clock = channels, goes_by_clock
-        self._offsets: dict[QueueName, float] = {}
-        """The clock of each queue's server minus the steady clock, in ms."""
-
-    def learn(self, queue: QueueName, now_ms: int) -> None:
-        """Note that the clock of the server of *queue* said *now_ms* just now."""
-        if self._goes_by_clock:
-            self._offsets[queue] = now_ms - steady() * 1000
+    def __init__(self, calls: Calls, times: ServerTimes) -> None:
+        self._calls, self._times = calls, times
 
     def args(self, queue: QueueName) -> list[int]:
         """The arguments `away`, `back` and `sent` of a script that reaps."""
-        offset = self._offsets.get(queue)
+        offset = self._times.ahead_ms(queue)
         if offset is None:
             return [0, 0, 0]
         now = steady()
         sent = int(offset + now * 1000)
-        outage = self._channels.last_outage(keys_of(queue).meta)
+        outage = self._calls.last_outage(keys_of(queue).meta)
         if outage is None or now - outage.back > _REMEMBERED:
             return [sent - _BEFORE_MS, 0, sent]
         away, back = int(offset + outage.away * 1000), int(offset + outage.back * 1000)

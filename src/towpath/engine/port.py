@@ -11,24 +11,22 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from towpath.clock import Duration
+from towpath.engine.channel import Channel
+from towpath.engine.connection import Connection, Endpoint
+from towpath.engine.node import Node
 from towpath.engine.resp import TROUBLE, ConnectionLost
-from towpath.engine.target import Channel, Target
 from towpath.engine.time_limit import SharedTimeLimit, TimeLimit
-from towpath.engine.wire import Endpoint, Wire
 from towpath.supervise import detached, look_at_error
 from towpath.telemetry.logs import Log
-
-if TYPE_CHECKING:
-    from towpath.engine.connect import Line
 
 T = TypeVar("T")
 Running = dict[str, "asyncio.Task[T]"]
 """What several callers wait for, by its key."""
-ProbeOn = Callable[["Line", str], Awaitable[None]]
-"""Sees on a line that the server responsible for a key answers. Raises ServerError."""
+ProbeOn = Callable[[Channel, str], Awaitable[None]]
+"""Sees on a channel that the server responsible for a key answers. Raises ServerError."""
 
 
 class Port(Protocol):
@@ -37,7 +35,7 @@ class Port(Protocol):
     in_threads: bool
     """Whether callers are threads without an event loop."""
 
-    def wire(self, endpoint: Endpoint) -> Wire:
+    def connection(self, endpoint: Endpoint) -> Connection:
         """A connection to that server, not yet made."""
         ...
 
@@ -45,9 +43,9 @@ class Port(Protocol):
         """The limit for each reply; *silence* is called while somebody waits for one."""
         ...
 
-    def target(
+    def node(
         self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
-    ) -> Target:
+    ) -> Node:
         """A server to which there are up to *count* channels."""
         ...
 
@@ -88,17 +86,17 @@ class LoopPort:
 
     in_threads = False
 
-    def wire(self, endpoint: Endpoint) -> Wire:
-        return Wire(endpoint)
+    def connection(self, endpoint: Endpoint) -> Connection:
+        return Connection(endpoint)
 
     def time_limit(self, limit: Duration, silence: Callable[[], None]) -> TimeLimit:
         return SharedTimeLimit(limit, silence)
 
-    def target(
+    def node(
         self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
-    ) -> Target:
+    ) -> Node:
         channels = [new_channel() for _ in range(count)]
-        return Target(name, channels, partial(probe, new_channel().line), log)
+        return Node(name, channels, partial(probe, new_channel()), log)
 
     async def pause(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

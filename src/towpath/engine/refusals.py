@@ -5,11 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from towpath.engine.options import LAYOUT
 from towpath.engine.resp import ConnectionLost, LoginRefused, Redirected, SlotUnknown
 from towpath.engine.tls import failed_handshake
 from towpath.errors import (
     CallStale,
     CallTaken,
+    LayoutDiffers,
     MemoryFull,
     ScriptDefect,
     ServerError,
@@ -44,6 +46,7 @@ _NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't
 CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
     "QUEUE_UNKNOWN": QueueUnknown,
     "QUEUE_CHANGED": QueueChanged,
+    "LAYOUT_DIFFERS": lambda text: LayoutDiffers(text.split()[1].strip("{}"), LAYOUT),
     "CALL_TAKEN": lambda text: CallTaken(
         f"the call number was used for a {text.split()[1]} before"
     ),

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from towpath.clock import ZERO
-from towpath.engine.connect import open_link
+from towpath.engine.cluster import open_cluster
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.options import EventPolicy, QueueOptions
@@ -32,16 +32,16 @@ async def scratch_queue(engine: Engine) -> AsyncGenerator[QueueName]:
 
 
 async def _remove(engine: Engine, queue: QueueName) -> None:
-    keys, link = keys_of(queue), open_link(engine.url)
+    keys, cluster = keys_of(queue), open_cluster(engine.url)
     own = [
         keys.queue, keys.retry, keys.leases, keys.waiting, keys.dead, keys.done, keys.seen,
         keys.lanes, keys.meta, keys.events, keys.wake, keys.history, keys.groups,
     ]  # fmt: skip
     try:
-        line = link.line()
-        await line.send("UNLINK", *own)
-        await line.send("HDEL", REGISTRY, queue)
+        channel = cluster.channel()
+        await channel.send("UNLINK", *own)
+        await channel.send("HDEL", REGISTRY, queue)
     except TROUBLE as error:
         raise ServerUnreachable(f"queue {queue} could not be deleted: {error}") from error
     finally:
-        await link.close()
+        await cluster.close()

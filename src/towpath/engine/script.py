@@ -6,26 +6,21 @@ import hashlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
-from importlib.resources import files
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from towpath.engine.model import LEASE_FIELDS
-from towpath.engine.options import (
-    ATTEMPTS,
-    DEFAULTS,
-    DEFAULTS_ID,
-    LANE_ATTEMPTS,
-    SCRIPTED,
-    SCRIPTED_BEFORE,
-    packed_format,
-    scripted_default,
-)
+from towpath.engine.numbers import FIELD_OF, NUMBERS, number_bytes, number_format
+from towpath.engine.options import ATTEMPTS, LANE_ATTEMPTS, LAYOUT_MARK, SCRIPTED
 from towpath.errors import SpaceInvalid
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
@@ -51,7 +46,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("pause", "resume"), ()),
         "delete_queue": ("clock", "forced", "unused_for", "version"),
         "wake": ("selector",),
-        "configure": ("whole", "options", "version", "over", "declared"),
+        "configure": ("whole", "options", "version", "over", "declared", "decided"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs", "version"),
         "delete_declared": ("name",),
@@ -111,7 +106,7 @@ def header_of(text: str) -> Header:
 @cache
 def lua_text(name: str) -> str:
     """The text of a verb, or of a piece of lib/ that verbs are joined with."""
-    folder = files("towpath.engine") / "lua"
+    folder = Path(__file__).parent / "lua"
     verb = folder / f"{name}.lua"
     return (verb if verb.is_file() else folder / "lib" / f"{name}.lua").read_text("utf-8")
 
@@ -146,44 +141,119 @@ def _short_way(name: str) -> list[str]:
     return _joined(_named_in(lua_text(name), "short"))
 
 
-_META_FIELD = re.compile(r"\bmeta\.(\w+)|\bcount\('(\w+)'\)")
+_NUMBER = re.compile(r"\bmeta\.(\w+)|\b(?:count|set_meta)\('(\w+)'")
+_PACKED = re.compile(r"\bPACKED_([A-Z]+)\b")
 _OPTION = re.compile(r"\boptions\.(\w+)")
+_NUL = r"\000"
 
 
-def _meta_fields(text: str) -> set[str]:
-    """The queue's numbers that a script reads: those its text names, and no others."""
-    return {first or second for first, second in _META_FIELD.findall(text)}
+def _number_fields(text: str) -> list[str]:
+    """The fields of `meta` with the numbers that a script's *text* names."""
+    names = [first or second for first, second in _NUMBER.findall(text)]
+    found = {FIELD_OF[name] for name in names} | {word.lower() for word in _PACKED.findall(text)}
+    return [field for field in NUMBERS if field in found]
 
 
-def _listed(name: str, fields: Iterable[str]) -> str:
-    quoted = ", ".join(f"'{field}'" for field in fields)
-    return f"local {name} = {{ {quoted} }}"
+def _quoted(names: Iterable[str]) -> str:
+    return ", ".join(f"'{name}'" for name in names)
 
 
-def _option_constants(text: str) -> dict[str, str]:
-    """What a script knows about queue options, and the defaults of those that its *text* names."""
-    used = sorted(set(_OPTION.findall(text)))
-    places = ", ".join(str(SCRIPTED.index(name) + 1) for name in used)
-    later = SCRIPTED[SCRIPTED_BEFORE:]
-    marks = "1" * SCRIPTED_BEFORE + "0" * len(later)
-    rest = "".join(_NUL if scripted_default(name)[0] == "'" else _NO_NUMBER for name in later)
+def _zeros(field: str) -> str:
+    return _NUL * number_bytes(field)
+
+
+def _unpacked(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
+    """For each of the fields: its names in `meta`, and what they are read from in `values`."""
+    return [
+        (
+            ", ".join(f"meta.{name}" for name in NUMBERS[field]),
+            f"struct.unpack('{number_format(field)}', values[{place}] or '{_zeros(field)}')",
+        )
+        for place, field in enumerate(fields, at)
+    ]
+
+
+def _reading(fields: Sequence[str]) -> str:
+    """Makes `meta` of `values`: in one step, since a table that grows is made several times."""
+    names = [name for field in fields for name in NUMBERS[field]]
+    table = ", ".join(f"{name} = {name}" for name in names)
+    return "\n".join([*_reading_locals(fields), f"meta = {{ {table} }}"])
+
+
+def _reading_locals(fields: Sequence[str]) -> list[str]:
+    """Makes a variable of each number in `values`."""
+    return [f"local {names.replace('meta.', '')} = {text}" for names, text in _unpacked(fields, 3)]
+
+
+def _reading_more(fields: Sequence[str]) -> str:
+    """Adds to `meta`, by a command of its own."""
+    if not fields:
+        return ""
+    read = [f"{names} = {text}" for names, text in _unpacked(fields, 1)]
+    return "\n".join([f"local values = redis.call('HMGET', META, {_quoted(fields)})", *read])
+
+
+def _packed_numbers(field: str) -> str:
+    names = ", ".join(f"meta.{name}" for name in NUMBERS[field])
+    return f"struct.pack('{number_format(field)}', {names})"
+
+
+def _number_constants(fields: Sequence[str], more: Sequence[str]) -> dict[str, str]:
+    """What a script has of the queue's numbers: *fields* at first, *more* on the long way."""
+    every = [*fields, *more]
+    names = [f"{name} = '{field}'" for field in every for name in NUMBERS[field]]
+    writing = [
+        f"if meta_changes['{field}'] then add('{field}', {_packed_numbers(field)}) end"
+        for field in every
+    ]
+    tables = [
+        f"['{field}'] = {{ '{number_format(field)}', {_quoted(NUMBERS[field])} }}"
+        for field in NUMBERS
+    ]
+    read_options = (
+        f"local {', '.join(SCRIPTED.names)} = struct.unpack('{SCRIPTED.format}', packed, 9)"
+    )
     return {
-        "OPTIONS_FORMAT": f"'{packed_format()}'",
-        "OPTIONS_BYTES": str(len(DEFAULTS.packed(())) - 1),
-        "OPTIONS_REST": f"'{rest}{marks}{_NUL}{_NUL}'",
-        "MARKS": str(len(SCRIPTED) + 1),
-        "DEFAULTS_ID": f"'{DEFAULTS_ID}'",
-        "USED_OPTIONS": f"{{ {places} }}",
-        "USED_DEFAULTS": f"{{ {', '.join(map(scripted_default, used))} }}",
-        "MAX_ATTEMPTS": str(SCRIPTED.index("max_attempts") + 1),
+        "READ_LOCALS": "\n".join([read_options, *_reading_locals(["in", "state"])]),
+        "META_FIELDS": _quoted(["options", "version", *fields]),
+        "READ_NUMBERS": _reading(fields),
+        "READ_MORE_NUMBERS": _reading_more(more),
+        "WRITE_NUMBERS": "\n".join(writing),
+        "FIELD_OF": f"{{ {', '.join(names)} }}",
+        "NUMBER_FIELDS": f"{{ {', '.join(tables)} }}",
+        **{f"PACKED_{field.upper()}": _packed_numbers(field) for field in NUMBERS},
+    }
+
+
+def _option_constants() -> dict[str, str]:
+    """What a script knows about queue options."""
+    names = SCRIPTED.names
+    places = (f"{name} = {at}" for at, name in enumerate(names, 1))
+    return {
+        "LAYOUT": f"'{LAYOUT_MARK}'",
+        "OPTIONS_FORM": f"'{SCRIPTED.form}'",
+        "OPTIONS_FORMAT": f"'{SCRIPTED.format}'",
+        "OPTION_DEFAULTS": f"{{ {', '.join(map(SCRIPTED.default, names))} }}",
+        "OPTION_PLACES": f"{{ {', '.join(places)} }}",
         "LANE_ATTEMPTS": str(LANE_ATTEMPTS),
         "ATTEMPTS": str(ATTEMPTS),
     }
 
 
-_NUL = r"\000"
-_NO_NUMBER = _NUL * 8
-"""A packed zero."""
+_WORDS = re.compile(r"\b[A-Z]+\b(?! *(?:, [A-Z, ]+)?= tag)")
+_KEY_NAMES = re.compile(r"^local ([A-Z, ]+) = (tag \.\. .*?) *(?:--.*)?$", re.MULTILINE)
+
+
+def _named_keys(text: str, named: Collection[str], *, with_code: bool = True) -> str:
+    """A piece with the names of those keys alone that are *named*: each is made at every call."""
+
+    def chosen(match: re.Match[str]) -> str:
+        pairs = zip(match[1].split(", "), match[2].split(", "), strict=True)
+        return "\n".join(f"local {key} = {made}" for key, made in pairs if key in named)
+
+    if with_code:
+        return _KEY_NAMES.sub(chosen, text)
+    return "\n".join(chosen(match) for match in _KEY_NAMES.finditer(text))
 
 
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
@@ -194,29 +264,37 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     """
     header, short = header_of(lua_text(name)), _short_way(name)
     texts = {piece: edit(piece, lua_text(piece)) for piece in pieces_of(name)}
-    first = "\n".join(texts.pop(piece) for piece in short)
-    rest = "\n".join(texts.values())
+    made = [texts.pop(piece) for piece in short]
+    later = list(texts.values())
     if "runs" in header.fields:
-        rest += f"\nreturn {header.fields['runs'][0]}"
-    fields, more = _meta_fields(first), _meta_fields(rest)
+        later.append(f"return {header.fields['runs'][0]}")
+    every = _WORDS.findall("\n".join([*made, *later]))
+    named = set(_WORDS.findall("\n".join(made))) if short else set(every)
+    kept = [_named_keys(text, named) for text in made]
+    first = "\n".join(kept)
+    missing = [_named_keys(text, set(every) - named, with_code=False) for text in made]
+    rest = "\n".join([*missing, *(_named_keys(text, set(every)) for text in later)])
+    fields, more = _number_fields(first), _number_fields(rest)
     if not short:
         fields, more = more, fields
+    more = [field for field in more if field not in fields]
     parts = [
+        edit("", ""),
         f"local VERB = '{header.stored}'",
         f"local full = '{header.fields['full'][0]}'",
-        _listed("META_FIELDS", ["options", "version", *sorted(fields)]),
         first,
         "return (function()" if short else "",
-        _listed("MORE_FIELDS", sorted(more - fields)),
-        _listed("LEASE_FIELDS", LEASE_FIELDS) if "LEASE_FIELDS" in rest else "",
+        f"local LEASE_FIELDS = {{ {_quoted(LEASE_FIELDS)} }}" if "LEASE_FIELDS" in rest else "",
         rest,
         "end)()" if short else "",
     ]
     source = "\n".join(parts)
     # Written in place of their names: a local would be made at each call.
-    for constant, value in _option_constants(source).items():
+    constants = _number_constants(fields, more) | _option_constants()
+    source = _COMMENT.sub(lambda match: match[1] or "", source)
+    for constant, value in constants.items():
         source = re.sub(rf"\b{constant}\b", lambda _, value=value: value, source)
-    source = _OPTION.sub(lambda match: f"options[{SCRIPTED.index(match[1]) + 1}]", source)
+    source = _OPTION.sub(lambda match: f"options[{SCRIPTED.names.index(match[1]) + 1}]", source)
     return Script(name, source, _digest(source))
 
 
@@ -225,7 +303,9 @@ def _digest(source: str) -> str:
 
 
 class Scripts(dict[str, Script]):
-    """All scripts, by name. *edit* may change the text of each piece: how tests plant faults."""
+    """All scripts, by name. *edit* may change the text of each piece, and what comes before the
+    first, under no name: how tests plant faults.
+    """
 
     def __init__(self, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
         super().__init__({name: _compose(name, edit) for name in ARGS})

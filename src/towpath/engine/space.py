@@ -13,12 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
-from importlib.resources.abc import Traversable
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from towpath.engine.batcher import LARGEST_BATCH
-from towpath.engine.channel import Channels
+from towpath.engine.calls import Calls
 from towpath.engine.check import whole
 from towpath.engine.codec import pack
 from towpath.engine.durability import Durability
@@ -28,6 +27,9 @@ from towpath.engine.script import RecordScript, Scripts
 from towpath.engine.store import Store
 from towpath.errors import InvalidName, InvalidOption, SpaceInvalid
 from towpath.ids import channel_name, record_id, space_name, stream_name
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 MOST_KEPT = 10_000_000
 _MOST_FIELDS = 100
@@ -40,7 +42,7 @@ _SENT: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
 }
 """Of each type of argument, what it may be and how it is sent. Bytes are not copied."""
 _ENGINES_OWN = "towpath"
-BESIDE = files("towpath.engine") / "lua" / "beside"
+BESIDE = Path(__file__).parent / "lua" / "beside"
 """The engine's own scripts that are about no queue."""
 
 
@@ -52,15 +54,15 @@ class SpaceRecord:
     for values that do not fit, and ScriptDefect if the script fails.
     """
 
-    __slots__ = ("_channels", "_keys", "_scripts")
+    __slots__ = ("_calls", "_keys", "_scripts")
 
     def __init__(
         self,
-        channels: Callable[[], Channels],
+        calls: Callable[[], Calls],
         scripts: Mapping[str, RecordScript],
         keys: DeclaredKeys,
     ) -> None:
-        self._channels, self._scripts, self._keys = channels, scripts, keys
+        self._calls, self._scripts, self._keys = calls, scripts, keys
 
     async def run(
         self,
@@ -80,17 +82,17 @@ class SpaceRecord:
         DurabilityNotReached.
         """
         found = self._script(script, writes=True)
-        keys, channels, words = self._keys, self._channels(), _arguments(found, args)
+        keys, calls, words = self._keys, self._calls(), _arguments(found, args)
         if durability is None:
-            return await channels.ask(keys.first, channels.plain(found, keys, words, call))
-        await channels.require_replicas(durability)
-        confirmed = partial(channels.confirmed, durability=durability, written=lambda: None)
-        return await channels.ask(keys.first, confirmed(found, keys, words, call))
+            return await calls.ask(keys.first, calls.plain(found, keys, words, call))
+        await calls.require_replicas(durability)
+        confirmed = partial(calls.confirmed, durability=durability, written=lambda: None)
+        return await calls.ask(keys.first, confirmed(found, keys, words, call))
 
     async def read(self, script: str, /, **args: Any) -> Any:
         """Run a script that only reads. Returns its answer, of any size."""
         found = self._script(script, writes=False)
-        return await self._channels().clocked(found, self._keys, *_arguments(found, args))
+        return await self._calls().clocked(found, self._keys, *_arguments(found, args))
 
     # ── large values ─────────────────────────────────────────────────────────────────────
     # Lua would copy them twice on the server. So these are plain commands, for bytes that count
@@ -98,7 +100,7 @@ class SpaceRecord:
 
     async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
         """Store *data* under `<record>:<key>` for *expiry* ms, in place of what is there."""
-        await self._channels().command("PSETEX", self._key(key), expiry, data)
+        await self._calls().command("PSETEX", self._key(key), expiry, data)
 
     async def extend(self, key: str, data: bytes | memoryview, *, expiry: int) -> int:
         """Append *data* to what is stored under *key*, or store it for *expiry* ms. Returns the new
@@ -109,16 +111,16 @@ class SpaceRecord:
         """
         name = self._key(key)
         there = ("SET", name, b"", "PX", expiry, "NX")  # so that nothing is there without its end
-        return int(await self._channels().command("APPEND", name, data, behind=there))
+        return int(await self._calls().command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
         """What is stored under each of these keys; None = nothing."""
-        return await self._channels().command("MGET", *map(self._key, keys))
+        return await self._calls().command("MGET", *map(self._key, keys))
 
     async def part(self, key: str, start: int, size: int) -> bytes:
         """A range of the bytes stored under *key*; empty if there are none."""
         end = start + size - 1
-        return await self._channels().command("GETRANGE", self._key(key), start, end)
+        return await self._calls().command("GETRANGE", self._key(key), start, end)
 
     def _key(self, key: str) -> str:
         return f"{self._keys.first}:{key}"
@@ -142,14 +144,14 @@ class Space:
         name: str,
         folder: Traversable,
         scripts: Mapping[str, RecordScript],
-        channels: Callable[[], Channels],
+        calls: Callable[[], Calls],
     ) -> None:
         self.name, self.folder = name, folder
-        self._scripts, self._channels = scripts, channels
+        self._scripts, self._calls = scripts, calls
 
     def at(self, id: str) -> SpaceRecord:
         """The record with that id, existing or not. Raises InvalidName."""
-        return SpaceRecord(self._channels, self._scripts, record_keys(self.name, record_id(id)))
+        return SpaceRecord(self._calls, self._scripts, record_keys(self.name, record_id(id)))
 
     def published(self, key: str) -> SpaceRecord:
         """The record whose only key has this name, which other programs know. Scripts call the key
@@ -161,7 +163,7 @@ class Space:
 
     def record(self, keys: DeclaredKeys) -> SpaceRecord:
         """Internal: a record whose keys were published under other names than the space's."""
-        return SpaceRecord(self._channels, self._scripts, keys)
+        return SpaceRecord(self._calls, self._scripts, keys)
 
 
 class Spaces:
@@ -185,7 +187,7 @@ class Spaces:
         space = self._spaces.get(name)
         if space is None:
             scripts = self._scripts.of_records(folder)
-            space = Space(name, folder, scripts, lambda: self._store.channels)
+            space = Space(name, folder, scripts, lambda: self._store.calls)
             self._spaces[name] = space
         if str(space.folder) != str(folder):
             raise SpaceInvalid(f"space {name}", f"has the scripts of {space.folder} already")
@@ -223,7 +225,7 @@ class Spaces:
         Nothing is stored, and a message may arrive twice: for watching, never for work. Raises
         InvalidName, ServerUnreachable, and ServerRefused if the user may not publish there.
         """
-        return await self._store.channels.command("PUBLISH", channel_name(channel), message)
+        return await self._store.calls.command("PUBLISH", channel_name(channel), message)
 
 
 def _words(entry: Mapping[str, str | bytes]) -> list[str | bytes]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,19 +12,26 @@ from typing import Any
 import msgspec
 
 from towpath.clock import Clock, Duration, ServerClock, duration_ms, steady
-from towpath.engine.channel import Channels, Limits, Prepare
+from towpath.engine.calls import Calls, Prepare
+from towpath.engine.channel import Limits
+from towpath.engine.cluster import Cluster
 from towpath.engine.codec import pack
-from towpath.engine.connect import Link
+from towpath.engine.connection import Place
 from towpath.engine.durability import Durability, ServerFacts
 from towpath.engine.history import QUEUES_MOST
 from towpath.engine.keys import REGISTRY, DeclaredKeys, keys_of
-from towpath.engine.model import Call
+from towpath.engine.model import Call, NewJob
 from towpath.engine.options import (
     DEFAULTS,
+    LAYOUT,
+    LAYOUT_MARK,
+    SCRIPTED,
     Declared,
     InForce,
     QueueOptions,
     differences,
+    layout_of,
+    new_version,
     version_of,
 )
 from towpath.engine.outages import Outages
@@ -33,11 +39,12 @@ from towpath.engine.port import Running
 from towpath.engine.refusals import QueueChanged, QueueUnknown
 from towpath.engine.resp import ScriptUnknown
 from towpath.engine.script import Script, Scripts
+from towpath.engine.server_time import ServerTimes
 from towpath.engine.time_limit import Deadline
-from towpath.engine.wire import Place
 from towpath.errors import (
     InvalidName,
     InvalidOption,
+    LayoutDiffers,
     OptionsUnstable,
     PayloadTooLarge,
     QueueDiffers,
@@ -68,8 +75,6 @@ _CHANGES_MOST = 1000
 _LISTED_S = 1.0
 _AT_ONCE = 50
 """Queues that one message asks about: a server does nothing else until it has answered."""
-_NO_HISTORY = 10**17
-"""When the next row of a queue's history is due, if none is to be written."""
 
 
 class Store:
@@ -77,7 +82,7 @@ class Store:
 
     def __init__(
         self,
-        link: Link,
+        cluster: Cluster,
         *,
         clock: Clock,
         limits: Limits,
@@ -85,9 +90,10 @@ class Store:
         declared: Durability | None,
         log: Log,
     ) -> None:
-        self._scripts, self._place_of, self._port = scripts, link.target, link.port
-        self.channels = Channels(link, clock, limits, declared=declared, log=log)
-        self.outages = Outages(self.channels, goes_by_clock=isinstance(clock, ServerClock))
+        self._scripts, self._place_of, self._port = scripts, cluster.owner, cluster.port
+        self.calls = Calls(cluster, clock, limits, declared=declared, log=log)
+        self.times = ServerTimes(goes_by_clock=isinstance(clock, ServerClock))
+        self.outages = Outages(self.calls, self.times)
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._unlisted: dict[QueueName, float] = {}
         """Queues whose entry could not be written by a thread, and when it is tried again."""
@@ -105,35 +111,35 @@ class Store:
 
         Raises ServerUnreachable while none ever answered.
         """
-        if self.channels.facts is None:
-            trouble = self.channels.trouble or ServerUnreachable("the server was not asked yet")
+        if self.calls.facts is None:
+            trouble = self.calls.trouble or ServerUnreachable("the server was not asked yet")
             raise trouble.with_traceback(None)
-        return self.channels.facts
+        return self.calls.facts
 
     async def check(self) -> ServerFacts:
         """What the servers say about themselves now. Raises EvictionUnsafe, DurabilityUnknown,
         ServerRefused, ServerUnreachable.
         """
-        return await self.channels.check()
+        return await self.calls.check()
 
     async def current_facts(self) -> ServerFacts:
         """The same, at most a second old."""
-        return await self.channels.current_facts()
+        return await self.calls.current_facts()
 
     async def connect(self, *, tolerant: bool) -> None:
         """The same once, at the beginning; servers that are away are probed until they are back,
         and so, if *tolerant*, are those that are not fit.
         """
         try:
-            await self.channels.check()
+            await self.calls.check()
         except ServerError as error:
             if not tolerant and not isinstance(error, ServerUnreachable):
                 raise
-            self.channels.are_away(error)
+            self.calls.are_away(error)
 
     async def close(self) -> None:
         """From now on every call is refused."""
-        await self.channels.close()
+        await self.calls.close()
         listing = list(self._listing.values())
         for task in listing:
             task.cancel()
@@ -159,8 +165,8 @@ class Store:
         asked again by those. In both cases nothing had been done. Without *creates*, a queue that
         the server does not know raises QueueUnknown: a mistyped name must not become a queue.
         """
-        script, keys, channels = self._scripts[verb], keys_of(queue), self.channels
-        calling = calling or channels.plain
+        script, keys, calls = self._scripts[verb], keys_of(queue), self.calls
+        calling = calling or calls.plain
         for _ in range(_CHANGES_MOST):
             learning = queue in self._introducing
             known = None if learning else self._in_force.get(queue)
@@ -170,9 +176,9 @@ class Store:
             if self._unlisted and self._unlisted.get(queue, math.inf) <= steady():
                 await self._list_now(queue)
             try:
-                args = (pack(body(known.options)), known.version)
+                args = _arguments(verb, body(known.options), known.version)
                 prepare = calling(script, keys, args, call)
-                return await channels.ask(keys.first, prepare, deadline=deadline)
+                return await calls.ask(keys.first, prepare, deadline=deadline)
             except (QueueUnknown, QueueChanged) as refused:
                 if not creates and isinstance(refused, QueueUnknown):
                     raise
@@ -198,13 +204,25 @@ class Store:
 
         Raises DurabilityUnavailable, DurabilityNotReached.
         """
-        await self.channels.require_replicas(durability)
-        calling = partial(self.channels.confirmed, durability=durability, written=written)
+        await self.calls.require_replicas(durability)
+        calling = partial(self.calls.confirmed, durability=durability, written=written)
         return await self.write(verb, queue, body, call, calling, deadline=deadline)
 
     async def read(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that only reads."""
-        return await self.channels.clocked(self._scripts[verb], keys_of(queue), *args)
+        return await self.calls.clocked(self._scripts[verb], keys_of(queue), *args)
+
+    async def read_in_turn(
+        self, queue: QueueName, asked: Sequence[tuple[Any, ...]], *, within: float
+    ) -> list[Any]:
+        """The answers of several such scripts, each a verb with its arguments, in order. Raises
+        ServerUnreachable after so many seconds.
+        """
+        return await self.calls.clocked_in_turn(
+            keys_of(queue),
+            [(self._scripts[one[0]], one[1:]) for one in asked],
+            self.calls.new_deadline(within),
+        )
 
     async def read_each(self, verb: str, queues: Sequence[QueueName], *args: Any) -> list[Any]:
         """The same of several queues: those of one server in one message, up to fifty. For a queue
@@ -227,13 +245,13 @@ class Store:
         self, verb: str, queues: Sequence[QueueName], args: tuple[Any, ...]
     ) -> list[Any]:
         keys, script = [keys_of(queue) for queue in queues], self._scripts[verb]
-        answers = await self.channels.clocked_each(script, keys, *args)
+        answers = await self.calls.clocked_each(script, keys, *args)
         if isinstance(answers[0], ScriptUnknown):
             with suppress(ServerRefused, ScriptDefect):
                 await self.read(
                     verb, queues[0], *args
                 )  # a new or restarted server: it learns it so
-            answers = await self.channels.clocked_each(script, keys, *args)
+            answers = await self.calls.clocked_each(script, keys, *args)
         for at, answer in enumerate(answers):
             if isinstance(answer, Exception):  # asked alone, it is redirected or refused
                 try:
@@ -244,11 +262,11 @@ class Store:
 
     async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
         """The answer of a script that is safe to repeat and asks for no clock."""
-        return await self.channels.read(self._scripts[verb], keys_of(queue), *args)
+        return await self.calls.read(self._scripts[verb], keys_of(queue), *args)
 
     async def command(self, *command: Any) -> Any:
         """The answer of a plain command that is safe to repeat."""
-        return await self.channels.command(*command)
+        return await self.calls.command(*command)
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
@@ -259,6 +277,15 @@ class Store:
         """
         known = self._in_force.get(queue)
         return known.options if known else await self.options(queue)
+
+    def takes(self, queue: QueueName, jobs: list[NewJob]) -> bool:
+        """Whether *jobs* are one job, whose payload *queue* takes as far as known."""
+        known = self._in_force.get(queue)
+        return (
+            known is not None
+            and len(jobs) == 1
+            and len(jobs[0].payload) <= known.options.max_payload
+        )
 
     async def largest_payload(self, queue: QueueName, size: int) -> int:
         """Bytes that *queue* takes: as last heard of, asked for anew if *size* is beyond that."""
@@ -285,11 +312,11 @@ class Store:
 
     async def _options_of(self, queue: QueueName) -> InForce | None:
         """The options of *queue* as the server has them. Raises ServerRefused."""
-        fields = ("whole", "version", "declared")
-        stored, version, declared = await self.command("HMGET", keys_of(queue).meta, *fields)
-        if stored is None or version is None:
+        fields = ("whole", "version", "declared", "options")
+        stored, version, *more = await self.command("HMGET", keys_of(queue).meta, *fields)
+        if version is None:
             return None
-        return _in_force(queue, stored, version, declared)
+        return _in_force(queue, stored or b"", version, *more)
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
@@ -398,7 +425,7 @@ class Store:
             if wanted == stored:
                 return stored, stored
             # A name of its own: somebody else may be making the same of them just now.
-            wanted = msgspec.structs.replace(wanted, version=secrets.token_hex(8))
+            wanted = msgspec.structs.replace(wanted, version=new_version())
             now = await self._store_options(queue, wanted, stored.version)
             if now.version == wanted.version:
                 return stored, now
@@ -432,10 +459,11 @@ class Store:
         """Store *wanted* in place of the version *over*. Returns what is stored now."""
         whole = wanted.written()
         version = wanted.version or version_of(whole)
-        packed = wanted.options.packed(wanted.decided)
-        args = (whole, packed, version, over, wanted.declared)
-        found = await self.channels.read(self._scripts["configure"], keys_of(queue), *args)
-        return _in_force(queue, *found)
+        packed = SCRIPTED.packed(wanted.options)
+        decided = pack(SCRIPTED.decided(wanted.options, wanted.decided))
+        args = (whole, packed, version, over, wanted.declared, decided)
+        script = self._scripts["configure"]
+        return _in_force(queue, *await self.calls.read(script, keys_of(queue), *args))
 
     async def _keep_options(self, queue: QueueName, in_force: InForce) -> InForce:
         """Go by these options from now on."""
@@ -484,15 +512,24 @@ class Store:
     async def _write_entry(
         self, queue: QueueName, options: InForce, within: float | None = None
     ) -> None:
-        entry, deadline = options.written(), self.channels.new_deadline(within)
+        entry, deadline = options.written(), self.calls.new_deadline(within)
         command = ("HSET", REGISTRY, queue, entry)
-        if await self.channels.command(*command, deadline=deadline) == 1:
+        if await self.calls.command(*command, deadline=deadline) == 1:
             await self._bound_histories(queue)
 
     async def _bound_histories(self, queue: QueueName) -> None:
         """Of a queue that is new beyond the first thousand, no history is kept."""
-        if await self.channels.command("HLEN", REGISTRY) > QUEUES_MOST:
-            await self.channels.command("HSET", keys_of(queue).meta, "minute", _NO_HISTORY)
+        if await self.calls.command("HLEN", REGISTRY) > QUEUES_MOST:
+            await self.calls.command("HSET", keys_of(queue).meta, "no_history", 1)
+
+
+def _arguments(verb: str, request: Any, version: str) -> tuple[Any, ...]:
+    """What a script is sent. The id and the payload of one plain job are arguments of their own:
+    the script takes its shortest way with them.
+    """
+    if verb == "submit" and len(request) == 1 and request[0].more is None:
+        return (b"", version, request[0].id, request[0].payload)
+    return (pack(request), version)
 
 
 def _unnamed(known: InForce) -> InForce:
@@ -500,16 +537,25 @@ def _unnamed(known: InForce) -> InForce:
     return msgspec.structs.replace(known, version="")
 
 
-def _in_force(queue: str, stored: bytes, version: bytes, declared: bytes | None) -> InForce:
+def _in_force(
+    queue: str, stored: bytes, version: bytes, declared: bytes | None, packed: bytes | None
+) -> InForce:
     options = _decoded(queue, stored)
-    decided = msgspec.json.decode(stored, type=dict[str, msgspec.Raw])
-    return InForce(options, version.decode(), declared or b"", frozenset(decided))
+    if not version.startswith(LAYOUT_MARK.encode()):
+        raise LayoutDiffers(queue, LAYOUT)  # another layout was written over ours
+    _, decided = msgspec.json.decode(stored, type=tuple[int, dict[str, msgspec.Raw]])
+    is_foreign = not (packed or b"").startswith(SCRIPTED.form.encode())
+    return InForce(options, version.decode(), declared or b"", frozenset(decided), is_foreign)
 
 
 def _decoded(queue: str, stored: bytes) -> QueueOptions:
-    """Options as they are stored. Raises ServerRefused for those of a release that knows more."""
+    """Options as they are stored. Raises ServerRefused for those of a release that knows more,
+    LayoutDiffers for a queue with another layout.
+    """
+    if layout_of(stored) != LAYOUT:
+        raise LayoutDiffers(queue, LAYOUT)
     try:
-        return msgspec.json.decode(stored, type=QueueOptions)
+        return msgspec.json.decode(stored, type=tuple[int, QueueOptions])[1]
     except (msgspec.MsgspecError, InvalidOption) as error:
         text = f"this release can't read the options of queue {queue}: {error}"
         raise ServerRefused(text) from error

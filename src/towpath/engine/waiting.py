@@ -24,9 +24,10 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from towpath.clock import Clock, Duration, duration_ms, seconds
-from towpath.engine.connect import Line, Link
-from towpath.engine.glance import Glances, Waiters
+from towpath.clock import Clock, Duration, ServerClock, duration_ms, seconds, steady
+from towpath.engine.channel import Channel
+from towpath.engine.cluster import Cluster
+from towpath.engine.glance import Glances, Waiter, Waiters
 from towpath.engine.keys import keys_of, recall_key
 from towpath.engine.resp import TROUBLE
 from towpath.errors import TowpathError
@@ -54,6 +55,8 @@ sent again, with the names of all its queues, for each token that it takes."""
 _IDLE = 10.0
 """Seconds after which the connection of a read that nobody needs is closed."""
 _AFTER_TROUBLE = 0.05
+_TURNS_S = 0.001
+"""For how long a wait that is nearly over takes turns of the event loop."""
 _RECALL_KEPT_MS = 60_000
 _SELECTING, _SELECTORS_MOST = 8, 1000
 """Queues with a read for those who wait for some selectors, and of how many selectors each."""
@@ -64,8 +67,8 @@ _UNREAD, _AT_LIMIT = seconds(0.5), seconds(1)
 class Waker:
     """Whom to wake when there is work."""
 
-    def __init__(self, link: Link, clock: Clock, command: Command, call_for: CallFor) -> None:
-        self._link, self._clock, self._call_for = link, clock, call_for
+    def __init__(self, cluster: Cluster, clock: Clock, command: Command, call_for: CallFor) -> None:
+        self._cluster, self._clock, self._call_for = cluster, clock, call_for
         self._pushes = _Pushes(command)
         self._own: list[_Listener] = []
         self._shared: list[_Listener] = []
@@ -79,13 +82,34 @@ class Waker:
 
         True = the caller was called: it looks, or lets another one do so (`hand_on`).
         """
+        called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        pause = self._enlist(queue, called, pause)
+        return bool(await self._first(called, pause, lambda _: self.hand_on(queue)))
+
+    def watch(
+        self, queue: QueueName, pause: Duration, since: float, act: Callable[[bool], None]
+    ) -> WorkWatch:
+        """Call *act* when there may be work in *queue*, at the latest after *pause* on the clock,
+        counted from *since*: in the step of the event loop that brings the wake-up, without a task.
+
+        *act* gets True if the caller was called. It may be called no more than once.
+        """
+        watch = WorkWatch(act)
+        pause = self._enlist(queue, watch, pause)
+        watch.end_after(pause, since, self._clock)
+        return watch
+
+    def _enlist(self, queue: QueueName, waiter: Waiter, pause: Duration) -> Duration:
+        """Let *waiter* be called for *queue*; the longest that it may wait without a look."""
         listener = self._listener(queue)
-        if listener in self._own:
-            pause = min(pause, WAIT_CAP)
+        if listener is None:
+            self._unread.add(waiter, queue)
         else:
-            self._glance(self._unread if listener is None else listener.waiters)
-        called = self._unread.add(queue) if listener is None else listener.enlist(queue)
-        return await self._first(called, pause, lambda _: self.hand_on(queue)) is not None
+            listener.enlist(waiter, queue)
+        if listener in self._own:
+            return min(pause, WAIT_CAP)
+        self._glance(self._unread if listener is None else listener.waiters)
+        return pause
 
     async def wait_on(
         self, queue: QueueName, selectors: Sequence[str], left: int, pause: Duration
@@ -110,37 +134,41 @@ class Waker:
         if listener is None or len(listener.waiters) + len(selectors) > _SELECTORS_MOST:
             await self._clock.sleep(min(pause, _UNREAD))
             return ""
-        called, on_leaving = listener.enlist(*selectors), partial(self._hand_on_for, queue)
-        return await self._first(called, min(pause, WAIT_CAP), on_leaving) or ""
+        called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        listener.enlist(called, *selectors)
+        return await self._first(called, min(pause, WAIT_CAP), partial(self._hand_on_for, queue))
 
     async def _first(
         self, called: asyncio.Future[str], pause: Duration, hand_on: Callable[[str], None]
-    ) -> str | None:
-        """By which name the caller was *called*; None = not within *pause*."""
-        timer = asyncio.ensure_future(self._clock.sleep(pause))
+    ) -> str:
+        """By which name the caller was *called*; '' = not within *pause*."""
+
+        def end() -> None:
+            if not called.done():
+                called.set_result("")
+
+        stop_timer = _call_after(self._clock, pause, steady(), end)
         try:
-            await asyncio.wait((called, timer), return_when=asyncio.FIRST_COMPLETED)
+            return await called
         except asyncio.CancelledError:
-            if called.done():
+            if called.done() and not called.cancelled() and called.result():
                 hand_on(called.result())
             raise
         finally:
-            timer.cancel()
-            called.cancel()
-        return None if called.cancelled() else called.result()
+            stop_timer()
 
     def _queue_listener(self, recall: str | None = None) -> _Listener:
         def give_back(queue: str) -> None:
             self._pushes.push(_wake_of(queue))
 
         return _Listener(
-            self._link.line(), self._pushes, recall, key_of=_wake_of, give_back=give_back
+            self._cluster.channel(), self._pushes, recall, key_of=_wake_of, give_back=give_back
         )
 
     def _selecting_listener(self, queue: QueueName) -> _Listener:
         keys = keys_of(queue)
         return _Listener(
-            self._link.line(),
+            self._cluster.channel(),
             self._pushes,
             keys.recall(secrets.token_hex(8)),
             key_of=keys.wakes,
@@ -172,7 +200,7 @@ class Waker:
         """See that somebody looks after those now and then: tokens may be lost, or not be read."""
         if waiters not in self._glances:
             every = _unread_every if waiters is self._unread else _shared_every
-            self._glances[waiters] = Glances(self._link, self._clock, waiters, every)
+            self._glances[waiters] = Glances(self._cluster, self._clock, waiters, every)
         self._glances[waiters].begin()
 
     def _listener(self, queue: QueueName) -> _Listener | None:
@@ -187,13 +215,93 @@ class Waker:
         if mine is None and len(self._own) < _OWN_MOST:
             mine = self._queue_listener()
             self._own.append(mine)
-        if mine is not None or self._link.in_slots:
+        if mine is not None or self._cluster.in_slots:
             return mine
         fewest = min(self._shared, key=lambda listener: len(listener.waiters), default=None)
         if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
             fewest = self._queue_listener(recall_key(secrets.token_hex(8)))
             self._shared.append(fewest)
         return fewest if len(fewest.waiters) < _SHARED_MOST else None
+
+
+class WorkWatch:
+    """A caller that waits without a task: it is called back once."""
+
+    __slots__ = ("_act", "_is_over", "_stop_timer")
+
+    def __init__(self, act: Callable[[bool], None]) -> None:
+        self._act, self._is_over = act, False
+        self._stop_timer: Callable[[], object] | None = None
+
+    def end_after(self, pause: Duration, since: float, clock: Clock) -> None:
+        """Call back when *pause* is over since then, unless it is called before."""
+        if not self._is_over:
+            act = partial(self._end, was_called=False)
+            self._stop_timer = _call_after(clock, pause, since, act)
+
+    def done(self) -> bool:
+        """Whether it waits no longer."""
+        return self._is_over
+
+    def set_result(self, name: str) -> None:
+        """There may be work."""
+        self._end(was_called=bool(name))
+
+    def cancel(self) -> None:
+        """Wait no longer, and call nobody back."""
+        self._is_over = True
+        if self._stop_timer is not None:
+            self._stop_timer()
+
+    def _end(self, *, was_called: bool) -> None:
+        self.cancel()
+        self._act(was_called)
+
+
+def _call_after(
+    clock: Clock, pause: Duration, since: float, act: Callable[[], None]
+) -> Callable[[], object]:
+    """Call *act* when *pause* is over since then; on the clock of a test, from now on. Returns what
+    keeps it from that.
+    """
+    if isinstance(clock, ServerClock):
+        return _ExactTimer(since + pause.total_seconds(), act).cancel
+    sleeping = detached("timer of a wait", clock.sleep(pause))
+    sleeping.add_done_callback(lambda slept: None if slept.cancelled() else act())
+    return sleeping.cancel
+
+
+class _ExactTimer:
+    """Calls *act* at *at* on the steady clock.
+
+    Event loops round their timers to milliseconds, as much as a claim takes. So a timer has the
+    whole milliseconds, and for the rest, less than one, each turn of the loop looks at the clock.
+    """
+
+    __slots__ = ("_act", "_at", "_handle", "_loop")
+
+    def __init__(self, at: float, act: Callable[[], None]) -> None:
+        self._at, self._act, self._loop = at, act, asyncio.get_running_loop()
+        self._handle: asyncio.Handle = self._loop.call_later(_whole_ms(at - steady()), self._look)
+
+    def cancel(self) -> None:
+        self._handle.cancel()
+
+    def _look(self) -> None:
+        left = self._at - steady()
+        if left <= 0:
+            self._act()
+        elif left < _TURNS_S:
+            self._handle = self._loop.call_soon(self._look)
+        else:
+            self._handle = self._loop.call_later(_whole_ms(left), self._look)
+
+
+def _whole_ms(left: float) -> float:
+    """The whole milliseconds of so many seconds, as seconds. What is short of one by a tenth counts
+    as whole: pauses of whole milliseconds, which are a bit shorter by now, need no turns.
+    """
+    return max(int(left * 1000 + 0.1) / 1000, 0)
 
 
 class _Pushes:
@@ -248,7 +356,7 @@ class _Listener:
 
     def __init__(
         self,
-        line: Line,
+        line: Channel,
         pushes: _Pushes,
         recall: str | None,
         *,
@@ -274,14 +382,13 @@ class _Listener:
     def listens_for(self, name: str) -> bool:
         return name in self.waiters or self._key_of(name) in self._read
 
-    def enlist(self, *names: str) -> asyncio.Future[str]:
-        waiter = self.waiters.add(*names)
+    def enlist(self, waiter: Waiter, *names: str) -> None:
+        self.waiters.add(waiter, *names)
         self._wanted.set()
         if self._task is None or self._task.done():
             self._task = detached("listener for work", self._listen())
         elif self._read and any(self._key_of(name) not in self._read for name in names):
             self._call_back()
-        return waiter
 
     async def close(self) -> None:
         if self._task is not None:
@@ -330,10 +437,13 @@ class _Listener:
                 answer = await self._line.send("BLPOP", *self._read, block)
         finally:
             self._read, self._recalled = {}, False
-        if answer:
-            name = names.get(answer[0].decode())
-            if name is not None and not self.waiters.call_one(name):
-                self._give_back(name)  # taken for nobody: somebody elsewhere may wait for it
+        name = names.get(answer[0].decode()) if answer else None
+        if name is None:
+            return
+        if self.waiters.call_one(name):
+            await asyncio.sleep(0)  # the claim of who was called goes before the next read
+        else:
+            self._give_back(name)  # taken for nobody: somebody elsewhere may wait for it
 
 
 def _shared_every(_: int) -> float:

@@ -17,7 +17,7 @@ from towpath.calls.answer import FINAL, Advice, CallAnswer, Next, advice, requir
 from towpath.calls.caller import Caller, request_headers
 from towpath.calls.errors import AnswerRefused, AnswerTooLarge
 from towpath.calls.guard import parse_target
-from towpath.clock import ZERO, Duration, days, minutes, seconds, steady, wall_ms
+from towpath.clock import ZERO, Duration, days, minutes, seconds, steady, wall_ns
 from towpath.errors import InvalidOption
 from towpath.forges import GITHUB, GITLAB
 
@@ -243,7 +243,8 @@ def _window(headers: Mapping[str, str], why: str) -> Duration:
     for prefix in ("x-ratelimit", "ratelimit"):
         reset = headers.get(f"{prefix}-reset", "")
         if headers.get(f"{prefix}-remaining") == "0" and reset.isascii() and reset.isdecimal():
-            until = seconds(int(reset[:11]) - wall_ms() // 1000 + 1)
+            # A second more: the forge's clock has whole seconds.
+            until = seconds(int(reset[:11]) + 1 - wall_ns() / 1e9)
             return min(max(until, seconds(1)), days(1))
     # GitHub asks for a minute at least where it says no more than this.
     return minutes(1) if "rate limit" in why.lower() else ZERO

@@ -9,7 +9,7 @@
 -- moves  none
 -- cost   O(limit)
 -- full   works
--- uses   keys clock record
+-- uses   keys layout clock record
 
 local ids = redis.call('ZRANGEBYSCORE', LEASES, '(' .. string.format('%.0f', now), '+inf',
   'LIMIT', 0, tonumber(ARGV[2]))

@@ -8,15 +8,16 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys clock
+-- uses   keys layout clock numbers
 
 local AHEAD_US = 60000000  -- leases that were lost had higher tokens than anybody knows
 local born, floor = ARGV[2], tonumber(ARGV[3])
-local stored = redis.call('HMGET', META, 'born', 'token')
+local stored, numbers = redis.call('HGET', META, 'born'), stored_numbers()
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
-if not stored[1] then redis.call('HSET', META, 'born', born) end
+if not stored then redis.call('HSET', META, 'born', born) end
 -- Where the last token is the floor itself, nothing was lost: the next one is higher.
-if math.max(tonumber(stored[2] or 0) + 1, now_us) <= floor then
-  redis.call('HSET', META, 'token', int(floor + AHEAD_US))
+if math.max(numbers.token + 1, now_us) <= floor then
+  numbers.token = floor + AHEAD_US
+  store_numbers('out', numbers)
 end
-return { stored[1] or born, run or '' }
+return { stored or born, run or '' }

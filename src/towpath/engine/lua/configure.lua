@@ -6,18 +6,23 @@
 --        version  text     tells options apart
 --        over     text     which ones they replace: a version, or none
 --        declared text     what was declared of them, option by option; '' = as before
--- reply  <the options now in force> <their version> <what is declared of them>
+--        decided  map      those of the decided ones that the scripts go by, for releases that pack others
+-- reply  <the options now in force> <their version> <what is declared of them> <how they are packed>
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   keys
+-- uses   keys numbers
 
-local whole, packed, version, over, declared = unpack(ARGV)
-local stored = redis.call('HMGET', META, 'whole', 'version', 'declared')
+local whole, packed, version, over, declared, decided = unpack(ARGV)
+local stored = redis.call('HMGET', META, 'whole', 'version', 'declared', 'options')
 local last = stored[3] or ''
-if stored[1] and over ~= stored[2] then return { stored[1], stored[2], last } end
-if not stored[1] then redis.call('HSET', META, 'watched', -1) end  -- see `publish`
-redis.call('HSET', META, 'whole', whole, 'options', packed, 'version', version)
-if declared == '' then return { whole, version, last } end
+if stored[2] and over ~= stored[2] then return { stored[1] or '', stored[2], last, stored[4] or '' } end
+if not stored[2] then
+  local numbers = stored_numbers()
+  numbers.watched = -1  -- see `publish`
+  store_numbers('state', numbers)
+end
+redis.call('HSET', META, 'whole', whole, 'options', packed, 'version', version, 'decided', decided)
+if declared == '' then return { whole, version, last, packed } end
 redis.call('HSET', META, 'declared', declared)
-return { whole, version, declared }
+return { whole, version, declared, packed }

@@ -16,18 +16,20 @@
 -- moves  none
 -- cost   O(priorities in use · log n)
 -- full   works
--- uses   keys clock oldest more_keys
+-- uses   keys layout clock oldest more_keys numbers
 
 local later = '(' .. int(now)
-return {
-  redis.call('HGETALL', META),
-  {
-    'now', now,
-    'ready', redis.call('ZCARD', QUEUE), 'delayed', redis.call('ZCARD', RETRY),
-    'waiting', redis.call('ZCARD', WAITING), 'leased', redis.call('ZCARD', LEASES),
-    'dead', redis.call('ZCARD', DEAD), 'kept', redis.call('ZCOUNT', DONE, later, '+inf'),
-    'seen', redis.call('ZCOUNT', SEEN, later, '+inf'), 'lanes', redis.call('HLEN', LANES),
-    'oldest_at', oldest_ready() or 0, 'lasting', redis.call('ZCOUNT', LEASES, later, '+inf'),
-    'asked_for', redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2] or 0,
-  },
+local facts = {
+  'now', now,
+  'ready', redis.call('ZCARD', QUEUE), 'delayed', redis.call('ZCARD', RETRY),
+  'waiting', redis.call('ZCARD', WAITING), 'leased', redis.call('ZCARD', LEASES),
+  'dead', redis.call('ZCARD', DEAD), 'kept', redis.call('ZCOUNT', DONE, later, '+inf'),
+  'seen', redis.call('ZCOUNT', SEEN, later, '+inf'), 'lanes', redis.call('HLEN', LANES),
+  'oldest_at', oldest_ready() or 0, 'lasting', redis.call('ZCOUNT', LEASES, later, '+inf'),
+  'asked_for', redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2] or 0,
 }
+for name, number in pairs(stored_numbers()) do
+  facts[#facts + 1] = name
+  facts[#facts + 1] = number
+end
+return facts

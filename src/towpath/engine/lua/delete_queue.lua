@@ -27,25 +27,23 @@
 -- moves  none
 -- cost   O(events)
 -- full   works
--- uses   keys clock more_keys
+-- uses   keys layout clock more_keys numbers
 
 local forced, unused_for, version = ARGV[2] == '1', tonumber(ARGV[3]), ARGV[4]
 local held = redis.call(
   'EXISTS', QUEUE, RETRY, LEASES, WAITING, DEAD, DONE, LANES, RECURRING, SCHEDULES, LOADS)
 if held > 0 then return 'used' end
 
-local meta = redis.call('HMGET', META, 'paused', 'version', 'tick', 'token', 'asked_at')
-local paused = tonumber(meta[1] or 0) > 0
-if not forced and (paused or redis.call('EXISTS', SEEN) > 0) then return 'used' end
-if version ~= '' and meta[2] ~= version then return 'used' end
+local stored, numbers = redis.call('HGET', META, 'version'), stored_numbers()
+if not forced and (numbers.paused > 0 or redis.call('EXISTS', SEEN) > 0) then return 'used' end
+if version ~= '' and stored ~= version then return 'used' end
 
 -- The tick is the time of the last submit, the token that of the last claim in microseconds. Both
 -- may be ahead of the clock: then the queue stays longer.
 local asked_for = redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2]
 local used_at = math.max(
-  tonumber(meta[3] or 0), tonumber(meta[4] or 0) / 1000, tonumber(meta[5] or 0),
-  tonumber(asked_for or 0))
-if unused_for > 0 and used_at == 0 and meta[2] then
+  numbers.tick, numbers.token / 1000, numbers.asked_at, tonumber(asked_for or 0))
+if unused_for > 0 and used_at == 0 and stored then
   -- A queue that was only declared has no time of a use: its time begins when this is first seen.
   local since = redis.call('HGET', META, 'unused_since')
   if not since then redis.pcall('HSET', META, 'unused_since', now) end

@@ -10,7 +10,7 @@
 -- moves  none
 -- cost   O(ids)
 -- full   works
--- uses   keys clock record
+-- uses   keys layout clock record
 
 local ENDED = { done = true, cancelled = true, dead = true }
 local room, keys, ids, answer = tonumber(ARGV[2]), {}, {}, {}

@@ -8,7 +8,7 @@
 -- moves  none
 -- cost   O(groups), of which there are about a hundred at most
 -- full   works
--- uses   keys clock more_keys
+-- uses   keys layout clock more_keys
 
 local found, known = {}, redis.call('HGETALL', GROUPS)
 local dead = redis.call('ZCARD', DEAD)

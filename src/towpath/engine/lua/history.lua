@@ -16,7 +16,7 @@
 -- moves  none
 -- cost   O(count)
 -- full   works
--- uses   keys clock more_keys oldest
+-- uses   keys layout clock more_keys oldest numbers
 
 local kind, span, count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local last, names, rows = math.floor(now / span), {}, {}
@@ -27,8 +27,8 @@ for i, text in ipairs(redis.call('HMGET', HISTORY, unpack(names))) do
     rows[#rows + 1] = text
   end
 end
-local numbers = redis.call('HMGET', META, 'submitted', 'completed', 'failed', 'died')
-for i = 1, 4 do numbers[i] = numbers[i] or 0 end
+local stored = stored_numbers()
+local numbers = { stored.submitted, stored.completed, stored.failed, stored.died }
 for _, key in ipairs({ QUEUE, RETRY, WAITING, LEASES, DEAD }) do
   numbers[#numbers + 1] = redis.call('ZCARD', key)
 end

@@ -11,7 +11,7 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock record
+-- uses   keys layout clock record
 
 local lane, id = ARGV[2], ARGV[3]
 local holder = redis.call('HGET', LANES, lane)

@@ -20,7 +20,7 @@
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
--- uses   keys clock record answer more_keys
+-- uses   keys layout clock record answer more_keys
 
 local state, lane, group = ARGV[2], ARGV[3], ARGV[4]
 local after, score, size = ARGV[5], ARGV[6], tonumber(ARGV[7])

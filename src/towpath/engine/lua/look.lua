@@ -18,7 +18,7 @@
 -- moves  none
 -- cost   O(log n)
 -- full   works
--- uses   keys clock record more_keys
+-- uses   keys layout clock record more_keys numbers
 
 local id = ARGV[2]
 local text = redis.call('GET', JOB .. id)
@@ -32,10 +32,10 @@ local function fact(name, value)
     facts[#facts + 1] = value
   end
 end
-local about = redis.call('HMGET', META, 'paused', 'asked_at', 'service_ms')
-fact('paused', about[1])
-fact('asked_at', about[2])
-fact('service_ms', about[3])
+local numbers = stored_numbers()
+fact('paused', numbers.paused)
+fact('asked_at', numbers.asked_at)
+fact('service_ms', numbers.service_ms > 0 and tostring(numbers.service_ms))
 local ready_set = job.selector and SELECTOR .. job.selector or QUEUE
 fact('selector', job.selector)
 fact('asked_for', job.selector and redis.call('ZSCORE', ASKED, job.selector))

@@ -9,7 +9,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   works
--- uses   keys clock
+-- uses   keys layout clock
 
 local name = ARGV[2]
 local schedule, payload = redis.call('HGET', SCHEDULES, name), redis.call('HGET', LOADS, name)

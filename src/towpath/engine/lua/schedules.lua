@@ -9,7 +9,7 @@
 -- moves  none
 -- cost   O(names)
 -- full   works
--- uses   keys clock
+-- uses   keys layout clock
 
 local change = redis.call('HGET', META, 'schedules') or ''
 local plans = change ~= ARGV[2] and redis.call('HGETALL', SCHEDULES) or {}

@@ -10,7 +10,7 @@
 -- moves  none
 -- cost   O(count + log n)
 -- full   works
--- uses   keys clock record answer
+-- uses   keys layout clock record answer
 
 local text, looked, count = ARGV[2], tonumber(ARGV[3]), tonumber(ARGV[4])
 local found = redis.call('ZRANGE', DEAD, -(looked + count), -(looked + 1), 'WITHSCORES')

@@ -20,7 +20,7 @@
 -- moves  new -> ready, new -> delayed, new -> waiting
 -- cost   O(log n)
 -- full   refused
--- short  plain_submit
+-- short  lone_submit plain_submit
 -- uses   keys clock calls meta record tell send sets remembered accept waits past
 -- runs   submit(request)
 

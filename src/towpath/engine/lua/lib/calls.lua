@@ -13,7 +13,8 @@ do
     if last == number and verb ~= VERB then
       return redis.error_reply('CALL_TAKEN ' .. verb)
     elseif last == number then
-      remembered = cmsgpack.unpack(string.sub(stored, #last + #verb + 3))
+      local answer = string.sub(stored, #last + #verb + 3)
+      remembered = answer == '' and { 'ready' } or cmsgpack.unpack(answer)  -- see `lone_submit`
     elseif tonumber(last) > tonumber(number) then
       return redis.error_reply('CALL_STALE ' .. last)
     end

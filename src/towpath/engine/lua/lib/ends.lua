@@ -44,7 +44,7 @@ end
 -- numbers in place of the names, and the places of the marks and of the option.
 local function used_up(job)
   local most = job.max_attempts
-  if not most and string.byte(options[MARKS], MAX_ATTEMPTS) == 49 then most = options.max_attempts end
+  if not most and options.max_attempts > 0 then most = options.max_attempts end
   if not most then
     most = job.lane and options.lanes ~= 'skip' and LANE_ATTEMPTS or ATTEMPTS
   end

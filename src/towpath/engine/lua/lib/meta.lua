@@ -2,21 +2,21 @@
 --
 -- uses   queue
 
-local meta_changes = {}
+-- From the loader: READ_MORE_NUMBERS, which fills `meta` with what is named here, but not on the short way;
+-- FIELD_OF, the field that has a number; and WRITE_NUMBERS, which packs the fields that have changed.
+local meta_changes, field_of = {}, FIELD_OF  -- the names of fields
 
--- MORE_FIELDS comes from the loader: what is named here, but not on the short way.
-if #MORE_FIELDS > 0 then
-  local values = redis.call('HMGET', META, unpack(MORE_FIELDS))
-  for i = 1, #MORE_FIELDS do meta[MORE_FIELDS[i]] = tonumber(values[i] or 0) end
+if not remembered then
+  READ_MORE_NUMBERS
 end
 
-local function set_meta(field, value)
-  meta[field] = value
-  meta_changes[field] = value
+local function set_meta(name, value)
+  meta[name] = value
+  meta_changes[field_of[name]] = true
 end
 
-local function count(field)
-  set_meta(field, meta[field] + 1)
+local function count(name)
+  set_meta(name, meta[name] + 1)
 end
 
 -- An order number, never a time: after a million quick submits it is far ahead of the clock.
@@ -33,9 +33,10 @@ end
 
 local function write_meta()
   local fields = {}
-  for field, value in pairs(meta_changes) do
+  local function add(field, numbers)
     fields[#fields + 1] = field
-    fields[#fields + 1] = value
+    fields[#fields + 1] = numbers
   end
+  WRITE_NUMBERS
   if #fields > 0 then redis.call('HSET', META, unpack(fields)) end
 end

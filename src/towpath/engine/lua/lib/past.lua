@@ -2,15 +2,15 @@
 -- the first of each hour for a month: 41 bytes each, an hour's or a day's in one field of a hash.
 -- Nobody's job depends on it: where it can't be read or written, work goes on without.
 --
--- uses   more_keys oldest
+-- uses   more_keys oldest numbers
 
 local PAST_FORMAT, PAST_BYTES = '<BI4I4I4I4I4I4I4I4I4I4', 41
-local MINUTES_KEPT_H, HOURS_KEPT_D, NO_PAST = 24, 30, 1e16
+local MINUTES_KEPT_H, HOURS_KEPT_D = 24, 30
 local past = {}  -- commands that write it
 
 local function numbers_now()
-  local numbers = redis.call('HMGET', META, 'submitted', 'completed', 'failed', 'died')
-  for i = 1, 4 do numbers[i] = tonumber(numbers[i] or 0) % 2^32 end
+  local stored, numbers = stored_numbers(), {}
+  for i, name in ipairs({ 'submitted', 'completed', 'failed', 'died' }) do numbers[i] = stored[name] % 2^32 end
   for _, key in ipairs({ QUEUE, RETRY, WAITING, LEASES, DEAD }) do
     numbers[#numbers + 1] = redis.call('ZCARD', key)
   end
@@ -42,8 +42,9 @@ end
 
 local function read_past()
   local since = now - meta.minute
-  if (since >= 0 and since < MINUTE_MS) or meta.minute >= NO_PAST then return end
+  if (since >= 0 and since < MINUTE_MS) then return end
   set_meta('minute', now - now % MINUTE_MS)
+  if redis.call('HGET', META, 'no_history') then return end
   if not pcall(plan_past) then past = {} end
 end
 

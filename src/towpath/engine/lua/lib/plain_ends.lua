@@ -61,6 +61,6 @@ local function write_ends()
   redis.call('ZREM', LEASES, unpack(ended))
   redis.call('UNLINK', unpack(unlinks))
   if #kept > 0 then write_kept() end
-  fields = { 'completed', meta.completed + #ended, 'service_ms', mean }
+  meta.completed, meta.service_ms = meta.completed + #ended, mean
   told = { 'complete', ended }
 end

@@ -2,10 +2,10 @@
 
 -- The sets were read above. The first write can't grow: with memory full, work goes on.
 local function write_leases(worker)
-  local f, n = #fields, #taken
-  fields[f + 1], fields[f + 2] = 'asked_at', now
+  local n = #taken
+  meta.asked_at = now
   if n == 0 then return redis.call('UNLINK', LOCK) end  -- no job has an empty id
-  fields[f + 3], fields[f + 4] = 'token', memory[2 * n + 2]
+  meta.token = memory[2 * n + 2]
   redis.call('ZREMRANGEBYRANK', QUEUE, 0, n - 1)  -- those that were read: half the cost of ZREM
   redis.call('MSET', unpack(puts))
   redis.call('ZADD', LEASES, unpack(expiries))

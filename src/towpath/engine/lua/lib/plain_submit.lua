@@ -37,7 +37,8 @@ if plain then
 
   redis.call('ZADD', QUEUE, unpack(scores))  -- first, because it is the only one that can fail
   redis.call('MSET', unpack(puts))
-  redis.call('HSET', META, 'tick', tick, 'submitted', meta.submitted + #items)
+  meta.tick, meta.submitted = tick, meta.submitted + #items
+  redis.call('HSET', META, 'in', PACKED_IN)
   publish(wake, { 'submit', fresh })
   remember(answers)
   return answers

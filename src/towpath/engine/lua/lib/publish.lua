@@ -54,14 +54,16 @@ local function add_followed(told)
   if options.events == 'all' or (watched > now and not none) then return add_events(told) end
   if watched < 0 then  -- whoever followed the queue before it existed could not say so
     if none then return end
-    redis.call('HSET', META, 'watched', now + FIRST_MS)
+    meta.watched = now + FIRST_MS
+    redis.call('HSET', META, 'state', PACKED_STATE)
     return add_events(told)
   end
   local ends = ends_of(told)
   local lost = #ends > 0 and awaited > 0 and (awaited <= now or none)
   if watched > 0 or lost then
     add_entry('gap', '')
-    redis.call('HSET', META, 'watched', 0, 'awaited', lost and 0 or awaited)
+    meta.watched, meta.awaited = 0, lost and 0 or awaited
+    redis.call('HSET', META, 'state', PACKED_STATE)
   end
   if awaited > now and not none then add_events(ends) end
 end

@@ -1,30 +1,29 @@
 -- queue: the queue's options and numbers as they are in the store; a repeat needs none.
 
--- From the loader: META_FIELDS, options, version and what the script's text names; OPTIONS_FORMAT;
--- OPTIONS_BYTES and OPTIONS_REST, for queues that were written before options were marked as
--- decided; MARKS, the place of the marks; DEFAULTS_ID; and USED_OPTIONS and USED_DEFAULTS, the
--- places and defaults of those that the text names.
-local meta, options = {}, nil
+-- From the loader: META_FIELDS, options, version and those with the numbers that the script's text names;
+-- READ_NUMBERS, which fills `meta` from them; OPTIONS_FORM, OPTIONS_FORMAT, OPTION_DEFAULTS and OPTION_PLACES.
+local meta, options = nil, nil
 local MINUTE_MS = 60000
 
 -- A repeat gets the answer that it had, whatever the queue has become since: refused here, the
 -- call would be made anew under another number, and have a second effect.
 if not remembered then
-  local values = redis.call('HMGET', META, unpack(META_FIELDS))
-  if not values[1] then
+  local values = redis.call('HMGET', META, META_FIELDS)
+  local packed = values[1]
+  if not packed then
     return redis.error_reply('QUEUE_UNKNOWN')
   end
   if values[2] ~= ARGV[5] then
     return redis.error_reply('QUEUE_CHANGED')  -- the caller goes by options of another day
   end
-  local packed = values[1]
-  if #packed < OPTIONS_BYTES then packed = packed .. OPTIONS_REST end
-  options = { struct.unpack(OPTIONS_FORMAT, packed) }
-  if options[MARKS + 1] ~= DEFAULTS_ID then  -- of another release: its defaults are not ours
-    local places, defaults = USED_OPTIONS, USED_DEFAULTS
-    for i = 1, #places do
-      if string.byte(options[MARKS], places[i]) ~= 49 then options[places[i]] = defaults[i] end
+  if string.sub(packed, 1, 8) == OPTIONS_FORM then
+    options = { struct.unpack(OPTIONS_FORMAT, packed, 9) }
+  else  -- packed by a release with other options or defaults
+    options = OPTION_DEFAULTS
+    local places, decided = OPTION_PLACES, redis.call('HGET', META, 'decided')
+    for name, value in pairs(cmsgpack.unpack(decided or '\128')) do
+      if places[name] then options[places[name]] = value end
     end
   end
-  for i = 3, #META_FIELDS do meta[META_FIELDS[i]] = tonumber(values[i] or 0) end
+  READ_NUMBERS
 end

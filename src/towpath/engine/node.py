@@ -1,6 +1,6 @@
 """One server as its callers see it: the channels to it, and whether it answers.
 
-Every server of a cluster is a target of its own: calls to one that is away take no channel from
+Every server of a cluster has channels of its own: calls to one that is away take no channel from
 calls to the others. Once a call was given up, the server is probed; if the probe is not answered
 either, calls fail at once until one is.
 """
@@ -11,17 +11,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from towpath.clock import steady
+from towpath.engine.channel import Channel
 from towpath.engine.time_limit import Deadline
 from towpath.errors import ServerError, ServerUnreachable
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
-
-if TYPE_CHECKING:
-    from towpath.engine.connect import Line
 
 PROBE_EVERY = 1.0
 
@@ -36,18 +34,7 @@ class Outage(NamedTuple):
     back: float
 
 
-class Channel:
-    """One call at a time, under a name and a number that the server remembers."""
-
-    __slots__ = ("__weakref__", "line", "name", "number")
-
-    def __init__(self, name: str, line: Line) -> None:
-        self.name, self.line = name, line
-        self.number = 0
-        """Of the last call."""
-
-
-class Target:
+class Node:
     """The channels to one server, and whether it answers."""
 
     def __init__(self, name: str, channels: Sequence[Channel], probe: Probe, log: Log) -> None:

@@ -2,8 +2,8 @@
 
 redis-py's connections take more than half of what a submit costs the client: a stream, a lock and
 several coroutines per reply. Here a reply goes from the socket through hiredis to whoever waits for
-it, in one step. A wire sends what it is told, once: whoever calls knows whether a repeat is safe
-(`channel.py`). Time limits are the caller's too, apart from the one for connecting.
+it, in one step. A connection sends a command once: whoever calls knows whether a repeat is safe
+(`calls.py`). Time limits are the caller's too, apart from the one for connecting.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class _Stream(asyncio.Protocol):
             self.ended.set_result(None)
 
 
-class Wire:
+class Connection:
     """A connection to one server: made when it is used, and again after it was dropped.
 
     One exchange at a time. Whoever stops waiting for a reply drops the connection, so that the
@@ -155,7 +155,7 @@ class Wire:
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
         """The reply. Raises one of TROUBLE, an error reply included."""
-        [reply] = await self._exchange(packed(command), 1)
+        [reply] = await self.exchange(packed(command), 1)
         if isinstance(reply, RedisError):
             raise reply
         return reply
@@ -170,9 +170,9 @@ class Wire:
     async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies to commands that are sent together; one that is an error is in its place."""
         message = [part for command in commands for part in packed(command)]
-        return await self._exchange(message, len(commands))
+        return await self.exchange(message, len(commands))
 
-    async def _exchange(self, message: list[bytes], wanted: int) -> list[Any]:
+    async def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
         try:
             stream = self._stream
             if stream is None or stream.is_lost:

@@ -1,0 +1,139 @@
+"""The servers of one deployment: which one answers for a key, and how to connect to it."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from towpath.engine.channel import Channel
+from towpath.engine.connection import Connection, Endpoint, Place
+from towpath.engine.layout import Ask, Layout, OneServer, Sentinels, SlotOwners
+from towpath.engine.port import LoopPort, Port, Running
+from towpath.engine.resp import TROUBLE, ConnectionLost
+from towpath.engine.url import ServerUrl, Topology
+
+
+class Cluster:
+    """The way to one deployment of Redis or Valkey. Nothing is connected before it is used."""
+
+    def __init__(
+        self, url: ServerUrl, layout: Layout, connect: Callable[[Place], Connection], port: Port
+    ) -> None:
+        self._layout, self._connect, self._url = layout, connect, url
+        self.port = port
+        self._connections: dict[int, dict[Place, Connection]] = {}
+        """Those of each channel, by their identity."""
+        self._learning: Running[None] = {}
+        self._looking: asyncio.Task[None] | None = None
+        self._closed = False
+
+    @property
+    def in_slots(self) -> bool:
+        """Whether the keys of one command must share a slot."""
+        return isinstance(self._layout, SlotOwners)
+
+    def channel(self, name: str = "") -> Channel:
+        """A channel of that name. The cluster closes its connections."""
+        channel = Channel(self, self._layout, name)
+        self._connections[id(channel.connections)] = channel.connections
+        return channel
+
+    async def release(self, connections: dict[Place, Connection]) -> None:
+        """Close the connections of a channel that is gone."""
+        self._connections.pop(id(connections), None)
+        while connections:
+            await connections.popitem()[1].close()
+
+    async def primaries(self) -> list[Channel]:
+        """A channel to each server that takes writes now; whoever asks for them closes them."""
+        await self.learn()
+        return [Channel(self, OneServer(place)) for place in self._layout.primaries()]
+
+    def owner(self, key: str) -> Place | None:
+        """Which server calls about *key* are for, as far as known: its trouble is theirs."""
+        return self._layout.only or self._layout.owner(("GET", key))
+
+    def name(self, owner: Place | None) -> str:
+        """A server as people know it."""
+        if owner is None or self._url.topology is not Topology.CLUSTER:
+            return str(self._url)
+        return f"{owner[0]}:{owner[1]}"
+
+    def connection(self, place: Place) -> Connection:
+        """A connection to that server. Raises one of TROUBLE once the cluster is closed."""
+        if self._closed:
+            raise ConnectionLost("the engine was closed")
+        return self._connect(place)
+
+    async def learn(self) -> None:
+        """Ask who is responsible now; all who want to know at the same time share the answer."""
+        await self.port.share(self._learning, "layout", self._layout.learn)
+
+    def look_again(self) -> None:
+        """A server keeps somebody waiting: if others say that it was replaced, cut every connection
+        to it. Whoever waits there, for work and events too, then goes to the one responsible now.
+        """
+        self._looking = self.port.detach("look at who is responsible", self._look, self._looking)
+
+    async def _look(self) -> None:
+        with suppress(*TROUBLE):
+            await self.learn()
+            current = self._layout.primaries()
+            for connections in list(self._connections.values()):
+                for place, connection in list(connections.items()):
+                    if place not in current:
+                        connection.cut()
+
+    async def close(self) -> None:
+        """For good: what somebody still asks for afterwards connects nobody."""
+        self._closed = True
+        for task in (self._looking, *list(self._learning.values())):
+            if task is not None:
+                task.cancel()
+                await asyncio.wait((task,))
+        for connections in list(self._connections.values()):
+            await self.release(connections)
+
+
+def open_cluster(url: ServerUrl, port: Port | None = None) -> Cluster:
+    """The cluster to the deployment that *url* names. Nothing is connected yet."""
+    port = port or LoopPort()
+    tls = url.tls.context() if url.tls is not None else None
+    connect = partial(_connected, port, tls=tls, login=(url.username, url.password), db=url.db)
+    match url.topology:
+        case Topology.CLUSTER:
+            return Cluster(url, SlotOwners(url.hosts, _asking(connect), port), connect, port)
+        case Topology.SENTINEL:
+            login = (url.sentinel_username, url.sentinel_password)
+            encrypted = tls if url.tls is not None and url.tls.sentinels else None
+            ask = _asking(partial(_connected, port, tls=encrypted, login=login))
+            return Cluster(url, Sentinels(url.hosts, url.path, ask, port), connect, port)
+        case Topology.SINGLE:
+            [place] = url.hosts or ((url.path, 0),)
+            return Cluster(url, OneServer(place), connect, port)
+
+
+def _connected(
+    port: Port,
+    place: Place,
+    *,
+    tls: ssl.SSLContext | None,
+    login: tuple[str | None, str | None],
+    db: int = 0,
+) -> Connection:
+    return port.connection(Endpoint(place, tls, *login, db))
+
+
+def _asking(connect: Callable[[Place], Connection]) -> Ask:
+    async def ask(place: Place, command: tuple[Any, ...]) -> Any:
+        connection = connect(place)
+        try:
+            return await connection.ask(command)
+        finally:
+            await connection.close()
+
+    return ask

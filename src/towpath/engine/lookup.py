@@ -1,0 +1,79 @@
+"""Connecting within a time limit where there is no event loop: the look-up of a name included."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from contextlib import suppress
+from typing import Any
+
+from towpath.clock import steady
+from towpath.engine.connection import Place
+from towpath.engine.resp import ConnectionLost
+
+_SHORTEST = 0.001
+
+
+def connect_within(place: Place, limit: float) -> socket.socket:
+    """A socket that is connected to a host and port. Raises ConnectionLost, OSError, TimeoutError
+    after *limit* seconds.
+    """
+    until = steady() + limit
+    trouble = OSError(f"{place[0]} has no address")
+    addresses = _look_up(place, limit)
+    for at, (family, kind, protocol, _, address) in enumerate(addresses):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            # A silent address leaves some of the time to those behind it.
+            sock.settimeout(max((until - steady()) / (len(addresses) - at), _SHORTEST))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            trouble = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise trouble
+
+
+class _Lookup(threading.Thread):
+    """The system's own look-up of a name. It knows no time limit, so it has a thread of its own,
+    which is left to itself if it takes too long.
+    """
+
+    def __init__(self, place: Place) -> None:
+        super().__init__(name=f"address of {place[0]}", daemon=True)
+        self._place = place
+        self.addresses: list[Any] = []
+        self.trouble: OSError | None = None
+
+    def run(self) -> None:
+        try:
+            self.addresses = socket.getaddrinfo(*self._place, type=socket.SOCK_STREAM)
+        except OSError as error:
+            self.trouble = error
+
+
+_last_lookups: dict[Place, _Lookup] = {}
+"""Those who want the same name share a look-up that is under way: while a name server is silent,
+one thread waits for it, however often it is tried."""
+
+
+def _look_up(place: Place, limit: float) -> list[Any]:
+    host, port = place
+    with suppress(socket.gaierror):  # it is a name
+        numeric = socket.AI_NUMERICHOST
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
+    lookup = _last_lookups.get(place)
+    if lookup is None or not lookup.is_alive():
+        lookup = _Lookup(place)
+        lookup.start()
+        _last_lookups[place] = lookup
+    lookup.join(limit)
+    if lookup.is_alive():
+        raise ConnectionLost(f"the name {host} was not found in {limit:.1f} s")
+    if lookup.trouble is not None:
+        raise lookup.trouble.with_traceback(None)
+    return lookup.addresses
