@@ -65,34 +65,38 @@ __all__ = [
     "seconds",
 ]
 
-_HOMES = (
-    "towpath.clock",
-    "towpath.engine.durability",
-    "towpath.engine.engine",
-    "towpath.engine.model",
-    "towpath.engine.options",
-    "towpath.engine.retry",
-    "towpath.engine.schedule",
-    "towpath.engine.states",
-    "towpath.errors",
-    "towpath.app.job",
-    "towpath.worker.context",
-    "towpath.worker.middleware",
-    "towpath.app.handlers",
-    "towpath.worker.worker",
-    "towpath.app.app",
-)
-"""Where the names live: the modules that are imported above."""
+_HOMES = {
+    **dict.fromkeys(("Towpath",), "towpath.app.app"),
+    **dict.fromkeys(("Handlers",), "towpath.app.handlers"),
+    **dict.fromkeys(("Job",), "towpath.app.job"),
+    **dict.fromkeys(
+        ("Duration", "days", "hours", "milliseconds", "minutes", "seconds"), "towpath.clock"
+    ),
+    **dict.fromkeys(("Durability",), "towpath.engine.durability"),
+    **dict.fromkeys(("Engine",), "towpath.engine.engine"),
+    **dict.fromkeys(("HIGH", "LOW", "NORMAL", "JobInfo"), "towpath.engine.model"),
+    **dict.fromkeys(("EventPolicy", "LanePolicy", "QueueOptions"), "towpath.engine.options"),
+    **dict.fromkeys(("Exponential", "Fixed", "Listed", "Never"), "towpath.engine.retry"),
+    **dict.fromkeys(("Cron", "Every", "Missed"), "towpath.engine.schedule"),
+    **dict.fromkeys(("State",), "towpath.engine.states"),
+    **dict.fromkeys(("TowpathError",), "towpath.errors"),
+    **dict.fromkeys(
+        ("AttemptStopped", "Context", "Discard", "HandOver", "Retry", "Snooze"),
+        "towpath.worker.context",
+    ),
+    **dict.fromkeys(("CallNext", "Middleware"), "towpath.worker.middleware"),
+    **dict.fromkeys(("Worker",), "towpath.worker.worker"),
+}
+"""The module that has each name: it is imported when the name is first used."""
 
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        if name in __all__:
-            for home in map(import_module, _HOMES):
-                if name in vars(home):  # not asked for: that would look for it elsewhere
-                    return vars(home)[name]
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        home = _HOMES.get(name)
+        if home is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+        return getattr(import_module(home), name)
 
 
 def __dir__() -> list[str]:

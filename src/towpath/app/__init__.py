@@ -1,1 +1,1 @@
-"""What a Python user writes: an app, its handlers and jobs, and the connection they share."""
+"""What a Python user writes: an app, its handlers and jobs, and the backend they share."""

@@ -1,4 +1,4 @@
-"""The app: its handlers, its middleware, and the connection that they share.
+"""The app: its handlers, its middleware, and the backend that they share.
 
 app = Towpath("redis://localhost")
 
@@ -12,6 +12,7 @@ async with app:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import (
     AsyncGenerator,
     Callable,
@@ -25,11 +26,11 @@ from contextlib import (
     asynccontextmanager,
     contextmanager,
 )
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Self
 
+from towpath import __version__
+from towpath.app.backend import Backend
 from towpath.app.blocking import Blocking
-from towpath.app.connection import Connection
 from towpath.app.handlers import Handlers
 from towpath.app.submission import SubmitMiddleware
 from towpath.app.submitting import AppHandler
@@ -42,7 +43,6 @@ from towpath.engine.submit_timeout import check_submit_timeout
 from towpath.errors import HandlerInvalid, InvalidOption
 from towpath.ledger.errors import LedgerMissing
 from towpath.telemetry.logs import Log, Silent
-from towpath.telemetry.metrics import Metrics
 from towpath.worker.context import NO_STATE
 from towpath.worker.lifespan import Lifespan, MakeState
 from towpath.worker.middleware import AttemptMiddleware, require_callable
@@ -52,6 +52,7 @@ from towpath.worker.schedules import fire_due, keep_firing
 if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
     from towpath.settings import Settings
+    from towpath.telemetry.metrics import Metrics
 
 _LIFESPAN_LIMIT = seconds(60)
 Around = Callable[[AtWork], AbstractAsyncContextManager[None]]
@@ -82,7 +83,7 @@ class Towpath(Handlers):
     MiddlewareInvalid, LifespanFailed.
     """
 
-    version = version("towpath")
+    version = __version__
 
     def __init__(
         self,
@@ -113,14 +114,29 @@ class Towpath(Handlers):
         self._runs_in_worker = False
         self._make_engine: Callable[..., Engine] = Engine
         self._around: list[Around] = []
-        self._connection = Connection(
+        self._backend = Backend(
             self.new_engine,
             ledger=ledger,
             check=self._require_unnamed,
             metrics=lambda: self.metrics,
             submit_middleware=submit_middleware,
         )
-        self.metrics = Metrics()
+        self._metrics: Metrics | None = None
+        self._making_metrics = threading.Lock()
+
+    @property
+    def metrics(self) -> Metrics:
+        """What this process counts of the app's jobs."""
+        if self._metrics is None:
+            from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- slow to import
+
+            with self._making_metrics:  # threads may submit their first jobs at the same time
+                self._metrics = self._metrics or Metrics()
+        return self._metrics
+
+    @metrics.setter
+    def metrics(self, metrics: Metrics) -> None:
+        self._metrics = metrics
 
     # ── handlers ─────────────────────────────────────────────────────────────────────────
 
@@ -151,18 +167,18 @@ class Towpath(Handlers):
 
     def keep(self, handler: AppHandler[Any, Any, Any]) -> None:
         self._require_new(handler)
-        handler.attach(self._connection, self._lifespan)
+        handler.attach(self._backend, self._lifespan)
         super().keep(handler)
 
     def _require_new(self, handler: AppHandler[Any, Any, Any]) -> None:
-        if handler.options.record and not self._connection.keeps_records:
+        if handler.options.record and not self._backend.keeps_records:
             if self._is_named:
                 raise LedgerMissing
-            self._connection.find_ledger(self._database)
+            self._backend.find_ledger(self._database)
         super()._require_new(handler)
 
     def remove(self, handler: AppHandler[Any, Any, Any]) -> None:
-        if not handler.belongs_to(self._connection):
+        if not handler.belongs_to(self._backend):
             raise HandlerInvalid(handler.name, rule="belongs to another app")
         super().remove(handler)
         for group in self._included:
@@ -257,47 +273,47 @@ class Towpath(Handlers):
         return found
 
     async def __aenter__(self) -> Self:
-        await self._connection.__aenter__()
+        await self._backend.__aenter__()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._connection.__aexit__()
+        await self._backend.__aexit__()
 
     @property
     def engine(self) -> Engine:
         """The engine of the app, for everything that handlers and jobs do not offer. Only while the
         app is entered.
         """
-        return self._connection.engine
+        return self._backend.engine
 
     @property
     def blocking(self) -> Blocking:
         """Calls the engine from code without an event loop; connects at first use."""
-        return self._connection.blocking
+        return self._backend.blocking
 
     @property
     def ledger(self) -> Ledger:
         """The ledger of the app. Only while the app is entered. Raises LedgerMissing."""
-        return self._connection.ledger
+        return self._backend.ledger
 
     @property
     def keeps_records(self) -> bool:
         """Whether the app has a ledger."""
-        return self._connection.keeps_records
+        return self._backend.keeps_records
 
     @property
     def ledger_url(self) -> str | None:
         """Internal: the URL of the ledger, if it was given as one."""
-        return self._connection.ledger_url
+        return self._backend.ledger_url
 
     @property
     def recorder(self) -> Recorder:
         """Internal: what a worker asks before an attempt and tells after it."""
-        return self._connection.recorder
+        return self._backend.recorder
 
     async def ledger_id(self) -> str | None:
         """Internal: the id of the database with the records."""
-        return await self._connection.ledger.identity()
+        return await self._backend.ledger.identity()
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
         """Internal: another engine on the same server, not yet entered. One with its own *limits*
@@ -329,13 +345,13 @@ class Towpath(Handlers):
         leave the app before the block ends. Connections from before stay open and are used again
         afterwards.
         """
-        before = self._url, self._clock, self._make_engine, self.metrics
+        before = self._url, self._clock, self._make_engine, self._metrics
         self._url, self._clock, self._make_engine = url, clock, engine
-        self.metrics = Metrics()
+        self._metrics = None
         try:
-            if ledger is not None and not self._connection.keeps_records:
+            if ledger is not None and not self._backend.keeps_records:
                 raise LedgerMissing
-            with self._connection.anew(ledger):
+            with self._backend.anew(ledger):
                 yield self
         finally:
-            self._url, self._clock, self._make_engine, self.metrics = before
+            self._url, self._clock, self._make_engine, self._metrics = before

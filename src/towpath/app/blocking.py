@@ -20,7 +20,8 @@ from contextlib import AbstractAsyncContextManager
 from typing import Any, Self, TypeVar
 
 from towpath.engine.engine import Engine
-from towpath.errors import EngineClosed
+from towpath.engine.green import patching_library
+from towpath.errors import EngineClosed, ThreadsPatched
 
 T = TypeVar("T")
 _FORKED = "the engine was opened before this process was forked: open a new engine after the fork"
@@ -45,7 +46,8 @@ class Blocking:
     """Runs calls of an engine for code that blocks. Enter it once per process and share it.
 
     *life* enters the engine, if something else than itself does. In a process that was forked off
-    since, every call raises EngineClosed.
+    since, every call raises EngineClosed. Entering raises ThreadsPatched with gevent and eventlet:
+    their threads share the one in which the loop would run.
     """
 
     def __init__(
@@ -56,6 +58,8 @@ class Blocking:
         self._home = os.getpid()
 
     def __enter__(self) -> Self:
+        if (library := patching_library()) is not None:
+            raise ThreadsPatched(library, "and an event loop would stop all others")
         if self._loop is None:
             self._home = os.getpid()
         elif not self.here:

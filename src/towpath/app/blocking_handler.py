@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, Unpack, overload
 
-from towpath.app.connection import Connection
+from towpath.app.backend import Backend
 from towpath.app.job import BlockingJob, Job
 from towpath.app.submission import NOTHING, Draft, NotGiven, Submission, X, drafts, submitted
 from towpath.engine.durability import Durability
@@ -74,15 +74,15 @@ class BlockingHandler(Generic[T, R]):
     ) -> BlockingJob[R]:
         """Submit a job; `job.result(within=…)` waits for its result.
 
-        *in_transaction* is a Session or Connection of SQLAlchemy on the ledger's database, used in
+        *in_transaction* is a Session or Backend of SQLAlchemy on the ledger's database, used in
         this thread: the job is there if and when that commits.
         """
-        handler, connection = self._handler, self._handler.connection
+        handler, backend = self._handler, self._handler.backend
         if in_transaction is None and not self._needs_loop:
-            job = connection.run_here(
+            job = backend.run_here(
                 lambda here: handler.submit_plain(here, payload, durability, on_conflict, options)
             )
-            return BlockingJob(job, connection)
+            return BlockingJob(job, backend)
         drafts = [Draft(handler, payload, options)]
         submission = Submission(handler, drafts, durability, on_conflict, in_transaction)
         return self._submit(submission)[0]
@@ -91,7 +91,7 @@ class BlockingHandler(Generic[T, R]):
     def _needs_loop(self) -> bool:
         """Records and middleware do: they are asked in the loop of a thread beside this one."""
         handler = self._handler
-        return handler.options.record or bool(handler.connection.submit_middleware)
+        return handler.options.record or bool(handler.backend.submit_middleware)
 
     def submit_many(
         self,
@@ -111,33 +111,33 @@ class BlockingHandler(Generic[T, R]):
     def job(self, id: str) -> BlockingJob[R]:
         """The job of that id, of which nothing is asked yet. Raises InvalidName."""
         handler = self._handler
-        return BlockingJob(handler.job(id), handler.connection)
+        return BlockingJob(handler.job(id), handler.backend)
 
     def _submit(self, submission: Submission) -> list[BlockingJob[R]]:
-        handler, connection = self._handler, self._handler.connection
+        handler, backend = self._handler, self._handler.backend
         if submission.transaction is None and not self._needs_loop:
-            jobs = connection.run_here(lambda here: handler.take(here, submission))
+            jobs = backend.run_here(lambda here: handler.take(here, submission))
         elif submission.transaction is None:
-            jobs = connection.run_blocking(lambda there: handler.submitted(there, submission))
-        elif connection.submit_middleware:
+            jobs = backend.run_blocking(lambda there: handler.submitted(there, submission))
+        elif backend.submit_middleware:
             jobs = self._in_this_thread(submission)
         else:
             jobs = self._insert(submission)
-        return [BlockingJob(job, connection) for job in jobs]
+        return [BlockingJob(job, backend) for job in jobs]
 
     def _insert(self, submission: Submission) -> list[Job[R]]:
         """In the caller's transaction and thread."""
-        handler, connection = self._handler, self._handler.connection
+        handler, backend = self._handler, self._handler.backend
         jobs = len(submission.jobs)
         with traces.producer_span(handler.queue, handler=handler.name, jobs=jobs):
             wanted = handler.new_records(submission)
-            made = connection.transactions.submit_blocking(
+            made = backend.transactions.submit_blocking(
                 submission.transaction,
                 wanted,
                 handler.tell_made,
                 handler.accepts(wanted, submission.on_conflict),
             )
-        return handler.record_jobs(connection, made)
+        return handler.record_jobs(backend, made)
 
     def _in_this_thread(self, submission: Submission) -> list[Job[R]]:
         """The same; the middleware around it runs in the loop of the blocking engine."""
@@ -148,14 +148,14 @@ class BlockingHandler(Generic[T, R]):
             errands.put(lambda: _run(future, lambda: self._insert(submission)))
             return await asyncio.wrap_future(future)
 
-        async def around(connection: Connection) -> list[Job[R]]:
+        async def around(backend: Backend) -> list[Job[R]]:
             try:
-                return await submitted(connection.submit_middleware, submission, insert)
+                return await submitted(backend.submit_middleware, submission, insert)
             finally:
                 errands.put(None)
 
         with ThreadPoolExecutor(1) as beside:
-            done = beside.submit(self._handler.connection.run_blocking, around)
+            done = beside.submit(self._handler.backend.run_blocking, around)
             done.add_done_callback(lambda _: errands.put(None))
             while (errand := errands.get()) is not None:
                 errand()

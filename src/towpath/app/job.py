@@ -18,7 +18,7 @@ from typing import (
 
 import msgspec
 
-from towpath.app.connection import Connection
+from towpath.app.backend import Backend
 from towpath.app.jobs import AllJobs, info_of
 from towpath.clock import DurationLike, duration, seconds, spelled, steady
 from towpath.engine.explain import Explanation
@@ -47,7 +47,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
     ref: JobRef
     """Its queue and its id, as the methods of the engine take them."""
-    _connection: Connection
+    _backend: Backend
     _form: PayloadForm[Any]
     existed: bool = False
     """Whether the job existed before this submit, under the same id."""
@@ -67,7 +67,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 
     @property
     def _jobs(self) -> AllJobs:
-        return self._connection.jobs(recorded=False)
+        return self._backend.jobs(recorded=False)
 
     async def state(self) -> State:
         """The state of the job now. GONE if it ended and is no longer kept, or never existed."""
@@ -130,7 +130,7 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
         Raises StillOpen if the job has not ended *within* that time, JobUnfinished if it died or
         was cancelled, JobNotFound if it is gone.
         """
-        job = await self._connection.engine.events.ended(self.ref, within=within)
+        job = await self._backend.engine.events.ended(self.ref, within=within)
         if job.state is not State.DONE:
             raise JobUnfinished(job.ref, job.state, job.reason)
         return self._value(job.result)
@@ -144,8 +144,8 @@ class Job(msgspec.Struct, Generic[R], frozen=True):
 class BlockingJob(Generic[R]):
     """A submitted job, for code without an event loop: what `handler.blocking` returns."""
 
-    def __init__(self, job: Job[R], connection: Connection) -> None:
-        self._job, self._connection = job, connection
+    def __init__(self, job: Job[R], backend: Backend) -> None:
+        self._job, self._backend = job, backend
 
     def __repr__(self) -> str:
         return repr(self._job)
@@ -208,19 +208,19 @@ class BlockingJob(Generic[R]):
 
     def result(self, *, within: DurationLike) -> R:
         """Like `Job.result`."""
-        return self._ask(lambda job: job.result(within=within), waits=True)
+        return self._ask(lambda job: job.result(within=within))
 
-    def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]], *, waits: bool = False) -> T:
-        """What *ask* comes to. What reads a record, or *waits* for an event, needs an event loop:
-        it is asked in that of a thread beside this one.
+    def _ask(self, ask: Callable[[Job[R]], Coroutine[Any, Any, T]]) -> T:
+        """What *ask* comes to. What reads a record needs an event loop: it is asked in that of a
+        thread beside this one.
         """
 
-        def there(connection: Connection) -> Coroutine[Any, Any, T]:
-            return ask(msgspec.structs.replace(self._job, _connection=connection))
+        def there(backend: Backend) -> Coroutine[Any, Any, T]:
+            return ask(msgspec.structs.replace(self._job, _backend=backend))
 
-        if waits or isinstance(self._job, RecordJob):
-            return self._connection.run_blocking(there)
-        return self._connection.run_here(there)
+        if isinstance(self._job, RecordJob):
+            return self._backend.run_blocking(there)
+        return self._backend.run_here(there)
 
 
 class Transaction(Protocol):
@@ -250,7 +250,7 @@ class RecordJob(Job[R], frozen=True):
         back.
         """
         pending = self._pending  # first: what is committed after this is found below
-        ledger = await self._connection.open_ledger()
+        ledger = await self._backend.open_ledger()
         try:
             return await ledger.jobs.get(self.queue, self.id)
         except RecordNotFound:
@@ -266,7 +266,7 @@ class RecordJob(Job[R], frozen=True):
 
     @property
     def _jobs(self) -> AllJobs:
-        return self._connection.jobs(recorded=True)
+        return self._backend.jobs(recorded=True)
 
     async def state(self) -> State:
         return State.PENDING if await self._uncommitted() else await super().state()
@@ -327,7 +327,7 @@ class RecordJob(Job[R], frozen=True):
     async def _until_moved(self, ref: JobRef, wait: float) -> None:
         """The server tells when it ends; where it does not know the job, look again soon."""
         try:
-            await self._connection.engine.events.ended(ref, within=seconds(wait))
+            await self._backend.engine.events.ended(ref, within=seconds(wait))
         except StillOpen:
             pass
         except (JobNotFound, ServerError):

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, cast, overload
 
+from towpath.app.backend import Backend
 from towpath.app.blocking_handler import BlockingHandler
-from towpath.app.connection import Connection
 from towpath.app.job import Job, RecordJob, Uncommitted
 from towpath.app.jobs import state_of
 from towpath.app.submission import NOTHING, Draft, NotGiven, Submission, X, drafts, submitted
@@ -45,30 +45,32 @@ class AppHandler(Handler[T, R, C]):
 
     def __init__(self, queue: str, function: Callable[..., C], options: HandlerOptions) -> None:
         super().__init__(queue, function, options)
-        self._attached: Connection | None = None
+        self._attached: Backend | None = None
         self.blocking = BlockingHandler[T, R](self)
         own = (
             {}
             if self.named is None
             else {"retry": options.retry, "max_attempts": self.options.max_attempts}
         )
-        self._own_options = {name: value for name, value in own.items() if value is not None}
+        self._own_options = cast(
+            "JobOptions", {name: value for name, value in own.items() if value is not None}
+        )
 
-    def attach(self, connection: Connection, lifespan: Lifespan | None) -> None:
-        """Internal: make this a handler of the app with that connection."""
-        self._attached, self.lifespan = connection, lifespan
+    def attach(self, backend: Backend, lifespan: Lifespan | None) -> None:
+        """Internal: make this a handler of the app with that backend."""
+        self._attached, self.lifespan = backend, lifespan
 
     @property
-    def connection(self) -> Connection:
+    def backend(self) -> Backend:
         """Internal: what the handlers of an app share. Raises HandlerInvalid."""
         if self._attached is None:
             rule = "belongs to no app yet: call `app.include(handlers)`"
             raise HandlerInvalid(self.name, rule=rule)
         return self._attached
 
-    def belongs_to(self, connection: Connection) -> bool:
-        """Internal: whether this is a handler of the app with that connection."""
-        return self._attached is connection
+    def belongs_to(self, backend: Backend) -> bool:
+        """Internal: whether this is a handler of the app with that backend."""
+        return self._attached is backend
 
     def __call__(self, *args: Any, **kwargs: Any) -> C:
         """Call the function here. If it needs a Context and none is given, it gets one without a
@@ -150,16 +152,16 @@ class AppHandler(Handler[T, R, C]):
         payload does not fit the handler, and JobDiffers if the id belongs to a job with another
         payload; with *on_conflict*="keep" it returns that job instead.
         """
-        connection = self.connection
-        if self.options.record or in_transaction is not None or connection.submit_middleware:
+        backend = self.backend
+        if self.options.record or in_transaction is not None or backend.submit_middleware:
             draft = Draft(self, payload, options)
             submission = Submission(self, [draft], durability, on_conflict, in_transaction)
-            return (await self.submitted(connection, submission))[0]
-        return await self.submit_plain(connection, payload, durability, on_conflict, options)
+            return (await self.submitted(backend, submission))[0]
+        return await self.submit_plain(backend, payload, durability, on_conflict, options)
 
     async def submit_plain(
         self,
-        connection: Connection,
+        backend: Backend,
         payload: T,
         durability: Durability | None,
         on_conflict: OnConflict,
@@ -167,11 +169,11 @@ class AppHandler(Handler[T, R, C]):
     ) -> Job[R]:
         """Internal: submit a job without a record and middleware, which nearly all are."""
         with traces.producer_span(self.queue, handler=self.name):
-            engine = connection.connected or connection.engine
+            engine = backend.connected or backend.engine
             submitted = await engine.submit(
                 self.queue, self.encode(payload), durability=durability, **self.completed(options)
             )
-        return self._job(connection, submitted.checked(on_conflict))
+        return self._job(backend, submitted.checked(on_conflict))
 
     async def submit_many(
         self,
@@ -190,47 +192,47 @@ class AppHandler(Handler[T, R, C]):
         """
         made = drafts(self, jobs, options)
         submission = Submission(self, made, durability, on_conflict, in_transaction, many=True)
-        return await self.submitted(self.connection, submission)
+        return await self.submitted(self.backend, submission)
 
     def job(self, id: str) -> Job[R]:
         """The job with that id. Asks the server nothing yet. Raises InvalidName."""
-        return self._job_at(self.connection, job_ref(self.queue, id))
+        return self._job_at(self.backend, job_ref(self.queue, id))
 
-    async def submitted(self, connection: Connection, submission: Submission) -> list[Job[R]]:
+    async def submitted(self, backend: Backend, submission: Submission) -> list[Job[R]]:
         """Internal: submit *submission* through the middleware."""
-        middleware = connection.submit_middleware
+        middleware = backend.submit_middleware
         if not middleware:
-            return await self.take(connection, submission)
+            return await self.take(backend, submission)
         for draft in submission.jobs:
             draft.options = cast("RecordOptions", dict(draft.options))  # each may be changed
-        return await submitted(middleware, submission, lambda: self.take(connection, submission))
+        return await submitted(middleware, submission, lambda: self.take(backend, submission))
 
-    async def take(self, connection: Connection, submission: Submission) -> list[Job[R]]:
-        """Internal: submit *submission* over *connection*."""
+    async def take(self, backend: Backend, submission: Submission) -> list[Job[R]]:
+        """Internal: submit *submission* over *backend*."""
         jobs, on_conflict = submission.jobs, submission.on_conflict
         with traces.producer_span(self.queue, handler=self.name, jobs=len(jobs)):
             if submission.transaction is not None:
                 wanted = self.new_records(submission)
                 accept = self.accepts(wanted, on_conflict)
-                made = await connection.transactions.submit(
+                made = await backend.transactions.submit(
                     submission.transaction, wanted, self.tell_made, accept
                 )
-                return self.record_jobs(connection, made)
+                return self.record_jobs(backend, made)
             if self.options.record:
                 wanted = self.new_records(submission)
-                return submission.answer(await self._record(connection, wanted, on_conflict))
-            answers = await connection.engine.submit_many(
+                return submission.answer(await self._record(backend, wanted, on_conflict))
+            answers = await backend.engine.submit_many(
                 self.queue,
                 [new_job(payload, **options) for payload, options in self._encoded(jobs)],
                 durability=submission.durability,
             )
-        done = [self._answered(connection, answer, on_conflict) for answer in answers]
+        done = [self._answered(backend, answer, on_conflict) for answer in answers]
         return submission.answer(done)
 
     async def _record(
-        self, connection: Connection, wanted: Sequence[NewRecord], on_conflict: OnConflict
+        self, backend: Backend, wanted: Sequence[NewRecord], on_conflict: OnConflict
     ) -> list[Job[R] | TowpathError]:
-        records = (await connection.open_ledger()).jobs
+        records = (await backend.open_ledger()).jobs
 
         async def one(new: NewRecord) -> Job[R] | TowpathError:
             try:
@@ -238,8 +240,8 @@ class AppHandler(Handler[T, R, C]):
                 submitted = _submitted(made, new.job.payload).checked(on_conflict)
             except TowpathError as error:
                 return error
-            connection.tell(submitted, self.name)
-            return self._record_job(connection, made)
+            backend.tell(submitted, self.name)
+            return self._record_job(backend, made)
 
         return list(await asyncio.gather(*map(one, wanted)))
 
@@ -282,6 +284,8 @@ class AppHandler(Handler[T, R, C]):
 
     def addressed(self, options: JobOptions, headers: dict[str, str]) -> JobOptions:
         """Internal: the caller's options, with those of this handler and these *headers*."""
+        if not options and not headers and self.named is None:
+            return self._own_options
         if self.named is not None:
             headers["handler"] = self.named
         if headers:
@@ -335,7 +339,7 @@ class AppHandler(Handler[T, R, C]):
         schedules. Raises what `schedules.set` raises, and PayloadInvalid.
         """
         work = self.named_schedule(name, schedule(when, tz=tz), payload, missed, options)
-        schedules = self.connection.engine.schedules
+        schedules = self.backend.engine.schedules
         return await schedules.set(
             work.queue, work.name, work.when, work.payload, missed=work.missed, **work.options
         )
@@ -355,23 +359,23 @@ class AppHandler(Handler[T, R, C]):
 
     # ── what was submitted ───────────────────────────────────────────────────────────────
 
-    def _job_at(self, connection: Connection, ref: JobRef, *, existed: bool = False) -> Job[R]:
+    def _job_at(self, backend: Backend, ref: JobRef, *, existed: bool = False) -> Job[R]:
         if self.options.record:
-            return RecordJob(ref, connection, self.result, existed)
-        return Job(ref, connection, self.result, existed)
+            return RecordJob(ref, backend, self.result, existed)
+        return Job(ref, backend, self.result, existed)
 
-    def _job(self, connection: Connection, submitted: Submitted) -> Job[R]:
-        connection.tell(submitted, self.name)
-        return Job(submitted.job, connection, self.result, submitted.existed)
+    def _job(self, backend: Backend, submitted: Submitted) -> Job[R]:
+        backend.tell(submitted, self.name)
+        return Job(submitted.job, backend, self.result, submitted.existed)
 
     def _answered(
-        self, connection: Connection, answer: Submitted | TowpathError, on_conflict: OnConflict
+        self, backend: Backend, answer: Submitted | TowpathError, on_conflict: OnConflict
     ) -> Job[R] | TowpathError:
         try:
             return (
                 answer
                 if isinstance(answer, TowpathError)
-                else self._job(connection, answer.checked(on_conflict))
+                else self._job(backend, answer.checked(on_conflict))
             )
         except JobDiffers as error:
             return error
@@ -379,7 +383,7 @@ class AppHandler(Handler[T, R, C]):
     def tell_made(self, recorded: list[Recorded]) -> None:
         """Internal: report records whose transaction has committed."""
         for made in recorded:
-            self.connection.tell(_submitted(made, made.record.payload), self.name)
+            self.backend.tell(_submitted(made, made.record.payload), self.name)
 
     def accepts(self, wanted: Sequence[NewRecord], on_conflict: OnConflict) -> Accept:
         """Internal: what sees that records are those that are *wanted*. It raises JobDiffers."""
@@ -390,18 +394,18 @@ class AppHandler(Handler[T, R, C]):
 
         return accept
 
-    def record_jobs(self, connection: Connection, made: Made) -> list[Job[R]]:
+    def record_jobs(self, backend: Backend, made: Made) -> list[Job[R]]:
         """Internal: the jobs of records that were made in the caller's transaction."""
         return [
-            self._record_job(connection, recorded, Uncommitted(recorded.record, made.transaction))
+            self._record_job(backend, recorded, Uncommitted(recorded.record, made.transaction))
             for recorded in made.recorded
         ]
 
     def _record_job(
-        self, connection: Connection, made: Recorded, uncommitted: Uncommitted | None = None
+        self, backend: Backend, made: Recorded, uncommitted: Uncommitted | None = None
     ) -> Job[R]:
         ref = JobRef(made.record.queue, made.record.id)
-        return RecordJob(ref, connection, self.result, made.existed, uncommitted)
+        return RecordJob(ref, backend, self.result, made.existed, uncommitted)
 
 
 def _submitted(made: Recorded, data: bytes) -> Submitted:

@@ -85,7 +85,7 @@ class Taking:
 
     async def one_record(self, source: str, wait: Duration | None) -> None:
         """The same with a record in the database; with *wait*, the row tells the end."""
-        from towpath.app.connection import Connection  # noqa: PLC0415 -- only for records
+        from towpath.app.backend import Backend  # noqa: PLC0415 -- only for records
         from towpath.app.job import RecordJob  # noqa: PLC0415 -- the same
         from towpath.app.jobs import state_of  # noqa: PLC0415 -- the same
         from towpath.worker.payload import Raw  # noqa: PLC0415 -- the same
@@ -99,7 +99,7 @@ class Taking:
         def connect() -> Engine:
             return Engine(said.server, limits=said.limits, declared=said.declared, log=Silent())
 
-        async with Connection(connect, ledger=ledger, log=Silent()) as connection:
+        async with Backend(connect, ledger=ledger, log=Silent()) as backend:
             if self._replaces:
                 record = (await ledger.jobs.set(self._queue, payload, **options)).record
                 existed = False
@@ -113,7 +113,7 @@ class Taking:
                 self._tell(taken)
                 return
             session.out.note(f"{ref}  {taken.state}")
-            job = RecordJob[Any](ref, connection, Raw(), existed)
+            job = RecordJob[Any](ref, backend, Raw(), existed)
             with suppress(JobUnfinished):
                 await job.result(within=wait)
             self._tell_end(await job.info())

@@ -68,7 +68,7 @@ async def queues(
     """
     span = duration("over", over)
     async with session.engine() as engine:
-        known = sorted(await engine.queues.list())
+        known = sorted(await engine.queues.names())
         before = await engine.inspect.counts_of(known)
         now = before
         if span:
@@ -93,7 +93,7 @@ async def queues(
 
 async def all_counts(engine: Engine) -> dict[str, Counts]:
     """The counts of every queue, by name in order. One round trip for fifty."""
-    return await engine.inspect.counts_of(sorted(await engine.queues.list()))
+    return await engine.inspect.counts_of(sorted(await engine.queues.names()))
 
 
 def rate(before: Counts | None, now: Counts, span: Duration | None) -> float | None:

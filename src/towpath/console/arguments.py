@@ -99,11 +99,11 @@ async def find_job(engine: Engine, jobs: AllJobs, text: str, queue: str | None) 
     if queue is not None:
         return job_ref(await existing_queue(engine, queue), text)
     job_id(text)
-    known = await engine.queues.list()
     first, slash, rest = text.partition("/")
+    known = await engine.queues.names()
     if slash and rest and first in known:
         return job_ref(first, rest)
-    found = sorted(str(job.ref) for job in await jobs.find(text, known))
+    found = sorted(str(job.ref) for job in await jobs.find(text, await engine.queues.list()))
     if not found:
         raise JobNotFound(text, no_queue=QueueNotFound(first, known) if slash and rest else None)
     if len(found) > 1:

@@ -21,18 +21,18 @@ from towpath.ledger.errors import LedgerMissing
 from towpath.supervise import LoopLock
 from towpath.telemetry.events import JOB_SUBMITTED
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
     from towpath.app.submission import SubmitMiddleware
     from towpath.ledger.ledger import Ledger
     from towpath.ledger.records.sessions import Transactions
+    from towpath.telemetry.metrics import Metrics
     from towpath.worker.recorded import Recorder
 
 T = TypeVar("T")
 
 
-class Connection:
+class Backend:
     """One engine, and one ledger with the relay that keeps Redis filled from it.
 
     Opened by the first who enters and closed by the last who leaves. Neither a server nor a
@@ -48,7 +48,7 @@ class Connection:
         *,
         ledger: Ledger | str | None = None,
         check: Callable[[str], None] | None = None,
-        metrics: Callable[[], Metrics] = Metrics,
+        metrics: Callable[[], Metrics] | None = None,
         log: Log | None = None,
         submit_middleware: Sequence[SubmitMiddleware] = (),
     ) -> None:
@@ -56,13 +56,13 @@ class Connection:
         self._find_ledger: Callable[[], str] | None = None
         self.submit_middleware = tuple(submit_middleware)
         self._ledger_later = False
-        self._metrics, self._log = metrics, log or Log()
+        self._metrics, self._log = metrics or _new_metrics, log or Log()
         self._closed: tuple[str, Ledger] | None = None
         self._forget()
         self._blocking: Blocking | None = None
-        self._twin: Connection | None = None
+        self._twin: Backend | None = None
         """The same in the loop of `blocking`."""
-        self._here: Connection | None = None
+        self._here: Backend | None = None
         """The same for threads without an event loop."""
         self._connecting = threading.RLock()
         _all.add(self)
@@ -171,18 +171,18 @@ class Connection:
         """Close what `blocking` and `run_here` connected, now instead of when the program ends."""
         here, self._here = self._here, None
         if here is not None and here.connected is not None:
-            atexit.unregister(here.connected.close_here)
+            atexit.unregister(here.connected.close_at_exit)
             here.connected.close_here()
         blocking, self._blocking, self._twin = self._blocking, None, None
         if blocking is not None:
             atexit.unregister(blocking.__exit__)
             blocking.__exit__()
 
-    def _make_twin(self, engine: Engine) -> Connection:
+    def _make_twin(self, engine: Engine) -> Backend:
         given = self._given
         if given is not None and not isinstance(given, str):
             given = given.another()  # that one is the loop's where it was entered
-        twin = Connection(
+        twin = Backend(
             lambda: engine,
             ledger=given,
             check=self._check,
@@ -193,21 +193,21 @@ class Connection:
         twin._ledger_later = True
         return twin
 
-    def run_blocking(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
-        """What *ask* comes to with a connection in the loop of `blocking`."""
+    def run_blocking(self, ask: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
+        """What *ask* comes to with a backend in the loop of `blocking`."""
         refuse_in_running_loop()
         blocking, twin = self.blocking, self._twin
         assert twin is not None  # noqa: S101 -- made together
         return blocking.run(lambda _: ask(twin))
 
-    def run_here(self, ask: Callable[[Connection], Coroutine[Any, Any, T]]) -> T:
+    def run_here(self, ask: Callable[[Backend], Coroutine[Any, Any, T]]) -> T:
         """What *ask* comes to, in this thread: it must need neither tasks nor a ledger. Connected
         at first use, anew in a forked child; closed when the program ends.
         """
         refuse_in_running_loop()
         return run_to_end(ask(self._here or self._connect_here()))
 
-    def _connect_here(self) -> Connection:
+    def _connect_here(self) -> Backend:
         with self._connecting:
             if self._here is None:
                 engine = self._connect().in_threads()
@@ -217,7 +217,7 @@ class Connection:
                     return self._here
                 here = self._make_twin(engine)
                 here.connected = engine
-                atexit.register(engine.close_here)
+                atexit.register(engine.close_at_exit)
                 self._here = here
             return self._here
 
@@ -293,12 +293,18 @@ class Connection:
             self._log.emit(JOB_SUBMITTED, job=job.id, queue=job.queue, handler=handler)
 
 
-_all: WeakSet[Connection] = WeakSet()
+def _new_metrics() -> Metrics:
+    from towpath.telemetry.metrics import Metrics  # noqa: PLC0415 -- slow to import
+
+    return Metrics()
+
+
+_all: WeakSet[Backend] = WeakSet()
 
 
 def _restart_all() -> None:
-    for connection in list(_all):
-        connection.restart()
+    for backend in list(_all):
+        backend.restart()
 
 
 os.register_at_fork(after_in_child=_restart_all)
