@@ -368,10 +368,13 @@ class Execution:
         self._finish(attempt, None)
         self._slot_lost()
 
+    def look_for_traces(self) -> None:
+        """See whether somebody wants traces by now."""
+        self._runner.look()
+
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
         self._pass_on(batch, outcomes)
-        self._runner.look()
         if self._gone:
             self._forget()
 
@@ -408,11 +411,14 @@ class Execution:
 
     def report_trouble(self, queue: QueueName, error: ServerError | None, sent: float) -> None:
         """What was sent then for *queue* has no good answer, or has one again: said once each."""
-        server, since = str(self.engine.url), self._away_since
-        if error is None and queue in since:
+        since = self._away_since
+        if error is None and queue not in since:
+            return
+        server = str(self.engine.url)
+        if error is None:
             away = steady() - since.pop(queue)
             self.log.emit(events.QUEUE_RECOVERED, queue=queue, server=server, away=away)
-        elif error is not None and queue not in since:
+        elif queue not in since:
             self.log.emit(
                 events.QUEUE_FAILING,
                 queue=queue,

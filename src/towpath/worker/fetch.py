@@ -17,15 +17,15 @@ import secrets
 from collections import deque
 from collections.abc import Sequence
 from random import uniform
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from towpath.clock import ZERO, Duration, milliseconds, seconds, steady
 from towpath.engine.batcher import LARGEST_BATCH, settling
 from towpath.engine.inspect import Counts
 from towpath.engine.model import Bury, Call, Complete, Exchanged, Lease, Release, Settlement
+from towpath.engine.waiting import WorkWatch
 from towpath.errors import EngineClosed, PayloadTooLarge, ServerError, ServerUnreachable
 from towpath.ids import QueueName
-from towpath.supervise import detached
 from towpath.telemetry.metrics import QueueReading, Reading
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.report import Ended
@@ -45,6 +45,14 @@ LOOK_EVERY = 0.25
 """Seconds between two looks at exchanges that are not answered."""
 _PATIENCE = 4
 """Looks that slots are kept for. Not seconds: a loop that is blocked reads no answer either."""
+
+
+class UnansweredExchange(NamedTuple):
+    """An exchange on its way: its name, what it settles, and when it was first sent."""
+
+    call: Call
+    settlements: Sequence[Settlement]
+    sent_at: float
 
 
 class Feeder:
@@ -71,9 +79,12 @@ class Feeder:
         self._yields_until = 0.0
         self._called = False
         """Somebody has work, and called this feeder for it."""
-        self._looking: asyncio.Task[None] | None = None
+        self._watch: WorkWatch | asyncio.Handle | None = None
+        """What wakes this feeder when there may be work, or makes that."""
         self.asked_at = steady()
         """When the claim was sent that was answered last."""
+        self.unanswered: UnansweredExchange | None = None
+        """The exchange whose answer this loop has not taken yet. From any thread."""
 
     @property
     def held(self) -> int:
@@ -132,6 +143,7 @@ class Feeder:
 
     async def run(self) -> None:
         """Until it was stopped and nothing is left to settle."""
+        loop = asyncio.get_running_loop()
         try:
             while not self.stopping or self._outbox or self._share.held:
                 self._wake.clear()
@@ -144,9 +156,11 @@ class Feeder:
                     await self._wake.wait()
                     continue
                 self._sending = batch
+                # Done while the exchange is on its way, so that no handler waits for it.
+                loop.call_soon(self._execution.look_for_traces)
                 exchanged = await self._exchange(batch, self._asked)
                 self._sending = ()
-                if exchanged is not None:
+                if batch and exchanged is not None:
                     self._execution.settled(batch, exchanged.outcomes)
         finally:
             self._slots.content(self._share)
@@ -161,6 +175,8 @@ class Feeder:
 
     def _next_batch(self) -> list[Ended]:
         """What has ended, as far as one call carries it."""
+        if not self._outbox:
+            return []
         batch = next(settling(self._outbox, lambda ended: ended[1]), list[Ended]())
         for _ in batch:
             self._outbox.popleft()
@@ -226,6 +242,7 @@ class Feeder:
         failed = unknown = False
         while True:
             sent, self._looks, asked = steady(), 0, self._asked
+            self.unanswered = UnansweredExchange(call, settlements, self.asked_at)
             try:
                 exchanged = await self._engine.exchange(
                     self.queue, settlements, worker=self._execution.name,
@@ -241,6 +258,7 @@ class Feeder:
                 wait = self._failed(error, sent)
                 failed, unknown = True, unknown or isinstance(error, ServerUnreachable)
                 if not unknown and not batch:
+                    self.unanswered = None
                     return None
                 await asyncio.sleep(wait)
             else:
@@ -250,6 +268,7 @@ class Feeder:
                     self._rest_no_more()
                     self._execution.report_trouble(self.queue, None, sent)
                 self._take(count, exchanged)
+                self.unanswered = None
                 return exchanged
 
     def _failed(self, error: ServerError, sent: float) -> float:
@@ -271,30 +290,30 @@ class Feeder:
     # ── waiting for work ─────────────────────────────────────────────────────────────────
 
     def _look_out(self, due_in: Duration | None) -> None:
-        """Be woken when there may be work, or something falls due."""
+        """Be woken when there may be work, or something falls due.
+
+        The handlers of this answer begin first: while one of them blocks the loop, wake-ups go to
+        other workers.
+        """
         self._look_no_more()
         if not self.stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
             if due_in and steady() < self._yields_until:
                 wait += _COURTESY
-            self._looking = detached("wait for work", self._until_work(wait))
-            self._looking.add_done_callback(self._looked)
+            loop = asyncio.get_running_loop()
+            self._watch = loop.call_soon(self._watch_for, wait, steady())
+
+    def _watch_for(self, wait: Duration, since: float) -> None:
+        self._watch = self._engine.watch_for_work(self.queue, self._woken, within=wait, since=since)
 
     def _look_no_more(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            self._looking = None
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
 
-    async def _until_work(self, wait: Duration) -> None:
-        self._called = await self._engine.wait_for_work(self.queue, within=wait)
-        self._looking = None
+    def _woken(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
+        self._watch, self._called = None, was_called
         self.look()
-
-    def _looked(self, looking: asyncio.Task[None]) -> None:
-        """A defect may happen again: look in the rhythm of a queue without work."""
-        if not looking.cancelled() and looking.exception() is not None:
-            pause = _LONGEST_BACKOFF
-            asyncio.get_running_loop().call_later(pause, self.look)
 
 
 def _is_unhandled(settlement: Settlement) -> bool:

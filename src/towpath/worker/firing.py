@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from datetime import datetime
 from random import sample, uniform
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from towpath.clock import ZERO, Clock, Duration, minutes, seconds
 from towpath.engine.batcher import LARGEST_BATCH
@@ -26,7 +26,9 @@ from towpath.errors import (
 from towpath.ids import QueueName
 from towpath.telemetry.events import DUTY_FAILED, SCHEDULE_FIRED, SCHEDULE_MISSED
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from towpath.telemetry.metrics import Metrics
 
 LOOK_EVERY = seconds(30)
 """Nobody waits longer without asking the server about work that code declares: its clock may have
@@ -51,11 +53,12 @@ class _Work(NamedTuple):
 class Teller:
     """What firing reports: log lines and counters."""
 
-    def __init__(self, log: Log, metrics: Metrics) -> None:
+    def __init__(self, log: Log, metrics: Metrics | None) -> None:
         self._log, self._metrics = log, metrics
 
     def fired(self, work: NamedSchedule, firings: Sequence[datetime], now: datetime) -> None:
-        self._metrics.schedules(work.queue).fired.inc(len(firings))
+        if self._metrics is not None:
+            self._metrics.schedules(work.queue).fired.inc(len(firings))
         for at in firings:
             self._log.emit(
                 SCHEDULE_FIRED,
@@ -68,7 +71,8 @@ class Teller:
 
     def missed(self, work: NamedSchedule, missed: int) -> None:
         if missed:
-            self._metrics.schedules(work.queue).missed.inc(missed)
+            if self._metrics is not None:
+                self._metrics.schedules(work.queue).missed.inc(missed)
             self._log.emit(
                 SCHEDULE_MISSED,
                 schedule=work.name,

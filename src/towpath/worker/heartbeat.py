@@ -12,13 +12,13 @@ import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, NamedTuple, TypeVar, cast
 
 from towpath.clock import milliseconds, steady
 from towpath.engine.engine import Engine
 from towpath.engine.living import BlockedLoop
 from towpath.engine.model import Lease, Outcome, Release, Renew, Settlement
-from towpath.errors import ServerError
+from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry.events import HEARTBEAT_FAILED, LOOP_BLOCKED, WORKER_FROZEN
 from towpath.worker.attempt import Attempt, StopReason, attempt_of
@@ -27,13 +27,23 @@ from towpath.worker.settlements import failed, time_limit_reason
 
 if TYPE_CHECKING:
     from towpath.worker.execution import Execution
+    from towpath.worker.fetch import Feeder, UnansweredExchange
 
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0
+_UNREAD_AFTER = 1.5 * _TICK
+"""Seconds of silence of the worker's loop after which answers to its claims are read for it."""
 PATIENCE = 2.0
 """Seconds for an attempt to end after it was told to."""
 
 T = TypeVar("T")
+
+
+class UnreadAnswer(NamedTuple):
+    """The leases of an exchange whose answer the worker's loop has not read."""
+
+    exchange: UnansweredExchange
+    attempts: Sequence[Attempt]
 
 
 class Heartbeat:
@@ -50,6 +60,8 @@ class Heartbeat:
         self._renewing: dict[QueueName, float] = {}
         """When each queue's leases may be renewed again; never while that is under way."""
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
+        self._unread: dict[Feeder, UnreadAnswer] = {}
+        """Leases that the worker has been given, and does not know of while its loop is blocked."""
         self._said: dict[QueueName, float] = {}
         """When it may be said again that a queue's leases can't be renewed."""
 
@@ -119,7 +131,7 @@ class Heartbeat:
                     await self._pause()
 
     async def _watch(self, engine: Engine) -> None:
-        self._engine, self._renewing = engine, {}
+        self._engine, self._renewing, self._unread = engine, {}, {}
         async with asyncio.TaskGroup() as self._calls:
             registering = self._calls.create_task(self._registration.keep(engine))
             while not await self._pause():
@@ -135,14 +147,18 @@ class Heartbeat:
         now = steady()
         held = [attempt for attempt in self._execution.held if not attempt.over]
         if now - self._answered >= PATIENCE and self._execution.is_overdue(now):
-            await self._leave_without(held)
+            await self._leave_without([*held, *self._given()])
         self._told = {attempt: at for attempt, at in self._told.items() if not attempt.over}
         for attempt in held:
             if attempt.deadline <= now:
                 self._out_of_time(attempt, now)
+        self._read_answers(now)
+        self._renew_due(held, now)
+
+    def _renew_due(self, held: Sequence[Attempt], now: float) -> None:
         due = [
             attempt
-            for attempt in held
+            for attempt in [*held, *self._given()]
             if attempt.renew_at <= now < attempt.deadline and attempt.stop is not StopReason.LOST
         ]
         # What is done must not be done again because a blocked loop can't say so.
@@ -155,6 +171,53 @@ class Heartbeat:
                 self._renewing[queue] = math.inf
                 task = self._calls.create_task(self._renew(queue, attempts, now))
                 self._under_way[queue] = task
+
+    # ── answers that a blocked loop does not read ────────────────────────────────────────
+
+    def _given(self) -> list[Attempt]:
+        """The leases of answers that the worker's loop has not read."""
+        return [attempt for unread in self._unread.values() for attempt in unread.attempts]
+
+    def _read_answers(self, now: float) -> None:
+        """Ask what the exchanges on their way have claimed, while the loop is blocked: it reads
+        their answers when it is free again, and their leases may be over by then.
+        """
+        self._unread = {
+            feeder: unread
+            for feeder, unread in self._unread.items()
+            if feeder.unanswered is not None and feeder.unanswered.call == unread.exchange.call
+        }
+        if now - self._answered < _UNREAD_AFTER:
+            return
+        for feeder in self._execution.queues.feeders:
+            exchange = feeder.unanswered
+            if exchange is not None and feeder not in self._unread:
+                self._unread[feeder] = UnreadAnswer(exchange, ())
+                self._calls.create_task(self._read_answer(feeder, exchange))
+
+    async def _read_answer(self, feeder: Feeder, exchange: UnansweredExchange) -> None:
+        """Repeat *exchange* under its name, without a wish to claim: it then brings what it has
+        claimed, and if it has not come through, it settles and claims nothing.
+        """
+        try:
+            answer = await self._engine.exchange(
+                feeder.queue,
+                exchange.settlements,
+                worker=self._execution.name,
+                lease=self._execution.lease,
+                count=0,
+                call=exchange.call,
+            )
+        except TowpathError:
+            # Asked again with the next look, if the loop is still blocked by then.
+            self._unread.pop(feeder, None)
+            return
+        given = [
+            Attempt(lease, None, since=exchange.sent_at, now_ms=answer.now_ms)
+            for lease in answer.leases
+        ]
+        self._unread[feeder] = UnreadAnswer(exchange, given)
+        self._renew_due((), steady())
 
     async def _renew(self, queue: QueueName, due: Sequence[Attempt], now: float) -> None:
         again = 0.0

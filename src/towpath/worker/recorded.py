@@ -12,7 +12,7 @@ import math
 from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from random import uniform
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from towpath.clock import seconds
 from towpath.engine.channel import Limits
@@ -23,11 +23,13 @@ from towpath.errors import RetryAdvice, TowpathError
 from towpath.ids import QueueName
 from towpath.telemetry.events import RECORD_UNWRITTEN
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
 from towpath.worker.attempt import Attempt, StopReason
 from towpath.worker.handler import Handler
 from towpath.worker.middleware import AttemptMiddleware
 from towpath.worker.settlements import plan_next_try, reason_of, stopped
+
+if TYPE_CHECKING:
+    from towpath.telemetry.metrics import Metrics
 
 _AWAY = seconds(1)
 """How long a job waits for a database that does not answer."""
@@ -146,8 +148,12 @@ class Registry(Protocol):
     """An app: handlers, and the way to the server."""
 
     version: str
-    metrics: Metrics
     middleware: tuple[AttemptMiddleware, ...]
+
+    @property
+    def metrics(self) -> Metrics:
+        """What the process counts of the app's jobs."""
+        ...
 
     def followed(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
         """Call *changed* after each change of the handlers, in the thread that made it, until the

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Container, Iterable, Iterator, Mapping
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from towpath.clock import Clock, ServerClock, instant, steady
 from towpath.engine.engine import Engine
@@ -19,8 +20,10 @@ from towpath.engine.schedules import IndexEntry
 from towpath.errors import EngineClosed, InvalidOption, ServerError
 from towpath.ids import QueueName, queue_name
 from towpath.telemetry.logs import Log
-from towpath.telemetry.metrics import Metrics
 from towpath.worker.firing import QueueFiring, Teller
+
+if TYPE_CHECKING:
+    from towpath.telemetry.metrics import Metrics
 
 HEAR_EVERY = 0.9
 """Seconds until it is asked again whether a schedule was changed: one question for all queues."""
@@ -99,7 +102,7 @@ async def keep_firing(
     trips per queue and firing; while nothing is due one each second for all queues together, and
     one per queue every LOOK_EVERY, or LOOK_AGAIN.
     """
-    teller = Teller(log or Log(), metrics or Metrics())
+    teller = Teller(log or Log(), metrics)
     try:
         async with asyncio.TaskGroup() as group:
             watch = _Watch(
@@ -131,7 +134,7 @@ async def fire_due(
     declared = schedules.by_queue(queues)
     kept = (await engine.schedules.changes()).queues or {}
     names = declared.keys() | {queue for queue in kept if queue in queues}
-    teller = Teller(log or Log(), Metrics())
+    teller = Teller(log or Log(), None)
     firing = [QueueFiring(engine, queue, declared.get(queue, ()), teller) for queue in names]
     outcomes = await asyncio.gather(
         *(of_queue.fire_due() for of_queue in firing), return_exceptions=True

@@ -84,7 +84,7 @@ class Slots:
         """Wake as many as there are slots for, in their turn: the others would find none. With a
         thousand queues that all begin to ask, waking each of them each time takes seconds.
         """
-        if self.free > 0:
+        if self._wanting and self.free > 0:
             able = [share for share in self._wanting if share.held < share.most]
             if len(able) > self.free:
                 able = nsmallest(self.free, able, key=lambda share: share.turn)
