@@ -1,130 +1,82 @@
 """Traces: the context travels in the job's headers, and the two spans are tied together.
 
 Only OpenTelemetry's API is used; without an SDK nothing is recorded and nothing is put into jobs.
-
-What was chosen, by the semantic conventions for messaging:
-
-- `submit <queue>` is a PRODUCER span, `process <queue>` a CONSUMER span, one per attempt.
-- The consumer span is a *child* of the producer's **and** *linked* to it. The link is what the
-  conventions ask for; the parent is what they allow where a span is about a single message, and
-  what people look for: one trace from the request to the end of its job.
-- An exception that ends a span leaves its class (`error.type`) and the status, not its text: that
-  may quote the payload.
+The API is loaded only where the program has loaded it: `spans.py` has what needs it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+import os
+import sys
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+from types import ModuleType
+from typing import Any
 
-from opentelemetry import trace
-from opentelemetry.context import Context
-from opentelemetry.trace import INVALID_SPAN, Link, ProxyTracerProvider, Span, SpanKind, StatusCode
-from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
-from opentelemetry.util.types import AttributeValue
+_API = "opentelemetry.trace"
+_OFF: AbstractContextManager[Any] = nullcontext()
+_spans: ModuleType | None = None
 
-_SYSTEM = "towpath"
-_W3C = TraceContextTextMapPropagator()
-"""Not the global propagator: what is in a job must be readable whoever configured what."""
-_OFF: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
-_tracer = trace.get_tracer(_SYSTEM)
+
+def _loaded() -> Any:
+    """The module `spans`, or None while nothing in this process has loaded OpenTelemetry: before
+    that no provider can have been set, and no span can be open.
+    """
+    global _spans  # noqa: PLW0603 -- looked up several times per job
+    if _spans is None and _API in sys.modules:
+        from towpath.telemetry import spans  # noqa: PLC0415 -- loads OpenTelemetry
+
+        _spans = spans
+    return _spans
+
+
+if os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):
+    # OpenTelemetry loads the provider of that name when it is first asked for one.
+    from towpath.telemetry import spans as _spans
 
 
 def active() -> bool:
-    """Whether a provider of spans was set up. About 1 µs: a worker asks once per batch."""
-    return not isinstance(trace.get_tracer_provider(), ProxyTracerProvider)
+    """Whether a provider of spans was set up. At most 1 µs: a worker asks once per batch."""
+    spans = _spans or _loaded()
+    return spans is not None and spans.active()
 
 
 def inject() -> dict[str, str]:
     """The headers that carry the current span: `traceparent`, perhaps `tracestate`.
 
-    Empty without a valid current span, after half a microsecond.
+    Empty without a valid current span.
     """
-    carrier: dict[str, str] = {}
-    if trace.get_current_span().get_span_context().is_valid:
-        _W3C.inject(carrier)
-    return carrier
+    spans = _spans or _loaded()
+    return {} if spans is None else spans.inject()
 
 
 def current_ids() -> tuple[str, str] | None:
     """The trace's and the span's id as they are written everywhere; None outside of a span."""
-    context = trace.get_current_span().get_span_context()
-    if not context.is_valid:
-        return None
-    return trace.format_trace_id(context.trace_id), trace.format_span_id(context.span_id)
+    spans = _spans or _loaded()
+    return None if spans is None else spans.current_ids()
 
 
-def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContextManager[Span]:
+def producer_span(queue: str, *, handler: str, jobs: int = 1) -> AbstractContextManager[Any]:
     """The span around a submit; `inject()` inside of it gives what the jobs carry.
 
-    Free of effect, for about a microsecond, while no SDK is there.
+    Free of effect while no SDK is there.
     """
-    if not active():
+    spans = _spans or _loaded()
+    if spans is None or not spans.active():
         return _OFF
-    attributes = _attributes(queue, handler, operation="submit", kind="send")
-    if jobs > 1:
-        attributes["messaging.batch.message_count"] = jobs
-    return _span(f"submit {queue}", SpanKind.PRODUCER, attributes)
+    return spans.producer_span(queue, handler=handler, jobs=jobs)
 
 
 def consumer_span(
     headers: Mapping[str, str], *, queue: str, handler: str, job: str, attempt: int
-) -> AbstractContextManager[Span]:
+) -> AbstractContextManager[Any]:
     """The span around one attempt, tied to the one that *headers* carry.
 
     Without headers, or with headers that can't be read, it begins a trace of its own. Let through
-    it only what is a failure: whatever is raised inside marks the span as one. Free of effect,
-    for about a microsecond, while no SDK is there.
+    it only what is a failure: whatever is raised inside marks the span as one. Free of effect
+    while no SDK is there.
     """
-    if not active():
+    spans = _spans or _loaded()
+    if spans is None or not spans.active():
         return _OFF
-    attributes = _attributes(queue, handler, operation="process", kind="process")
-    attributes["messaging.message.id"] = job
-    attributes["towpath.attempt"] = attempt
-    # Without a context of its own, it begins with an empty one: what the worker's loop happens to
-    # be in is no parent of a job.
-    context = _W3C.extract(headers)
-    return _span(f"process {queue}", SpanKind.CONSUMER, attributes, parent=context)
-
-
-def _attributes(
-    queue: str, handler: str, *, operation: str, kind: str
-) -> dict[str, AttributeValue]:
-    return {
-        "messaging.system": _SYSTEM,
-        "messaging.destination.name": queue,
-        "messaging.operation.name": operation,
-        "messaging.operation.type": kind,
-        "towpath.handler": handler,
-    }
-
-
-@contextmanager
-def _span(
-    name: str,
-    kind: SpanKind,
-    attributes: dict[str, AttributeValue],
-    *,
-    parent: Context | None = None,
-) -> Generator[Span]:
-    links = [] if parent is None else _links(parent)
-    with _tracer.start_as_current_span(
-        name,
-        context=parent,
-        kind=kind,
-        attributes=attributes,
-        links=links,
-        record_exception=False,
-        set_status_on_exception=False,
-    ) as span:
-        try:
-            yield span
-        except BaseException as error:
-            span.set_attribute("error.type", type(error).__qualname__)
-            span.set_status(StatusCode.ERROR)
-            raise
-
-
-def _links(parent: Context) -> list[Link]:
-    producer = trace.get_current_span(parent).get_span_context()
-    return [Link(producer)] if producer.is_valid else []
+    return spans.consumer_span(headers, queue=queue, handler=handler, job=job, attempt=attempt)
