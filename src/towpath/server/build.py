@@ -16,7 +16,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from towpath.app.app import Towpath
-from towpath.app.connection import Connection
+from towpath.app.backend import Backend
 from towpath.app.jobs import AllJobs
 from towpath.apps.application import Application, applications
 from towpath.calls.caller import Caller
@@ -115,9 +115,9 @@ def build(parts: Parts) -> FastAPI:
         operating.router, health.router, engine_pages.router, operator_pages.router,
         searching.router, doors.router,
     ]  # fmt: skip
-    for router in mounted.routers(own, open=OPEN, limits=parts.limits):
-        app.include_router(router)
-    app.include_router(doors.rest)
+    for router in [*mounted.routers(own, open=OPEN, limits=parts.limits), doors.rest]:
+        # `include_router` would match each request twice: for the router, then for its route.
+        app.router.routes.extend(router.routes)
     if mounted.tools:
         app.router.routes.append(Route(TOOLS, app.state.tools))
     describe(app, mounted, open=OPEN | mounted.open)
@@ -172,13 +172,13 @@ def _life(
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncGenerator[None]:
-        async with Connection(connect, ledger=parts.ledger, log=parts.log) as connection:
-            app.state.engine = connection.engine
-            app.state.jobs = AllJobs(connection.engine, connection.open_ledger)
-            parts.metrics.watch(QueueReadings(connection.engine).read, place=PLACE)
+        async with Backend(connect, ledger=parts.ledger, log=parts.log) as backend:
+            app.state.engine = backend.engine
+            app.state.jobs = AllJobs(backend.engine, backend.open_ledger)
+            parts.metrics.watch(QueueReadings(backend.engine).read, place=PLACE)
 
             def engine() -> Engine:
-                return connection.engine
+                return backend.engine
 
             async with (
                 # First in and last out: what the handlers end while they stop is sent as well.

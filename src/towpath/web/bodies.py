@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import gc
 import re
-from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from inspect import signature
 from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 import msgspec
 from fastapi import Request, Response
+from fastapi.dependencies.models import Dependant
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
-from starlette.types import Receive, Scope
+from starlette.types import Receive, Scope, Send
 
 from towpath.clock import Duration
 from towpath.web.auth import key_of
@@ -29,17 +32,24 @@ _AGAIN = "Send the request again."
 
 
 class Holding:
-    """What one request holds of a room, and until when it may go on reading."""
+    """What one request holds of a room while a block runs, and until when it may go on reading."""
 
-    __slots__ = ("deadline", "evicted", "holder", "parts", "size")
+    __slots__ = ("_room", "deadline", "evicted", "holder", "parts", "size")
 
-    def __init__(self, holder: str) -> None:
-        self.holder = holder
+    def __init__(self, room: Room, holder: str) -> None:
+        self._room, self.holder = room, holder
         self.parts: list[bytes] = []
         self.size = 0
         self.deadline: asyncio.Timeout | None = None
         """While it reads; what has come in whole is not given up any more."""
         self.evicted = False
+
+    def __enter__(self) -> Holding:
+        self._room.add(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._room.remove(self)
 
 
 class Room:
@@ -67,16 +77,16 @@ class Room:
         self._shares: dict[str, int] = {}
         self._held = 0
 
-    @contextmanager
-    def holding(self, holder: str) -> Generator[Holding]:
-        """A place for one body while the block runs."""
-        mine = Holding(holder)
+    def holding(self, holder: str) -> Holding:
+        """A place for one body while a block runs."""
+        return Holding(self, holder)
+
+    def add(self, mine: Holding) -> None:
         self._holdings[mine] = None
-        try:
-            yield mine
-        finally:
-            self._count(mine, -mine.size)
-            del self._holdings[mine]
+
+    def remove(self, mine: Holding) -> None:
+        self._count(mine, -mine.size)
+        del self._holdings[mine]
 
     def take(self, mine: Holding, size: int) -> None:
         """Count *size* bytes more. 503 if nobody can be given up for them."""
@@ -191,48 +201,106 @@ class Bodies:
             refusal=("too_many_bodies", "too many large requests at once"),
         )
 
-    @asynccontextmanager
-    async def read(self, request: Request) -> AsyncGenerator[bool]:
-        """Put the body into *request*, and count it while the block runs. False = it left.
+    def holding(self, request: Request) -> Holding:
+        """A place for the body of *request* while a block runs."""
+        return self._room.holding(key_of(request).id)
+
+    async def read(self, request: Request, mine: Holding) -> bool:
+        """Put the body into *request*, and count it for *mine*. False = the client left.
 
         400, 408, 413, 415, 503.
         """
         headers = dict(request.scope["headers"])
         if self._room.declared(headers) not in (b"", b"0") or b"transfer-encoding" in headers:
             _check_type(headers)
-        with self._room.holding(key_of(request).id) as mine:
-            body = await self._room.read(request.receive, mine)
-            if body is None:
-                yield False
-                return
-            if body:
-                if too_deep(body):
-                    detail = f"more than {DEPTH_MOST} levels"
-                    remedy = "Flatten the JSON, or send it as text."
-                    raise Refused(400, "nested_too_deep", detail, remedy=remedy)
-                # Half a share at most: however many values it has, one request alone is let in.
-                self._room.take(mine, min(_decoded_size(body), self._share // 2))
-                request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
-            request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
-            yield True
+        body = await self._room.read(request.receive, mine)
+        if body is None:
+            return False
+        if body:
+            if too_deep(body):
+                detail = f"more than {DEPTH_MOST} levels"
+                remedy = "Flatten the JSON, or send it as text."
+                raise Refused(400, "nested_too_deep", detail, remedy=remedy)
+            # Half a share at most: however many values it has, one request alone is let in.
+            self._room.take(mine, min(_decoded_size(body), self._share // 2))
+            request._json = _decoded(body)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- parsed once: Starlette has no other place for it
+        request._body = body  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- as above
+        return True
 
 
 class BodyRoute(APIRoute):
     """A path whose body, if it takes one, is read within the limits; otherwise nothing is."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
+        handle = self.get_body_handler()
         if self.body_field is None:
             return handle
 
         async def handle_bounded(request: Request) -> Response:
             bodies: Bodies = request.app.state.bodies
-            async with bodies.read(request) as came:
-                if not came:
+            with bodies.holding(request) as mine:
+                if not await bodies.read(request, mine):
                     return Response(status_code=400)  # the client disconnected: nobody reads it
                 return await handle(request)
 
         return handle_bounded
+
+    def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        """What answers a request whose body was read."""
+        return super().get_route_handler()
+
+
+class DirectRoute(BodyRoute):
+    """A path whose function takes a JSON body and what functions of the request return, and returns
+    the response itself.
+
+    FastAPI describes it, but does not call it: for each request it would look for parameters of
+    every kind, which takes longer than all else about a small one. Raises TypeError for a function
+    that needs more.
+    """
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        handle = self.get_route_handler()
+
+        async def app(scope: Scope, receive: Receive, send: Send) -> None:
+            response = await handle(Request(scope, receive, send))
+            await response(scope, receive, send)
+
+        # FastAPI's own has a stack for what dependencies leave open: there is none here.
+        self.app = app
+
+    def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        function, found, field = self.endpoint, _found_in_request(self.dependant), self.body_field
+        wanted = set(signature(function).parameters)
+        if field is None or self.dependant.body_params != [field] or wanted != {field.name, *found}:
+            raise TypeError(f"{self.path} takes more than a body and what the request has")
+
+        async def handle(request: Request) -> Response:
+            values = {name: await find(request) for name, find in found.items()}
+            # Last, as FastAPI does it: a key that may not send it is refused before.
+            if not await request.body():
+                raise RequestValidationError([_NO_BODY])
+            values[field.name], misfits = field.validate(await request.json(), loc=("body",))
+            if misfits:
+                raise RequestValidationError(misfits)
+            return await function(**values)
+
+        return handle
+
+
+_NO_BODY = {"type": "missing", "loc": ("body",), "msg": "Field required", "input": None}
+
+
+def _found_in_request(dependant: Dependant) -> dict[str, Callable[[Request], Awaitable[Any]]]:
+    """The parameters that are dependencies, each with the function that finds its value."""
+    return {
+        each.name: each.call
+        for each in dependant.dependencies
+        if each.name
+        and each.call
+        and [*signature(each.call).parameters] == [each.request_param_name]
+    }
 
 
 # ── raw bodies, piece by piece ───────────────────────────────────────────────────────────

@@ -202,7 +202,8 @@ class ToolsEndpoint:
         """
         bodies: Bodies = scope["app"].state.bodies
         request = Request(scope, receive)
-        async with bodies.read(request) as came:
+        with bodies.holding(request) as mine:
+            came = await bodies.read(request, mine)
             yield _replayed(await request.body(), receive) if came else None
 
     async def answer(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -19,8 +19,8 @@ from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.types import Message, Receive, Scope, Send
 
 from towpath.engine.engine import Engine
-from towpath.engine.events import Batch, Event
-from towpath.errors import FellBehind, InvalidOption, ServerError
+from towpath.engine.events import Batch, Event, Follower
+from towpath.errors import FellBehind, InvalidOption, QueueHasNoEvents, ServerError
 from towpath.ids import QueueName
 from towpath.web.open_requests import Hold, OpenKind, OpenRequests
 from towpath.web.problems import Refused
@@ -137,7 +137,8 @@ async def queue_events(
 ) -> AsyncGenerator[Chunk]:
     """What happens in *queue*: after *last_id* as far as it is kept, then as it happens.
 
-    A client for which events are missing is told so (`fell_behind`), and gets what is kept.
+    A client for which events are missing is told so (`fell_behind`), and gets what is kept. Where
+    the queue's options are changed to write no events, it gets `queue_has_no_events` and the end.
     """
     async with engine.events.follow_batches(queue) as live:
         # The feed may not have read all yet that was there before.
@@ -151,7 +152,7 @@ async def queue_events(
                     yield event.text
                 is_told = False
                 while True:
-                    page = (await live.batch()).put(_Page.of)
+                    page = (await _next_batch(live, seen)).put(_Page.of)
                     last, after = page.events[-1], _order(*seen)
                     if after >= last.order:
                         continue
@@ -168,8 +169,21 @@ async def queue_events(
                 if not is_told:
                     yield _fell_behind(gap)
                 is_told = not gap.cursor
+            except QueueHasNoEvents as end:
+                yield ServerSentEvent(event=end.code, data=str(end))
+                return
             except ServerError:
                 return  # the client comes back with the last id, and is told then what is wrong
+
+
+async def _next_batch(live: Follower, seen: tuple[str, int]) -> Batch:
+    """What happened next. Raises FellBehind, but not for a gap that was found in Redis before."""
+    while True:
+        try:
+            return await live.batch()
+        except FellBehind as gap:
+            if not gap.cursor or _order(gap.cursor, 0) > _order(*seen):
+                raise
 
 
 async def _kept(engine: Engine, queue: QueueName, cursor: str, index: int) -> AsyncGenerator[_Told]:

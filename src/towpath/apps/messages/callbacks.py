@@ -110,13 +110,21 @@ class Prompter:
                     self._watch = watch
                     self._ready.set()
                     while True:
-                        for id in await watch.change():
+                        # After a loss all are named: a delivery of an open message would poll.
+                        for id in await self._find_ended(await watch.change()):
                             watch.drop(id)
                             await self._prompt(id)
             self._running.retire()  # until the next message comes
         finally:
             self._watch = None
             self._ready.set()
+
+    async def _find_ended(self, message_ids: set[str]) -> list[str]:
+        """Those that have ended. While Redis is away, none: they are left to the sentries."""
+        try:
+            return await self._engine.events.find_ended(MESSAGES, message_ids)
+        except ServerError:
+            return []
 
     async def _prompt(self, message_id: str) -> None:
         # What does not work here, the sentry does later.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from itertools import takewhile
 from typing import TYPE_CHECKING, Self
 
@@ -30,7 +31,13 @@ from towpath.engine.engine import Engine
 from towpath.engine.events import Watch
 from towpath.engine.model import JobInfo
 from towpath.engine.states import State
-from towpath.errors import InvalidOption, JobNotFound, PayloadTooLarge, ServerError
+from towpath.errors import (
+    InvalidOption,
+    JobNotFound,
+    PayloadTooLarge,
+    QueueHasNoEvents,
+    ServerError,
+)
 
 if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
@@ -155,7 +162,9 @@ class Messages:
                 if view.ended:
                     return
                 last = view
-                await watch.change(within=_LOOK_EVERY)
+                # Without events a look every 20 s finds the answer.
+                with suppress(QueueHasNoEvents):
+                    await watch.change(within=_LOOK_EVERY)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
