@@ -13,7 +13,7 @@ from itertools import chain
 from benchmarks.bench import Plan
 from benchmarks.catalogue import BENCHMARKS, PARTS, claim_of, run_of
 from benchmarks.figure import Figure
-from benchmarks.peers import page
+from benchmarks.peers import page, peer_list
 from benchmarks.report import json_lines, table, write_part
 from benchmarks.versions import Versions, versions
 
@@ -23,6 +23,7 @@ examples:
   python -m benchmarks --quick                the same with smaller counts, to try it out
   python -m benchmarks submit_single pickup   some of them
   python -m benchmarks peers crash            other job queues beside ours
+  python -m benchmarks peers --only huey,towpath  some rows of it
   python -m benchmarks crash --long           watch each crash for 110 s instead of 30 s
   python -m benchmarks --json > figures.jsonl one JSON object per figure
   python -m benchmarks --write                and put them into docs/benchmarks.md
@@ -41,12 +42,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names: list[str] = wanted.names or list(BENCHMARKS)
     if unknown := [name for name in names if name not in BENCHMARKS]:
         parser.error(f"no such benchmark: {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}")
-    if wanted.write and (wanted.quick or _in_parts(names)):
+    if wanted.write and (wanted.quick or wanted.only or _in_parts(names)):
         parser.error(
-            "--write needs whole parts of the page at their full counts: no --quick, and no names, "
-            "or peers, crash, all about reviews, timers or uploads, or all of the others"
+            "--write needs whole parts of the page at their full counts: no --quick, no --only, "
+            "and no names, or peers, crash, all about reviews, timers or uploads, or all of the "
+            "others"
         )
-    plan = Plan(quick=wanted.quick, long=wanted.long)
+    only = tuple(wanted.only.split(",")) if wanted.only else ()
+    rows = [peer.name for peer in peer_list.rows_of_comparison()]
+    if unknown := [name for name in only if name not in rows]:
+        parser.error(f"no such row: {', '.join(unknown)}; there are {', '.join(rows)}")
+    if only and names != ["peers"]:
+        parser.error("--only is about the rows of peers: python -m benchmarks peers --only huey")
+    plan = Plan(quick=wanted.quick, long=wanted.long, only=only)
     asyncio.run(_run(names, plan, as_json=wanted.json, write=wanted.write))
     return 0
 
@@ -66,6 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="which to run; all if none")
     parser.add_argument("--quick", action="store_true", help="smaller counts, fewer rounds")
+    parser.add_argument("--only", metavar="ROW,ROW", default="", help="these rows of peers")
     parser.add_argument("--long", action="store_true", help="watch each crash for 110 s")
     parser.add_argument("--json", action="store_true", help="one JSON object per figure")
     parser.add_argument("--write", action="store_true", help="write docs/benchmarks.md too")

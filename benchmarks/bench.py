@@ -27,6 +27,8 @@ class Plan(msgspec.Struct, frozen=True):
     quick: bool = False
     long: bool = False
     """Watch each crash for longer."""
+    only: tuple[str, ...] = ()
+    """The rows of `peers` to run; all of them if none are named."""
 
     @property
     def rounds(self) -> int:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.peers.environments import NotInstalled, python_environment
-from benchmarks.peers.peer_list import ROOT, all_peers
+from benchmarks.peers.peer_list import ROOT, all_peers, watched
 from benchmarks.report import Marks, put, with_pipes
 
 CHART = ROOT / "docs" / "images" / "peers.png"
@@ -23,7 +23,9 @@ PAGE = ROOT / "docs" / "benchmarks.md"
 REQUIRES = ("matplotlib==3.11.2",)
 COLUMNS = (
     ("drain, jobs/s", "Drain by one worker process, jobs/s", "more"),
+    ("with default settings", "Drain with default settings, jobs/s", "more"),
     ("submit, jobs/s", "Submit one by one, jobs/s", "more"),
+    ("submit, blocking", "Submit one by one, blocking, jobs/s", "more"),
     ("in bulk", "Submit in bulk, jobs/s", "more"),
     ("pick-up p50, ms", "Pick-up by an idle worker, p50, ms", "less"),
     ("pick-up p99", "Pick-up, p99, ms", "less"),
@@ -38,7 +40,9 @@ COLUMNS = (
 """A column of the page, what the chart calls it, and whether more or less is better."""
 SHORT = {
     "drain, jobs/s": "drain, /s",
+    "with default settings": "by default, /s",
     "submit, jobs/s": "submit, /s",
+    "submit, blocking": "blocking, /s",
     "in bulk": "bulk, /s",
     "pick-up p50, ms": "pick-up, ms",
     "its job runs again": "killed",
@@ -75,28 +79,33 @@ def draw(page: str, to: Path = CHART) -> Path:
 
 def panels(page: str) -> list[dict[str, Any]]:
     """A set of bars per column; whoever was not measured has words instead of a bar."""
-    recovered = _rows(page, "crash")
-    rows = {label: row | recovered.get(label, {}) for label, row in _rows(page, "peers").items()}
+    rows = _peers(page)
     return [
         {
             "title": title,
             "better": better,
             "bars": [_bar(peer, rows[peer], column) for peer in rows],
         }
-        for column, title, better in COLUMNS
+        for column, title, better in _columns(rows)
     ]
+
+
+def _columns(rows: dict[str, dict[str, str]]) -> list[tuple[str, str, str]]:
+    """Those that the page has."""
+    return [column for column in COLUMNS if any(column[0] in row for row in rows.values())]
 
 
 def short_table(page: str) -> str:
     """The short table: who is best in a column is bold there, whoever it is."""
+    shown = [column for column, *_ in _columns(_peers(page))]
     columns = [
         [_cell(bar, panel) for bar in panel["bars"]]
-        for panel, (column, *_) in zip(panels(page), COLUMNS, strict=True)
+        for panel, column in zip(panels(page), shown, strict=True)
         if column in SHORT
     ]
     labels = [bar["label"] for bar in panels(page)[0]["bars"]]
     rows = [list(row) for row in zip(labels, *columns, strict=True)]
-    ordered = [SHORT[column] for column, *_ in COLUMNS if column in SHORT]
+    ordered = [SHORT[column] for column in shown if column in SHORT]
     return with_pipes([["", *ordered], *rows], numbers=range(1, len(ordered) + 1))
 
 
@@ -120,6 +129,16 @@ def _bar(label: str, row: dict[str, str], column: str) -> dict[str, Any]:
     kind = "ours" if label == "Towpath" else "node" if label in _NODE else "python"
     number = float(value[1].replace(",", "")) if value and not cell.startswith("not") else None
     return {"label": label, "value": number, "words": cell, "kind": kind}
+
+
+def _peers(page: str) -> dict[str, dict[str, str]]:
+    """A row per peer, of both tables. Ours is drawn once: not as it is while it is watched."""
+    recovered = _rows(page, "crash")
+    return {
+        label: row | recovered.get(label, {})
+        for label, row in _rows(page, "peers").items()
+        if label != watched().label
+    }
 
 
 def _rows(page: str, part: str) -> dict[str, dict[str, str]]:

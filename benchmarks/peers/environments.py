@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -73,7 +74,8 @@ def command(peer: Peer, words: str, *, url: str) -> list[str]:
     program, *rest = words.format(url=url).split()
     if not peer.environment and program == "python":
         return [sys.executable, *rest]
-    inside = PLACE / peer.environment / "bin" / program
+    own = PLACE / peer.environment / "bin"
+    inside = (own if peer.environment else Path(sysconfig.get_path("scripts"))) / program
     return [str(inside) if inside.exists() else program, *rest]
 
 

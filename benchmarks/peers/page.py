@@ -17,7 +17,8 @@ from benchmarks.report import Marks, number, put, summary, with_pipes
 PEERS = Marks("peers", "python -m benchmarks peers --write")
 CRASH = Marks("crash", "python -m benchmarks crash --write")
 _HEAD = (
-    *("", "drain, jobs/s", "lowest to highest", "submit, jobs/s", "in bulk", "pick-up p50, ms"),
+    *("", "drain, jobs/s", "lowest to highest", "with default settings", "submit, jobs/s"),
+    *("submit, blocking", "in bulk", "pick-up p50, ms"),
     *("p99", "delayed, late p50, ms", "p99", "earliest", "server CPU, µs/job", "commands sent/job"),
     *("commands run/job", "bytes/queued job"),
 )
@@ -79,7 +80,9 @@ def _row(one: RowResults) -> tuple[str, ...]:
     cells = (
         number(one.middle("drain")),
         f"{number(min(drains))} to {number(max(drains))}" if drains else "",
+        number(one.middle("drain_defaults")),
         number(one.middle("submit_one")),
+        number(one.middle("submit_blocking")) if one.blocks else "async only",
         number(one.middle("submit_many")) if one.who.bulk else "no bulk",
         number(one.at(0.5, "pickup_ms")),
         number(one.at(0.99, "pickup_ms")),

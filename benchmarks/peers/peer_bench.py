@@ -83,8 +83,11 @@ class PeerBench:
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         return lines[-1][:200] if lines else "it said nothing"
 
-    def environment(self, peer: Peer) -> dict[str, str]:
-        return variables(peer) | {"BENCH_URL": self.url, "BENCH_REPORT": str(self.report)}
+    def environment(self, peer: Peer, *, defaults: bool = False) -> dict[str, str]:
+        """What the row's processes find in theirs; with *defaults*, that none are chosen."""
+        chosen = {"BENCH_DEFAULTS": "1"} if defaults else {}
+        told = {"BENCH_URL": self.url, "BENCH_REPORT": str(self.report)}
+        return variables(peer) | told | chosen
 
 
 @asynccontextmanager
@@ -106,13 +109,13 @@ async def peer_bench() -> AsyncGenerator[PeerBench]:
 class RowProcess:
     """A worker, or a scheduler: a process of a row, with all that it has started."""
 
-    def __init__(self, bench: PeerBench, peer: Peer, words: str) -> None:
+    def __init__(self, bench: PeerBench, peer: Peer, words: str, *, defaults: bool = False) -> None:
         self._bench = bench
         with bench.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", _LIFELINE, *command(peer, words, url=bench.url)],
                 cwd=ROOT,
-                env=bench.environment(peer),
+                env=bench.environment(peer, defaults=defaults),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -134,9 +137,11 @@ class RowProcess:
 
 
 @asynccontextmanager
-async def running(bench: PeerBench, peer: Peer, words: str) -> AsyncGenerator[RowProcess]:
+async def running(
+    bench: PeerBench, peer: Peer, words: str, *, defaults: bool = False
+) -> AsyncGenerator[RowProcess]:
     """Such a process; it is killed at the end, for nothing on the server is needed any more."""
-    process = RowProcess(bench, peer, words)
+    process = RowProcess(bench, peer, words, defaults=defaults)
     try:
         yield process
     finally:
@@ -204,12 +209,15 @@ class RowProducer:
 
 
 @asynccontextmanager
-async def producing(bench: PeerBench, peer: Peer) -> AsyncGenerator[RowProducer]:
+async def producing(
+    bench: PeerBench, peer: Peer, words: str = "", *, defaults: bool = False
+) -> AsyncGenerator[RowProducer]:
+    """The row's producer once it is ready, or the process of *words* that says so in its way."""
     with bench.log.open("ab") as log:
         process = await asyncio.create_subprocess_exec(
-            *command(peer, peer.producer, url=bench.url),
+            *command(peer, words or peer.producer, url=bench.url),
             cwd=ROOT,
-            env=bench.environment(peer),
+            env=bench.environment(peer, defaults=defaults),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=log,

@@ -40,6 +40,13 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     """A second process that it needs for delayed jobs."""
     bulk: str = ""
     """How it submits many at once; nothing: it cannot."""
+    defaults: str = ""
+    """The same worker with the settings that its users get if they choose none; nothing: not run.
+    `BENCH_DEFAULTS` is set then, so that the row's handler and producer leave out theirs too."""
+    asyncio: bool = False
+    """Its producer awaits each submit; the others block."""
+    watchers: str = ""
+    """A process that follows the jobs while they are measured; it prints a line when it does."""
     most: int = 1_000_000
     """Drains no more jobs than this, because it is slow."""
 
@@ -47,6 +54,11 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
     def version(self) -> str:
         first = self.requires[0] if self.requires else ""
         return first.rpartition("@" if self.on_node else "==")[2]
+
+    @property
+    def ways(self) -> int:
+        """Ours submits from an event loop and from code without one; a peer has one way."""
+        return 2 if self.name.startswith(OURS) else 1
 
     @property
     def on_node(self) -> bool:
@@ -58,7 +70,7 @@ class Peer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def in_python(self) -> bool:
-        return not self.on_node and not self.ours
+        return not self.on_node and not self.name.startswith(OURS)
 
 
 def all_peers() -> list[Peer]:
@@ -66,8 +78,25 @@ def all_peers() -> list[Peer]:
     return [*map(read_row, sorted(ROWS.glob("*_row.py"))), ours()]
 
 
+def rows_of_comparison() -> list[Peer]:
+    """All of them, and ours once more with those who follow its jobs."""
+    return [*all_peers(), watched()]
+
+
 def ours() -> Peer:
     return read_row(TOWPATH)
+
+
+def watched() -> Peer:
+    """Ours, while a program waits for a result and a page of the dashboard is open."""
+    return msgspec.structs.replace(
+        ours(),
+        name=f"{OURS}_watched",
+        label="Towpath, watched",
+        settings="the same with one result() waiter and one open page of the dashboard",
+        watchers="python -m benchmarks.peers.towpath_watchers",
+        defaults="",
+    )
 
 
 def read_row(path: Path, *, root: Path = ROOT) -> Peer:

@@ -32,6 +32,8 @@ _COUNTED_AFTER = 1.2
 """The server looks once a second at how much memory its connections take."""
 _SCHEDULER_STARTS = 3.0
 _FIRST_DUE_MS = 1_500
+_DEFAULTS_OF_PEERS = 2_000
+"""Some are slow with their defaults, and no promise is about that."""
 
 
 class RowCounts(msgspec.Struct, frozen=True):
@@ -42,6 +44,8 @@ class RowCounts(msgspec.Struct, frozen=True):
     samples: int
     wire: int
     last_due_ms: int
+    defaults: int
+    """Jobs of the drain with default settings."""
 
     @classmethod
     def of(cls, plan: Plan) -> RowCounts:
@@ -51,12 +55,15 @@ class RowCounts(msgspec.Struct, frozen=True):
             samples=plan.count(100, 20),
             wire=plan.count(1_000, 200),
             last_due_ms=plan.count(4_500, 2_500),
+            defaults=plan.count(20_000, 500),
         )
 
     def for_(self, peer: Peer) -> RowCounts:
         """The same, with no more jobs than a slow one can do in time."""
         jobs = min(self.jobs, peer.most)
-        return msgspec.structs.replace(self, jobs=jobs, one_by_one=min(self.one_by_one, jobs))
+        defaults = jobs if peer.ours else min(self.defaults, jobs, _DEFAULTS_OF_PEERS)
+        one_by_one = min(self.one_by_one, jobs)
+        return msgspec.structs.replace(self, jobs=jobs, one_by_one=one_by_one, defaults=defaults)
 
 
 class RowRound(msgspec.Struct):
@@ -65,8 +72,11 @@ class RowRound(msgspec.Struct):
     jobs: int = 0
     submit_one: float | None = None
     """Jobs per second, as the other rates."""
+    submit_blocking: float | None = None
+    """One by one too, by code without an event loop."""
     submit_many: float | None = None
     drain: float | None = None
+    drain_defaults: float | None = None
     worker_us: float | None = None
     """CPU of the worker's process, per job."""
     submit_cpu_us: float | None = None
@@ -87,12 +97,12 @@ class RowRound(msgspec.Struct):
 
 
 async def measure_row(bench: PeerBench, peer: Peer, counts: RowCounts, *, seed: int) -> RowRound:
-    """Everything but the wire; never raises NotMeasured."""
+    """Everything but the wire and the defaults; never raises NotMeasured."""
     seen = RowRound(jobs=counts.jobs)
     bench.clear()
     told = HandlerReports(bench.report)
     try:
-        async with producing(bench, peer) as producer:
+        async with _watching(bench, peer), producing(bench, peer) as producer:
             await _submit(bench, producer, peer, seen, counts=counts)
             before = bench.reading()
             async with running(bench, peer, peer.worker) as worker:
@@ -118,7 +128,14 @@ async def _submit(
     seen.submit_one = counts.one_by_one / took["seconds"]
     seen.submit_cpu_us = (some.cpu - empty.cpu) / counts.one_by_one * 1e6
     seen.submit_calls = (some.calls - empty.calls) / counts.one_by_one
-    if left := counts.jobs - counts.one_by_one:
+    left = counts.jobs - counts.one_by_one
+    if peer.ways == 2 and left >= counts.one_by_one:
+        took = await producer.order("blocking", count=counts.one_by_one, run=RUN, of=counts.jobs)
+        seen.submit_blocking = counts.one_by_one / took["seconds"]
+        left -= counts.one_by_one
+    elif peer.ways == 1 and not peer.asyncio:
+        seen.submit_blocking = seen.submit_one
+    if left:
         do = "many" if peer.bulk else "one"
         took = await producer.order(do, count=left, run=RUN, of=counts.jobs)
         if peer.bulk:
@@ -136,6 +153,31 @@ async def _drain(bench: PeerBench, idle: IdleWorker, before: ServerUsage, seen: 
     seen.worker_us = done["cpu"] / seen.jobs * 1e6
     seen.run_cpu_us = (after.cpu - before.cpu) / seen.jobs * 1e6
     seen.run_calls = (after.calls - before.calls) / seen.jobs
+
+
+async def measure_defaults(bench: PeerBench, peer: Peer, counts: RowCounts, seen: RowRound) -> None:
+    """The drain by a worker with the settings of those who choose none."""
+    bench.clear()
+    try:
+        async with producing(bench, peer, defaults=True) as producer:
+            do = "many" if peer.bulk else "one"
+            await producer.order(do, count=counts.defaults, run=RUN, of=counts.defaults)
+            async with running(bench, peer, peer.defaults, defaults=True) as worker:
+                told = HandlerReports(bench.report)
+                done = await told.next("drain", within=_DRAIN_WITHIN, worker=worker)
+                seen.drain_defaults = counts.defaults / done["seconds"]
+    except NotMeasured as problem:
+        seen.stopped = seen.stopped or f"with its defaults, {problem}"
+
+
+@asynccontextmanager
+async def _watching(bench: PeerBench, peer: Peer) -> AsyncGenerator[None]:
+    """Those who follow a row's jobs, if it has any."""
+    if not peer.watchers:
+        yield
+        return
+    async with producing(bench, peer, peer.watchers):
+        yield
 
 
 @asynccontextmanager

@@ -26,6 +26,8 @@ class RowIdentity(msgspec.Struct, frozen=True):
     bulk: str = ""
     in_python: bool = True
     ours: bool = False
+    asyncio: bool = False
+    watched: bool = False
 
     @classmethod
     def of(cls, peer: Peer, version: str) -> RowIdentity:
@@ -37,6 +39,8 @@ class RowIdentity(msgspec.Struct, frozen=True):
             peer.bulk,
             in_python=peer.in_python,
             ours=peer.ours,
+            asyncio=peer.asyncio,
+            watched=bool(peer.watchers),
         )
 
 
@@ -66,6 +70,11 @@ class RowResults(msgspec.Struct):
         """Why something is missing; nothing if nothing is."""
         stops = (found.stopped for found in self.measured if found.stopped)
         return self.not_measured or next(stops, "")
+
+    @property
+    def blocks(self) -> bool:
+        """Whether it can submit without an event loop."""
+        return not self.who.asyncio or self.who.ours or self.who.watched
 
     @property
     def twice(self) -> int:
@@ -131,18 +140,19 @@ def kept(kind: type[Record]) -> Record | None:
     return msgspec.json.decode(path.read_bytes(), type=kind) if path.exists() else None
 
 
-def fastest(rows: Iterable[RowResults]) -> RowResults | None:
-    able = [one for one in rows if one.rounds("drain")]
-    return max(able, key=lambda one: one.middle("drain") or 0, default=None)
+def fastest(rows: Iterable[RowResults], name: str = "drain") -> RowResults | None:
+    able = [one for one in rows if one.rounds(name)]
+    return max(able, key=lambda one: one.middle(name) or 0, default=None)
 
 
 def paired(
-    one: RowResults, other: RowResults, name: str
+    one: tuple[RowResults | None, str], other: tuple[RowResults | None, str]
 ) -> tuple[Sequence[float], Sequence[float]]:
-    """That figure of both, in the rounds that have it for both."""
+    """A figure of each, in the rounds that have both."""
+    rounds = [(row.measured if row else []) for row, _ in (one, other)]
     both = [
-        (getattr(mine, name), getattr(theirs, name))
-        for mine, theirs in zip(one.measured, other.measured, strict=True)
+        (getattr(mine, one[1]), getattr(theirs, other[1]))
+        for mine, theirs in zip(*rounds, strict=True)
     ]
     whole = [pair for pair in both if None not in pair]
     return [mine for mine, _ in whole], [theirs for _, theirs in whole]

@@ -14,12 +14,18 @@ from towpath import Towpath
 LABEL = "Towpath"
 SETTINGS = "concurrency 500, nothing kept, uvloop; lease, token and heartbeat as always"
 WORKER = "python -m benchmarks.peers.towpath_worker"
+DEFAULTS = "towpath worker benchmarks.peers.towpath_row:app"
+ASYNCIO = True
 BULK = "submit_many, 500 at once"
 
 app = Towpath(os.environ["BENCH_URL"])
 
 
-@app.handler("bench", keep=timedelta(0))  # as the peers: no results
+# As the peers: no results, unless they have their defaults.
+KEPT = None if "BENCH_DEFAULTS" in os.environ else timedelta(0)
+
+
+@app.handler("bench", keep=KEPT)
 async def work(payload: dict[str, Any]) -> None:
     if hold := handled(payload):
         await asyncio.sleep(hold)
@@ -31,6 +37,10 @@ async def connect() -> None:
 
 async def submit(payload: dict[str, Any]) -> None:
     await work.submit(payload)
+
+
+def submit_blocking(payload: dict[str, Any]) -> None:
+    work.blocking.submit(payload)
 
 
 async def submit_many(payloads: list[dict[str, Any]]) -> None:

@@ -70,7 +70,14 @@ async def served_with(
     workbench: Bench, database: str, **settings: str
 ) -> AsyncGenerator[ServerProcess]:
     """`towpath serve` on the bench's store and that database, with more settings if there are."""
-    words = (str(_COMMAND), "serve", "--url", workbench.server.url, "--database", database)
+    async with served_at(workbench.server.url, database, **settings) as serving:
+        yield serving
+
+
+@asynccontextmanager
+async def served_at(url: str, database: str, **settings: str) -> AsyncGenerator[ServerProcess]:
+    """`towpath serve` on the Redis at *url*."""
+    words = (str(_COMMAND), "serve", "--url", url, "--database", database)
     async with _serving([*words, "--port", "0", "--json"], settings) as serving:
         yield serving
 

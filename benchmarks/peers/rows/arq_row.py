@@ -21,11 +21,17 @@ WORKER = (
     "benchmarks.peers.rows.arq_row.QUIET"
 )
 BULK = "50 gathered"
+ASYNCIO = True
+DEFAULTS = (
+    "arq benchmarks.peers.rows.arq_row.DefaultSettings --custom-log-dict "
+    "benchmarks.peers.rows.arq_row.QUIET"
+)
 
 QUIET = {"version": 1, "disable_existing_loggers": False}
 SERVER = RedisSettings.from_dsn(os.environ["BENCH_URL"])
 
-asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+if "BENCH_DEFAULTS" not in os.environ:
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
 
 
 async def work(_context, payload):
@@ -39,6 +45,11 @@ class WorkerSettings:
     max_jobs = 10
     poll_delay = 0.01
     keep_result = 0
+
+
+class DefaultSettings:
+    functions = (work,)
+    redis_settings = SERVER
 
 
 pool: dict[str, ArqRedis] = {}

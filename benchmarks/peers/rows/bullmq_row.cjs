@@ -10,7 +10,8 @@ const BATCH = 500
 
 const address = new URL(process.env.BENCH_URL)
 const connection = { host: address.hostname, port: Number(address.port), maxRetriesPerRequest: null }
-const keepNothing = { removeOnComplete: true }
+const withDefaults = process.env.BENCH_DEFAULTS !== undefined
+const keepNothing = withDefaults ? {} : { removeOnComplete: true }
 
 const steadyMs = () => Number(process.hrtime.bigint()) / 1e6
 const cpuSeconds = () => {
@@ -66,7 +67,7 @@ async function handle ({ data }) {
 }
 
 function work () {
-  const worker = new Worker('bench', handle, { connection, concurrency: 100 })
+  const worker = new Worker('bench', handle, { connection, ...(withDefaults ? {} : { concurrency: 100 }) })
   worker.on('error', problem => console.error(problem))
 }
 

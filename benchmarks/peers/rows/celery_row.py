@@ -18,15 +18,17 @@ WORKER = (
     "celery -A benchmarks.peers.rows.celery_row worker --pool solo --loglevel WARNING "
     "--without-gossip --without-mingle --without-heartbeat"
 )
+DEFAULTS = "celery -A benchmarks.peers.rows.celery_row worker --concurrency 1 --loglevel WARNING"
 
 app = Celery("bench", broker=os.environ["BENCH_URL"])
-app.conf.update(
-    task_ignore_result=True,
-    worker_prefetch_multiplier=100,
-    worker_send_task_events=False,
-    task_serializer="json",
-    accept_content=["json"],
-)
+if "BENCH_DEFAULTS" not in os.environ:
+    app.conf.update(
+        task_ignore_result=True,
+        worker_prefetch_multiplier=100,
+        worker_send_task_events=False,
+        task_serializer="json",
+        accept_content=["json"],
+    )
 
 
 @app.task(name="work")

@@ -15,6 +15,7 @@ ENVIRONMENT = "dramatiq"
 REQUIRES = ("dramatiq==2.2.1", "gevent==26.9.0", "redis==8.1.0", "hiredis==3.5.0")
 SETTINGS = "dramatiq-gevent, one process of 50 greenlets, no results"
 WORKER = "dramatiq-gevent benchmarks.peers.rows.dramatiq_row --processes 1 --threads 50"
+DEFAULTS = "dramatiq benchmarks.peers.rows.dramatiq_row --processes 1"
 
 dramatiq.set_broker(RedisBroker(url=os.environ["BENCH_URL"]))
 

@@ -17,8 +17,9 @@ WORKER = (
     "python -m gevent.monkey --module huey.bin.huey_consumer benchmarks.peers.rows.huey_row.huey "
     "--worker-type greenlet --workers 10 --quiet"
 )
+DEFAULTS = "python -m huey.bin.huey_consumer benchmarks.peers.rows.huey_row.huey --quiet"
 
-huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results=False)
+huey = RedisHuey("bench", url=os.environ["BENCH_URL"], results="BENCH_DEFAULTS" in os.environ)
 
 
 @huey.task(name="work")

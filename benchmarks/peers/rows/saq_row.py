@@ -23,8 +23,13 @@ REQUIRES = (
 SETTINGS = "concurrency 100, ttl -1 (no result kept), uvloop; due times in whole seconds, up"
 WORKER = "saq benchmarks.peers.rows.saq_row.settings"
 BULK = "50 gathered"
+ASYNCIO = True
+DEFAULTS = "saq benchmarks.peers.rows.saq_row.default_settings"
 
-asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+WITH_DEFAULTS = "BENCH_DEFAULTS" in os.environ
+if not WITH_DEFAULTS:
+    asyncio.set_event_loop_policy(uvloop.EventLoopPolicy())
+TTL = {} if WITH_DEFAULTS else {"ttl": -1}
 queue = Queue.from_url(os.environ["BENCH_URL"])
 
 
@@ -34,6 +39,7 @@ async def work(_context, *, payload):
 
 
 settings = {"queue": queue, "functions": [work], "concurrency": 100}
+default_settings = {"queue": queue, "functions": [work]}
 
 
 async def connect():
@@ -41,7 +47,7 @@ async def connect():
 
 
 async def submit(payload):
-    await queue.enqueue("work", payload=payload, ttl=-1)
+    await queue.enqueue("work", payload=payload, **TTL)
 
 
 async def submit_many(payloads):
@@ -50,4 +56,4 @@ async def submit_many(payloads):
 
 
 async def submit_later(payload, due):
-    await queue.enqueue("work", payload=payload, ttl=-1, scheduled=math.ceil(due))
+    await queue.enqueue("work", payload=payload, **TTL, scheduled=math.ceil(due))

@@ -16,16 +16,17 @@ REQUIRES = ("streaq==7.2.0", "coredis==6.9.0", "uvloop==0.23.0")
 SETTINGS = "concurrency 16, ttl 0, silent, uvloop"
 WORKER = "streaq run benchmarks.peers.rows.streaq_row:worker"
 BULK = "enqueue_many, 500 at once"
+ASYNCIO = True
+DEFAULTS = "streaq run benchmarks.peers.rows.streaq_row:worker"
 
-worker = Worker(
-    redis_url=os.environ["BENCH_URL"],
-    concurrency=16,
-    queue_name="bench",
-    anyio_kwargs={"use_uvloop": True},
-)
+WITH_DEFAULTS = "BENCH_DEFAULTS" in os.environ
+TUNED = {} if WITH_DEFAULTS else {"concurrency": 16, "anyio_kwargs": {"use_uvloop": True}}
+KEPT = {} if WITH_DEFAULTS else {"ttl": 0, "silent": True}
+
+worker = Worker(redis_url=os.environ["BENCH_URL"], queue_name="bench", **TUNED)
 
 
-@worker.task(name="work", ttl=0, silent=True)
+@worker.task(name="work", **KEPT)
 async def work(payload):
     if hold := handled(payload):
         await asyncio.sleep(hold)

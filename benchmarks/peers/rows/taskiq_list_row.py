@@ -30,6 +30,10 @@ SCHEDULER = (
     "--loop-interval 1 --log-level WARNING"
 )
 BULK = "50 gathered"
+ASYNCIO = True
+DEFAULTS = (
+    "taskiq worker benchmarks.peers.rows.taskiq_list_row:broker --workers 1 --log-level WARNING"
+)
 
 broker = ListQueueBroker(os.environ["BENCH_URL"])
 source = ListRedisScheduleSource(os.environ["BENCH_URL"])

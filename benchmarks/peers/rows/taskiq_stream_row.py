@@ -30,6 +30,10 @@ SCHEDULER = (
     "1 --loop-interval 1 --log-level WARNING"
 )
 BULK = "50 gathered"
+ASYNCIO = True
+DEFAULTS = (
+    "taskiq worker benchmarks.peers.rows.taskiq_stream_row:broker --workers 1 --log-level WARNING"
+)
 
 broker = RedisStreamBroker(os.environ["BENCH_URL"], consumer_id="0")
 source = ListRedisScheduleSource(os.environ["BENCH_URL"])

@@ -49,6 +49,19 @@ class Producer:
                 await given
         return {"seconds": time.perf_counter() - began}
 
+    async def blocking(self, order: Payload) -> Payload:
+        """The same in one thread without an event loop, where the row has a blocking way too."""
+        payload = payload_of("drain", run=order["run"], of=order["of"])
+        submit: Callable[[Payload], Any] = self._row.submit_blocking
+
+        def submit_all() -> float:
+            began = time.perf_counter()
+            for _ in range(order["count"]):
+                submit(payload)
+            return time.perf_counter() - began
+
+        return {"seconds": await asyncio.to_thread(submit_all)}
+
     async def many(self, order: Payload) -> Payload:
         """Submit in batches of 500."""
         payload = payload_of("drain", run=order["run"], of=order["of"])
