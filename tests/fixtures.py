@@ -20,7 +20,7 @@ from tests.forges.serving import ForgeServer, running_forge
 from tests.postgres import PostgresServer
 from tests.servers import oldest
 from tests.waiting import HANGS
-from towpath.app import connection
+from towpath.app import backend
 from towpath.calls.caller import Caller
 from towpath.clock import Clock, ManualClock, seconds
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
@@ -84,7 +84,7 @@ def blocking_ends() -> Iterator[None]:
     queuing records on the server that the next test uses.
     """
     yield
-    for connected in list(connection._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
+    for connected in list(backend._all):  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- all there are
         connected.leave_blocking()
 
 

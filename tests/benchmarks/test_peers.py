@@ -9,12 +9,13 @@ import msgspec
 import pytest
 
 from benchmarks import report
+from benchmarks.__main__ import main
 from benchmarks.bench import Plan
 from benchmarks.peers import chart, comparison, crash, environments, page
 from benchmarks.peers.environments import NotInstalled, node_environment
 from benchmarks.peers.peer_bench import peer_bench
-from benchmarks.peers.peer_list import OURS, ROOT, Peer, all_peers, read_row
-from benchmarks.peers.row_round import RowCounts, RowRound, measure_row
+from benchmarks.peers.peer_list import OURS, ROOT, Peer, all_peers, ours, read_row
+from benchmarks.peers.row_round import RowCounts, RowRound, measure_defaults, measure_row
 from benchmarks.peers.run_results import Comparison, Recoveries, Recovery, RowIdentity, RowResults
 from benchmarks.peers.side import handling
 from benchmarks.peers.side.process_tree import process_tree
@@ -51,6 +52,17 @@ class TestARow:
             *("arq", "bullmq", "celery", "dramatiq", "huey", "rq", "saq", "streaq"),
             *("taskiq_list", "taskiq_stream", OURS),
         }
+
+
+def test_some_rows_can_be_chosen_but_not_written(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, why in (
+        (["peers", "--only", "nobody"], "no such row: nobody; there are arq,"),
+        (["pickup", "--only", "huey"], "--only is about the rows of peers"),
+        (["peers", "--only", "huey", "--write"], "--write needs whole parts"),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        assert why in capsys.readouterr().err
 
 
 class TestAJobOfTheBench:
@@ -120,6 +132,18 @@ async def test_a_row_whose_producer_ends_is_shown_with_its_last_words() -> None:
     assert "No module named 'no_such_row'" in seen.stopped
 
 
+FEW = RowCounts(jobs=60, one_by_one=10, samples=2, wire=10, last_due_ms=1_600, defaults=20)
+
+
+async def test_our_row_also_submits_without_a_loop_and_drains_with_its_defaults() -> None:
+    async with peer_bench() as bench:
+        seen = await measure_row(bench, ours(), FEW, seed=1)
+        await measure_defaults(bench, ours(), FEW, seen)
+    assert seen.stopped == ""
+    assert seen.submit_blocking
+    assert seen.drain_defaults
+
+
 def test_a_worker_ends_with_the_bench_also_when_that_is_killed() -> None:
     """A killed process closes its end of the pipe: that is all the worker's keeper needs."""
     keeper = Bounded[bytes](
@@ -171,11 +195,29 @@ class TestTheTable:
         [reason] = [line for line in text.splitlines() if "83 µs" in line]
         assert reason.startswith("- peers.node ")
 
+    def test_holds_our_other_promises_against_the_peer_that_each_is_about(self) -> None:
+        ours_row = row_results("towpath", 10_000, ours=True)
+        ours_row.measured[0].drain_defaults = 8_400
+        ours_row.measured[0].submit_one = 3_000
+        ours_row.measured[0].submit_blocking = 4_000
+        ours_row.measured[0].bytes_per_job = 310
+        huey, celery = row_results("huey", 100), row_results("celery", 100)
+        huey.measured[0].submit_one, huey.measured[0].pickup_ms = 4_000, [0.5, 3.0, 99.0]
+        celery.measured[0].late_ms, ours_row.measured[0].late_ms = [2.0], [1.0]
+        run = compared(huey, celery, ours_row)
+        reached = {figure.name: figure.reached for figure in comparison.figures(run)}
+        assert reached["peers.defaults"] is False  # 0.84
+        assert reached["peers.submit_async"] is False  # nobody to compare with
+        assert reached["peers.submit_blocking"] is True
+        assert reached["peers.pickup_p50"] is False  # Celery's 2 ms are as good
+        assert reached["peers.late_p50"] is True
+        assert reached["peers.bytes"] is True
+
     def test_has_the_fastest_first_and_gaps_where_nothing_was_measured(self) -> None:
         run = compared(row_results("slow", 100), row_results("towpath", 6_000, ours=True))
         rows = page.comparison_blocks(run)[1].splitlines()[2:]
         assert [row.split(" | ")[0] for row in rows] == ["| **Towpath**", "| Slow"]
-        assert rows[0].split(" | ")[5:7] == ["2", "9"]
+        assert rows[0].split(" | ")[7:9] == ["2", "9"]
         assert "not measured" in rows[0]
 
     def test_names_a_peer_that_handled_jobs_twice(self) -> None:

@@ -11,10 +11,12 @@ import sys
 import threading
 from collections.abc import Callable
 
-from towpath import Engine, Towpath, seconds
+from tests.waiting import eventually
+from towpath import Engine, QueueOptions, Towpath, hours, seconds
 from towpath.app.blocking import Blocking
+from towpath.app.job import BlockingJob
 from towpath.engine.channel import Limits
-from towpath.errors import EngineClosed
+from towpath.errors import EngineClosed, JobUnfinished
 
 MAILS = "mails"
 LONGEST_S = 10
@@ -62,6 +64,42 @@ def ends() -> None:
     say("parent", send.blocking.submit("of the parent again").existed)
 
 
+def results() -> None:
+    """A thread of the parent waits for a result when the process is forked."""
+    with Blocking(Engine(sys.argv[1], limits=LIMITS)) as blocking:
+        keeping = QueueOptions(keep=hours(1))
+        blocking.run(lambda engine: engine.queues.configure(MAILS, keeping))
+
+    def wait_for(job: BlockingJob[None], who: str) -> threading.Thread:
+        def wait() -> None:
+            try:
+                job.result(within=seconds(60))
+            except JobUnfinished as error:
+                say(who, error.state)
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        eventually(lambda: "cmd=xread" in clients())
+        return thread
+
+    def clients() -> str:
+        with Blocking(Engine(sys.argv[1])) as blocking:
+            answer = blocking.run(lambda engine: engine._store.command("CLIENT", "LIST"))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- there is no other way to it
+            return answer.decode()
+
+    def live(who: str) -> None:
+        job = send.blocking.submit(who)
+        waiting = wait_for(job, who)
+        job.cancel()
+        waiting.join()
+
+    job = send.blocking.submit("of the parent")
+    waiting = wait_for(job, "parent")
+    in_child(lambda: live("child"))
+    job.cancel()
+    waiting.join()
+
+
 def engine() -> None:
     def use() -> None:
         try:
@@ -99,4 +137,6 @@ def in_child(work: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
-    {"handlers": handlers, "middle": middle, "ends": ends, "engine": engine}[sys.argv[2]]()
+    {"handlers": handlers, "middle": middle, "ends": ends, "engine": engine, "results": results}[
+        sys.argv[2]
+    ]()

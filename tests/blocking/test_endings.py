@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+import pytest
+
 from tests.blocking.test_forks import ROOT
 from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
@@ -23,6 +25,24 @@ def test_a_script_that_submitted_a_job_ends_without_a_word(server: EmbeddedServe
 def test_a_script_ends_without_a_word_while_a_thread_waits_for_redis() -> None:
     with EmbeddedServer() as server:
         assert run("plain_script", server.url, str(server.pid)) == (0, "ready\n", "")
+        server.unpause()
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [("daemon", "ends\n"), ("late", "ends\n"), ("joined", "ends\nstill_open\n")],
+)
+def test_a_script_ends_without_a_word_while_a_thread_waits_for_a_result(
+    server: EmbeddedServer, what: str, words: str
+) -> None:
+    assert run("waiting_script", server.url, what) == (0, words, "")
+
+
+def test_a_script_ends_without_a_word_while_a_thread_waits_for_a_result_of_a_frozen_server() -> (
+    None
+):
+    with EmbeddedServer() as server:
+        assert run("waiting_script", server.url, "frozen", str(server.pid)) == (0, "ends\n", "")
         server.unpause()
 
 

@@ -27,6 +27,13 @@ class TestAForkedChild:
         assert forking(server, "ends") == ["ended 0", "parent False"]
         assert submitted(server) == 2
 
+    def test_waits_for_results_over_its_own_connections(self, server: EmbeddedServer) -> None:
+        assert forking(server, "results") == [
+            "child cancelled",
+            "ended 0",
+            "parent cancelled",
+        ]
+
     def test_is_refused_the_engine_of_its_parent(self, server: EmbeddedServer) -> None:
         """And leaves the one it has inherited without harm to its parent."""
         assert forking(server, "engine") == [

@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,13 +20,14 @@ from towpath import Engine, QueueOptions, State, Towpath, hours, minutes, second
 from towpath.clock import steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer
 from towpath.engine import blocking
-from towpath.engine.blocking import BlockingPort, BlockingWire, run_to_end
+from towpath.engine.blocking import BlockingConnection, BlockingPort, run_to_end
 from towpath.engine.channel import Limits
+from towpath.engine.connection import Endpoint
 from towpath.engine.durability import Durability
+from towpath.engine.lookup import connect_within
 from towpath.engine.model import new_job
 from towpath.engine.resp import ConnectionLost
 from towpath.engine.time_limit import Deadline
-from towpath.engine.wire import Endpoint
 from towpath.errors import EventLoopRunning, JobNotFound, ServerRefused, ServerUnreachable
 from towpath.testing import faults
 from towpath.testing.proxy import Faults, Hole, Proxy
@@ -118,11 +118,11 @@ class TestThreads:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.2), channels=1)
         with engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
-            target = one_target(engine)
-            taken = run_to_end(target.take(Deadline(engine._store.channels._watch, 1.0)))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- a call that never ends
+            node = one_node(engine)
+            taken = run_to_end(node.take(Deadline(engine._store.calls._watch, 1.0)))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- a call that never ends
             with pytest.raises(ServerUnreachable):
                 run_to_end(engine.submit(MAILS, b"y"))
-            target.give_back(taken)
+            node.give_back(taken)
             assert not run_to_end(engine.submit(MAILS, b"z")).existed
 
     def test_go_on_after_one_of_them_lost_its_channel(self, server: EmbeddedServer) -> None:
@@ -130,15 +130,78 @@ class TestThreads:
         limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=1)
         with engine_here(server.url, limits=limits) as engine:
             run_to_end(engine.submit(MAILS, b"x"))
-            lost = run_to_end(one_target(engine).take(engine._store.channels.new_deadline()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as above
+            lost = run_to_end(one_node(engine).take(engine._store.calls.new_deadline()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as above
             del lost
             gc.collect()
             assert not run_to_end(engine.submit(MAILS, b"y")).existed
 
+    def test_leave_nothing_behind_of_channels_that_were_lost(self, server: EmbeddedServer) -> None:
+        limits = Limits(answer=seconds(30), give_up=seconds(HANGS), channels=1)
+        with engine_here(server.url, limits=limits) as engine:
+            run_to_end(engine.submit(MAILS, b"x"))
+            listed = engine._cluster._connections  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as above
+            before = len(listed)
+            for _ in range(10):
+                lost = run_to_end(one_node(engine).take(engine._store.calls.new_deadline()))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- as above
+                [connection] = lost.connections.values()
+                del lost
+                gc.collect()
+                with pytest.raises(ConnectionLost):
+                    run_to_end(connection.ask(("PING",)))
+                run_to_end(engine.submit(MAILS, b"y"))
+            assert len(listed) == before
 
-def one_target(engine: Engine) -> Any:
-    [target] = engine._store.channels._targets.values()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- there is no other way to it
-    return target
+
+class TestANameServerThatIsSilent:
+    def test_ends_a_call_at_its_time_limit(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        asked: list[str] = []
+        released = threading.Event()
+        look_up = socket.getaddrinfo
+
+        def silent(host: str, *args: Any, **options: Any) -> Any:
+            if options.get("flags"):
+                return look_up(host, *args, **options)
+            asked.append(host)
+            assert released.wait(HANGS)
+            raise socket.gaierror(socket.EAI_AGAIN, "try again")
+
+        monkeypatch.setattr(socket, "getaddrinfo", silent)
+        limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
+        try:
+            with engine_here("redis://silent.invalid:6379", limits=limits) as engine:
+                for _ in range(3):
+                    with pytest.raises(ServerUnreachable, match="was not found in"):
+                        run_to_end(engine.submit(MAILS, b"x"))
+                assert asked == ["silent.invalid"]
+                released.set()
+                with pytest.raises(ServerUnreachable):
+                    run_to_end(engine.submit(MAILS, b"x"))
+        finally:
+            released.set()
+
+    def test_is_not_asked_for_an_address(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        look_up = socket.getaddrinfo
+
+        def numeric_only(host: str, *args: Any, **options: Any) -> Any:
+            assert options["flags"] == socket.AI_NUMERICHOST
+            return look_up(host, *args, **options)
+
+        monkeypatch.setattr(socket, "getaddrinfo", numeric_only)
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            place: tuple[str, int] = listening.getsockname()
+            with connect_within(place, HANGS) as connected:
+                assert connected.getpeername() == place
+
+    def test_is_asked_for_a_name(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            place: tuple[str, int] = listening.getsockname()
+            with connect_within(("localhost", place[1]), HANGS) as connected:
+                assert connected.getpeername() == place
+
+
+def one_node(engine: Engine) -> Any:
+    [node] = engine._store.calls._nodes.values()  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- there is no other way to it
+    return node
 
 
 class TestABadLine:
@@ -266,12 +329,12 @@ class TestAServerThatIsAway:
             for _ in range(3):
                 with pytest.raises(ServerUnreachable):
                     run_to_end(engine.submit(MAILS, b"x"))
-            target = one_target(engine)
-            assert target.refusal is not None
+            node = one_node(engine)
+            assert node.refusal is not None
             server.unpause() if frozen else server.start()
             eventually(lambda: _answers(engine))
-            assert target.refusal is None
-            assert target.last_outage is not None
+            assert node.refusal is None
+            assert node.last_outage is not None
 
     def test_is_asked_by_one_thread_while_the_others_are_refused_at_once(self) -> None:
         limits = Limits(answer=seconds(0.2), give_up=seconds(0.5))
@@ -282,13 +345,13 @@ class TestAServerThatIsAway:
                 for _ in range(2):  # given up, then probed
                     with pytest.raises(ServerUnreachable):
                         run_to_end(engine.submit(MAILS, b"x"))
-                target = one_target(engine)
-                target._probe_at = steady() + HANGS  # noqa: SLF001 -- nobody probes from now on
-                free = len(target._free)  # noqa: SLF001 -- no channel is taken
+                node = one_node(engine)
+                node._probe_at = steady() + HANGS  # noqa: SLF001 -- nobody probes from now on
+                free = len(node._free)  # noqa: SLF001 -- no channel is taken
                 for _ in range(1000):
                     with pytest.raises(ServerUnreachable):
                         run_to_end(engine.submit(MAILS, b"x"))
-                assert len(target._free) == free  # noqa: SLF001 -- as above
+                assert len(node._free) == free  # noqa: SLF001 -- as above
             finally:
                 server.unpause()
 
@@ -357,6 +420,16 @@ class TestATimeLimit:
             assert 4 < port.clock.until - steady() <= 5
         assert 14 < deadline.left(steady()) <= 15
 
+    @pytest.mark.parametrize("expected", [False, True])
+    def test_asks_about_a_silent_server_unless_silence_is_expected(self, *, expected: bool) -> None:
+        asked: list[None] = []
+        port = BlockingPort()
+        port.time_limit(seconds(5), lambda: asked.append(None))
+        with port.long_read(30) if expected else port.narrow(30):
+            port.clock.silent_since -= 10
+            port.keep_waiting()
+        assert len(asked) == (not expected)
+
     def test_ends_a_wait(self) -> None:
         port = BlockingPort()
         with port.narrow(10), port.narrow(0), pytest.raises(TimeoutError):
@@ -370,32 +443,32 @@ class TestATimeLimit:
 
 class TestAConnection:
     def test_whose_reply_was_given_up_is_never_used_again(self) -> None:
-        def serve(client: socket.socket, connection: int) -> None:
+        def serve(client: socket.socket, number: int) -> None:
             client.recv(1000)
-            if connection == 1:
+            if number == 1:
                 client.recv(1000)  # until it is closed
             with suppress(OSError):
-                client.sendall(b"+reply %d\r\n" % connection)
+                client.sendall(b"+reply %d\r\n" % number)
 
         with serving(serve) as place:
             port = BlockingPort()
-            wire = BlockingWire(Endpoint(place), port)
+            connection = BlockingConnection(Endpoint(place), port)
             with port.narrow(0.1), pytest.raises(TimeoutError):
-                run_to_end(wire.ask(("GET",)))
-            assert run_to_end(wire.ask(("GET",))) == b"reply 2"
-            run_to_end(wire.close())
+                run_to_end(connection.ask(("GET",)))
+            assert run_to_end(connection.ask(("GET",))) == b"reply 2"
+            run_to_end(connection.close())
 
     def test_that_was_sent_more_than_was_asked_for_is_dropped(self) -> None:
-        def serve(client: socket.socket, connection: int) -> None:
+        def serve(client: socket.socket, number: int) -> None:
             client.recv(1000)
-            client.sendall(b"+mine\r\n+whose\r\n" if connection == 1 else b"+mine\r\n")
+            client.sendall(b"+mine\r\n+whose\r\n" if number == 1 else b"+mine\r\n")
 
         with serving(serve) as place:
-            wire = BlockingWire(Endpoint(place), BlockingPort())
+            connection = BlockingConnection(Endpoint(place), BlockingPort())
             with pytest.raises(ConnectionLost):
-                run_to_end(wire.ask(("GET",)))
-            assert run_to_end(wire.ask(("GET",))) == b"mine"
-            run_to_end(wire.close())
+                run_to_end(connection.ask(("GET",)))
+            assert run_to_end(connection.ask(("GET",))) == b"mine"
+            run_to_end(connection.close())
 
     def test_that_its_server_closed_while_nobody_used_it_is_made_anew(
         self, monkeypatch: pytest.MonkeyPatch
@@ -403,18 +476,18 @@ class TestAConnection:
         monkeypatch.setattr(blocking, "_IDLE_TRUSTED", 0.0)
         closed = threading.Semaphore(0)
 
-        def serve(client: socket.socket, connection: int) -> None:
+        def serve(client: socket.socket, number: int) -> None:
             client.recv(1000)
-            client.sendall(b":%d\r\n" % connection)
+            client.sendall(b":%d\r\n" % number)
             client.close()
             closed.release()
 
         with serving(serve) as place:
-            wire = BlockingWire(Endpoint(place), BlockingPort())
-            for connection in (1, 2, 3):
-                assert run_to_end(wire.ask(("GET",))) == connection
+            connection = BlockingConnection(Endpoint(place), BlockingPort())
+            for number in (1, 2, 3):
+                assert run_to_end(connection.ask(("GET",))) == number
                 closed.acquire()
-            run_to_end(wire.close())
+            run_to_end(connection.close())
 
 
 @contextmanager
@@ -463,15 +536,3 @@ class TestARunningLoop:
             assert refusal.value.code == "event_loop_running"
             assert "await handler.submit" in refusal.value.remedy
         assert not (await asyncio.to_thread(send.blocking.submit, "anna")).existed
-
-    async def test_of_a_notebook_may_be_stopped(
-        self, server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """IPython runs the code of a cell in its loop's thread; it is not installed here."""
-        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=object))  # pyright: ignore[reportArgumentType] -- stands for the module
-        app = Towpath(server.url)
-
-        @app.handler(MAILS)
-        async def send(address: str) -> None: ...
-
-        assert send.blocking.submit("anna").state() is State.READY

@@ -15,12 +15,12 @@ import pytest
 from tests.waiting import HANGS, eventually
 from towpath.clock import minutes, seconds, steady
 from towpath.embedded import EmbeddedServer
-from towpath.engine.blocking import BlockingPort, BlockingTarget, BlockingWire, run_to_end
+from towpath.engine.blocking import BlockingConnection, BlockingNode, BlockingPort, run_to_end
 from towpath.engine.channel import Limits
+from towpath.engine.connection import Endpoint
 from towpath.engine.engine import Engine
 from towpath.engine.resp import packed
 from towpath.engine.time_limit import Deadline
-from towpath.engine.wire import Endpoint
 
 _PACKS_UNDER_ALARMS = """
 import signal
@@ -72,17 +72,17 @@ def test_a_turn_that_an_interrupt_took_is_waited_for_again(server: EmbeddedServe
     limits = Limits(answer=minutes(1), give_up=minutes(5), channels=1)
     with engine_in_threads(server.url, limits) as engine:
         run_to_end(engine.submit("mails", b"x"))
-        channels = engine._store.channels  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the moment has no other handle
-        [target] = channels._targets.values()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
-        assert isinstance(target, BlockingTarget)
-        channel: Any = run_to_end(target.take(channels.new_deadline()))
-        turns = target._turns = _InterruptedTurns()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
+        calls = engine._store.calls  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the moment has no other handle
+        [node] = calls._nodes.values()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
+        assert isinstance(node, BlockingNode)
+        channel: Any = run_to_end(node.take(calls.new_deadline()))
+        turns = node._turns = _InterruptedTurns()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- the same
         other = threading.Thread(target=lambda: run_to_end(engine.submit("mails", b"x", id="o")))
         other.start()
         eventually(lambda: len(turns) == 1)
         with pytest.raises(KeyboardInterrupt):
-            target.give_back(channel)
-        target.give_back(channel)
+            node.give_back(channel)
+        node.give_back(channel)
         other.join(HANGS)
         assert not other.is_alive()
         assert run_to_end(engine.submit("mails", b"x", id="o")).existed
@@ -111,10 +111,10 @@ def test_a_limit_counts_while_an_answer_trickles_in() -> None:
         serving = threading.Thread(target=trickle, args=(listening,))
         serving.start()
         port = BlockingPort()
-        wire = BlockingWire(Endpoint(listening.getsockname()), port)
+        connection = BlockingConnection(Endpoint(listening.getsockname()), port)
         try:
             with port.narrow(0.3), pytest.raises(TimeoutError):
-                run_to_end(wire.ask(("GET",)))
+                run_to_end(connection.ask(("GET",)))
         finally:
             over.set()
             serving.join(HANGS)

@@ -63,6 +63,41 @@ async def test_options_that_were_changed_since_they_were_declared_are_shown(
     assert "options" not in by_check(towpath("doctor", "--json"))
 
 
+def make_other_layout(server: EmbeddedServer, queue: str) -> str:
+    """A queue that an older clone has made; the name of its `meta`."""
+    meta = f"{{{queue}}}:meta"
+    server.ask("HSET", "towpath:queues", queue, "{}")
+    server.ask("HSET", meta, "whole", "{}", "options", "?", "version", "0123456789abcdef")
+    return meta
+
+
+async def test_a_queue_of_another_layout_is_named(
+    towpath: Command, engine: Engine, server: EmbeddedServer
+) -> None:
+    await engine.submit("mails", b"1")
+    assert "layout" not in by_check(towpath("doctor", "--json"))
+    meta = make_other_layout(server, "older")
+    found = by_check(towpath("doctor", "--json"))["layout"]
+    assert (found["verdict"], "older" in found["found"]) == ("bad", True)
+    refused = towpath("submit", "older", "1", "--json")
+    assert refused.code != 0
+    assert "layout" in refused.err
+    assert server.ask("HLEN", meta) == 3
+
+
+def test_a_queue_of_another_layout_is_not_taken_for_a_missing_one(
+    towpath: Command, server: EmbeddedServer
+) -> None:
+    meta = make_other_layout(server, "older")
+    for words in (("explain",), ("jobs", "show"), ("jobs", "cancel"), ("jobs", "retry")):
+        refused = towpath(*words, "older/a", "--json")
+        assert "layout_differs" in refused.err, words
+    listed = towpath("queues", "--over", "0")
+    assert "towpath queues show older" in listed.err
+    assert "no queue yet" not in listed.err
+    assert server.ask("HLEN", meta) == 3
+
+
 async def test_a_fit_server_is_named_check_by_check(towpath: Command, engine: Engine) -> None:
     await bury(engine, "mails", "m-1")
     ran = towpath("doctor", "--json")

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from tests.queue_numbers import changed
 from towpath.clock import ManualClock, hours, minutes
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import JobRef, Lease, NewJob, job_ref, new_job
+from towpath.engine.numbers import FIELD_OF
 from towpath.engine.options import LanePolicy, QueueOptions
 from towpath.engine.retry import Fixed
 from towpath.engine.script import Scripts
@@ -32,6 +34,8 @@ class Plain(Enum):
 
     GONE = "gone"
     KEPT = "kept"
+    UNSEEN = "unseen"
+    """As GONE, and nobody follows the queue."""
 
 
 @dataclass
@@ -82,11 +86,13 @@ async def prepare(filled: FilledQueue, policy: LanePolicy | Plain) -> None:
         await _prepare_all_kinds(filled, policy)
     # As if somebody had claimed when the calls begin: otherwise a claim would trim first; and the
     # first call of a minute looks at more keys than its work needs, which tests/spec has.
-    begins = str(int((FIRST_SEEN + MEANWHILE).timestamp() * 1000))
-    trimmed = ("trimmed_at", begins) if isinstance(policy, Plain) else ()
-    noted = ("minute", begins, *trimmed)
+    begins = int((FIRST_SEEN + MEANWHILE).timestamp() * 1000)
+    trimmed = {"trimmed_at": begins} if isinstance(policy, Plain) else {}
+    unseen = {"watched": 0} if policy is Plain.UNSEEN else {}
     meta = keys_of(queue_name(filled.queue)).meta
-    await filled.engine._store.command("HSET", meta, *noted)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
+    command = filled.engine._store.command  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no verb does just that
+    stored = await command("HGET", meta, FIELD_OF["minute"])
+    await command("HSET", meta, *changed(stored, minute=begins, **trimmed, **unseen))
 
 
 async def _prepare_all_kinds(filled: FilledQueue, policy: LanePolicy) -> None:

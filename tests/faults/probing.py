@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import items
 from towpath.engine.codec import unpack_raw
-from towpath.engine.script import ARGS, Scripts, pieces_of
+from towpath.engine.script import ARGS, Scripts
 
 PLANTED = "PLANTED"
 READING = frozenset(
@@ -68,11 +68,10 @@ class ScriptCommand:
 
 def probed(opening: str = "") -> Scripts:
     """The shipped scripts with every command observed; *opening* is Lua that runs first."""
-    [first] = {pieces_of(name)[0] for name in ARGS}
 
     def edit(piece: str, text: str) -> str:
         observed = _CALL.sub(r"probe_\1", text)
-        return _PROBE + opening + observed if piece == first else observed
+        return observed if piece else _PROBE + opening
 
     return Scripts(edit)
 

@@ -134,6 +134,10 @@ def _plain_jobs() -> list[NewJob]:
     return [NewJob(job_id(f"new-{i}"), b"plain") for i in range(2)]
 
 
+async def _submit_large(filled: FilledQueue) -> None:
+    await filled.engine.submit_many(filled.queue, [NewJob(job_id("large"), b"x" * 1000)])
+
+
 SKIP, PARK, PLAIN, KEPT_PLAIN = LanePolicy.SKIP, LanePolicy.PARK, Plain.GONE, Plain.KEPT
 
 CASES = [
@@ -141,6 +145,12 @@ CASES = [
     _case(
         "submit plain", lambda filled: filled.engine.submit_many(filled.queue, _plain_jobs()), PLAIN
     ),
+    _case(
+        "submit alone",
+        lambda filled: filled.engine.submit_many(filled.queue, _plain_jobs()[:1]),
+        Plain.UNSEEN,
+    ),
+    _case("submit a large one alone", _submit_large, Plain.UNSEEN),
     _case(
         "claim",
         lambda filled: filled.engine.claim(filled.queue, worker="w2", lease=minutes(30), count=50),

@@ -46,6 +46,16 @@ async def test_nothing_is_read_after_the_first_write(
         assert any(command.writes for command in tried)
 
 
+@pytest.mark.parametrize("name", ["submit alone", "submit a large one alone"])
+async def test_a_lone_submit_is_tried_on_its_shortest_way(
+    server: EmbeddedServer, observed: Scripts, name: str
+) -> None:
+    [case] = [case for case in CASES if case.name == name]
+    async with filled_queue_on(server.url, case.policy, observed) as filled:
+        tried = await undisturbed(server, case, filled)
+        assert next(command.words[-1] for command in tried if command.name == "SET") == b"GET"
+
+
 async def test_a_script_that_writes_too_early_is_caught(server: EmbeddedServer) -> None:
     """The check can fail: here every script begins with a write."""
     hasty = probed("probe_call('INCR', KEYS[1] .. ':early')")

@@ -18,7 +18,8 @@ from towpath.clock import hours, milliseconds, minutes, seconds, steady
 from towpath.embedded import EmbeddedCluster, EmbeddedSentinel, EmbeddedServer, Listen
 from towpath.embedded.groups import SLOTS
 from towpath.embedded.process import ask_fields
-from towpath.engine.channel import Channels, Limits
+from towpath.engine.calls import Calls
+from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY
@@ -69,8 +70,8 @@ async def fails_at_once(engine: Engine) -> None:
     await eventually_async(at_once)
 
 
-def deadline_in_an_hour(channels: Channels) -> Deadline:
-    return Deadline(channels._watch, hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
+def deadline_in_an_hour(calls: Calls) -> Deadline:
+    return Deadline(calls._watch, hours(1).total_seconds())  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- no option is as patient as this
 
 
 class TestOneServerThatIsAway:
@@ -117,7 +118,7 @@ class TestOneServerThatIsAway:
                     submits.append(asyncio.create_task(engine.submit(QUEUE, b"x")))
                 await asyncio.sleep(0)
                 # From now on a call that begins without a time of its own never gives up.
-                monkeypatch.setattr(Channels, "new_deadline", deadline_in_an_hour)
+                monkeypatch.setattr(Calls, "new_deadline", deadline_in_an_hour)
                 ended = await asyncio.gather(*submits, return_exceptions=True)
                 assert {type(answer) for answer in ended} == {ServerUnreachable}
 

@@ -15,7 +15,7 @@ from tests.model.history import AnswerHistory
 from tests.model.keyspace import Keyspace, ModelTarget
 from tests.model.oracle import Oracle
 from tests.model.plain_engine import PlainEngine
-from tests.model.programs import LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
+from tests.model.programs import LARGE, LONGEST_KEEP, LONGEST_LEASE, LONGEST_MEMORY, REST
 from tests.model.values import (
     OPEN,
     WAITS,
@@ -67,9 +67,15 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         """What the next call's reply is lost for: other options of the queue."""
         self.agreed = False
 
-    @initialize(options=programs.options, rare=programs.rare_options, flood=st.integers(0, 14))
-    def queue(self, options: dict[str, Any], rare: dict[str, Any], flood: int) -> None:
+    @initialize(
+        options=programs.options,
+        rare=programs.rare_options,
+        flood=st.integers(0, 14),
+        large=st.integers(0, 4),
+    )
+    def queue(self, options: dict[str, Any], rare: dict[str, Any], flood: int, large: int) -> None:
         self.options = Options(**options, **rare)
+        self.usual = itertools.cycle([LARGE, b"x"] if large == 3 else [b"x"])
         self.may_flood = flood == 7 and not self.options.max_length
         self.oracle = Oracle(self.options, self.plain_engine.now)
         self.history = AnswerHistory(self.options)
@@ -145,7 +151,7 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         rest[kind] = self.plain_engine.now + ms if kind == "due" else ms
         named = "id" in wanted
         rest.setdefault("id", f"u{next(self.unnamed)}")
-        rest.setdefault("payload", b"x")
+        rest.setdefault("payload", next(self.usual))
         return JobSpec(named=named, **rest)
 
     def submit(self, wanted: list[dict[str, Any]]) -> None:
@@ -209,6 +215,19 @@ class EngineAgainstOracle(RuleBasedStateMachine):
         for verb, which, *rest in (("release", 0, 0, ""), ("complete", -1, b"")):
             self.claim("w8", LONGEST_LEASE, 1)
             self.settle(verb, which, *rest)
+
+    def try_with_others(self, wait: int) -> None:
+        """A job that had a time fails, and is due again together with one of a later time."""
+        self.submit([{"when": ("delay", 1), "priority": 100, "max_attempts": 2}])
+        self.time(1)
+        known = len(self.leases)
+        self.claim("w10", LONGEST_LEASE, 1)
+        for lease in self.leases[known:]:
+            asked = {"delay": wait, "reason": "Broken v7", "keep_turn": False}
+            self.both("fail", id=lease.id, token=lease.token, **asked)
+        self.submit([{"when": ("delay", 1), "priority": 100}])
+        self.time(wait)
+        self.both("promote", limit=100)
 
     def leave_to_others(self, pause: int, unhandled: str) -> None:
         """One worker after the other cannot run what it gets, and gives it back."""
@@ -283,8 +302,11 @@ class EngineAgainstOracle(RuleBasedStateMachine):
             self.both("move", moves=moves)
 
     def set(self, wanted: list[dict[str, Any]], which: int) -> None:
-        """The first of them often under the id of a job that is there."""
-        known = [{"id": new.id} for new in _pick(self.jobs, which) if which < 5]
+        """The first of them often under the id of a job that is there, or that was tried."""
+        states = (*WAITS, "dead")
+        tried = [job.new for state in states for job in self.oracle.jobs_in(state) if job.attempts]
+        there = tried if which in (1, 3) and tried else self.jobs
+        known = [{"id": new.id} for new in _pick(there, which) if which < 5]
         jobs = [self.new({**fields, **dict(*known[i : i + 1])}) for i, fields in enumerate(wanted)]
         self.both("set", jobs=jobs)
         self.jobs += jobs

@@ -296,7 +296,12 @@ MUTANTS = [
     ),
     Mutant(
         "what is set has only the attempts that were left",
-        ("set", "job.tick, job.more =", "job.attempts, job.tick, job.more = old.attempts,"),
+        # A record without a token has no attempts.
+        (
+            "set",
+            "job.tick, job.more =",
+            "job.token, job.attempts, job.tick, job.more = old.token, old.attempts,",
+        ),
     ),
     Mutant(
         "the first of two that are set stays too",
@@ -355,6 +360,9 @@ MUTANTS = [
     Mutant(
         "what is set leaves the large payload of the one before",
         ("set", "job.replaces_large = old.replaces_large or (old.stored and not old.payload)", ""),
+    ),
+    Mutant(
+        "a batch takes in more than there is room for", ("submit", "room = room - 1", "room = room")
     ),
     Mutant(
         "a new job leaves the large payload of one that ended",
@@ -432,6 +440,27 @@ MUTANTS = [
     ),
     Mutant("the short way orders by id text", ("plain_submit", "5e14 + tick, id", "5e14, id")),
     Mutant("the short way knows no limit", ("plain_submit", " and options.max_length == 0", "")),
+    Mutant(
+        "the shortest way looks up no id",
+        ("lone_submit", "call('SET', JOB, text, 'NX')", "call('SET', JOB, text)"),
+    ),
+    Mutant(
+        "the shortest way remembers no call",
+        ("lone_submit", "ARGV[3] .. ' submit', 'PX'", "'0 submit', 'PX'"),
+    ),
+    Mutant(
+        "the shortest way drops the memory of a repeated call",
+        ("lone_submit", "call('SET', CALL, last, 'PX', 600000)", "call('UNLINK', CALL)"),
+    ),
+    Mutant("the shortest way knows no limit", ("lone_submit", "max_length == 0 and ", "")),
+    Mutant(
+        "the shortest way orders by nothing",
+        ("lone_submit", "5e14 + tick, lone_id", "5e14, lone_id"),
+    ),
+    Mutant(
+        "the shortest way leaves the payload to its key",
+        ("lone_submit", ".. lone_payload\n", "\n"),
+    ),
     Mutant(
         "a claim repeated the short way takes new jobs",
         ("request", "not remembered and ", ""),

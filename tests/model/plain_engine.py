@@ -366,7 +366,10 @@ class PlainEngine:
             return plain.refusal(error)
 
     async def _look(self, ref: JobRef) -> JobDetails:
-        job = await self.engine.inspect.job(ref)
+        look = await self.engine.inspect.look(ref)
+        job = look.job
+        among = job.state is not State.READY or "rank" in look.facts
+        assert among, f"{ref.id} is ready, and not among the ready ones of selector {job.selector}"
         position = await self.engine.inspect.position(ref)
         why = (await self.engine.inspect.explain(ref)).why
         assert await self.engine.inspect.state(ref) == job.state

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -21,6 +22,7 @@ from urllib.parse import quote
 import httpx
 
 from tests.programs import COMMAND, Program
+from tests.queue_numbers import number
 from tests.server.description import Description
 from tests.waiting import HANGS
 from towpath.embedded.process import ask
@@ -115,7 +117,7 @@ class RunningServer:
         keys = keys_of(QueueName(queue))
         if selector:
             return ask(self.store, "ZSCORE", keys.asked, selector) is not None
-        return ask(self.store, "HGET", keys.meta, "asked_at") is not None
+        return number(partial(ask, self.store), keys.meta, "asked_at") > 0
 
     def kill(self) -> None:
         self.process.kill()

@@ -14,6 +14,7 @@ from tests.server.messaging import app_on
 from tests.server.serving import Api, RunningServer, code, problem
 from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
+from towpath.engine.keys import REGISTRY
 from towpath.ledger.ledger import Ledger
 from towpath.server.run import listen, serve
 from towpath.telemetry.logs import Log
@@ -61,3 +62,22 @@ def test_a_key_of_another_program_is_no_defect(running: RunningServer, api: Api)
     assert told["type"].endswith("/wrong-key-type")
     ask(running.store, "DEL", key)
     assert api.post("/jobs", {"payload": 1}).status_code == 202
+
+
+def test_a_queue_of_another_layout_is_refused_and_not_changed(
+    running: RunningServer, queue: str
+) -> None:
+    """An older clone has made it."""
+    meta = f"{{{queue}}}:meta"
+    ask(running.store, "HSET", meta, "whole", "{}", "options", "?", "version", "0123456789abcdef")
+    ask(running.store, "HSET", REGISTRY, queue, "{}")
+    with running.client() as client:
+        assert queue in client.get("/api/v1/queues").json()["unreadable"]
+        for answer in (
+            client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1}),
+            client.get(f"/api/v1/queues/{queue}"),
+        ):
+            told = problem(answer, 503)
+            assert (code(answer, 503), "version" in told["remedy"]) == ("layout-differs", True)
+    assert ask(running.store, "HLEN", meta) == 3
+    ask(running.store, "HDEL", REGISTRY, queue)

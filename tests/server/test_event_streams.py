@@ -1,15 +1,19 @@
 """A queue's events as a stream: live, and from where the client left off."""
 
+import asyncio
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, aclosing, contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from threading import Event
 
 import pytest
+from sse_starlette import ServerSentEvent
 
+from tests.queue_numbers import set_numbers
 from tests.server.serving import (
     Api,
     RawConnection,
@@ -21,10 +25,14 @@ from tests.server.serving import (
     stream_events,
 )
 from tests.waiting import HANGS, eventually
+from towpath.embedded import EmbeddedServer
 from towpath.embedded.process import ask
+from towpath.engine.engine import Engine
 from towpath.engine.events import Wanted
 from towpath.engine.keys import keys_of
+from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.ids import queue_name
+from towpath.web.streams import queue_events
 
 WAIT = 50
 """Seconds that a claim waits by itself."""
@@ -91,7 +99,9 @@ def test_a_stream_tells_once_that_events_are_missing(running: RunningServer, que
     with following(api) as events:
         api.submit(1, id="a")
         last = next(events).id
-    ask(running.store, "HSET", keys.meta, Wanted.ALL, 1)  # as if that minute were over
+    set_numbers(
+        partial(ask, running.store), keys.meta, **{Wanted.ALL: 1}
+    )  # as if that minute were over
     api.submit(1, id="unseen")
     with following(api, last_id=last) as events:
         gap = next(events)
@@ -114,6 +124,81 @@ def test_a_stream_tells_that_the_place_of_the_client_is_gone(
     with following(api, last_id=first) as events:
         assert next(events).event == "fell_behind"
         assert next(events).job == "c"
+
+
+def test_a_stream_sends_the_rest_of_an_entry_that_a_gap_follows(
+    running: RunningServer, queue: str
+) -> None:
+    """The client had the first of five events of one entry, and missed others behind it."""
+    api, keys = running.api(queue), keys_of(queue_name(queue))
+    with following(api) as events:
+        api.post("/jobs", [{"payload": 1, "id": id} for id in "abcde"])
+        first = next(events)
+    set_numbers(partial(ask, running.store), keys.meta, **{Wanted.ALL: 1})
+    api.submit(1, id="unseen")
+    with following(api, last_id=first.id) as events:
+        assert [event.job for event in islice(events, 4)] == list("bcde")
+        gap = next(events)
+        assert gap.event == "fell_behind"
+        api.submit(1, id="f")
+        assert next(events).job == "f"
+    with following(api, last_id=gap.id) as events:
+        assert next(events).job == "f"
+
+
+def test_a_stream_ends_when_the_queue_writes_no_events_anymore(
+    running: RunningServer, queue: str
+) -> None:
+    """Once, by name; later clients are refused in the same words, until there are events again."""
+    api = running.api(queue)
+    with following(api) as events:
+        api.submit(1, id="seen")
+        last = next(events)
+        change_policy(running, queue, EventPolicy.NONE)
+        api.submit(1, id="unseen")
+        told = list(events)
+    assert [event.event for event in told] == ["queue_has_no_events"]
+    assert "keeps no events" in told[0].data
+    refused = api.client.get(f"{api.root}/events", headers={"Last-Event-ID": last.id})
+    assert code(refused, 409) == "queue-has-no-events"
+    change_policy(running, queue, EventPolicy.FOLLOWED)
+    with following(api, last_id=last.id) as events:
+        assert next(events).event == "fell_behind"
+        api.submit(1, id="again")
+        assert next(events).job == "again"
+
+
+def change_policy(running: RunningServer, queue: str, policy: EventPolicy) -> None:
+    async def change() -> None:
+        async with Engine(running.said["store"]) as engine:
+            await engine.queues.reconfigure(queue, QueueOptions(events=policy))
+
+    asyncio.run(change())
+
+
+async def test_a_stream_tells_a_gap_once_that_it_reads_twice(
+    engine: Engine, server: EmbeddedServer
+) -> None:
+    """Behind its last event, and again as it happens: the gap came while the stream began."""
+    name = queue_name("mails")
+    await engine.submit(name, b"", id="a")
+    [event] = await engine.events.list(name)
+    async with aclosing(queue_events(engine, name, f"{event.cursor}.0")) as events:
+        await anext(events)
+        set_numbers(server.ask, keys_of(name).meta, **{Wanted.ALL: 1})
+        await engine.submit(name, b"", id="unseen")
+        await engine.events.newest(name)
+        await engine.submit(name, b"", id="b")
+        told = [await text_of(events), await text_of(events)]
+        await engine.submit(name, b"", id="c")
+        told.append(await text_of(events))
+    assert ["fell_behind" in told[0], '"b"' in told[1], '"c"' in told[2]] == [True] * 3
+
+
+async def text_of(events: AsyncGenerator[bytes | ServerSentEvent]) -> str:
+    async with asyncio.timeout(HANGS):
+        sent = await anext(events)
+    return (sent if isinstance(sent, bytes) else sent.encode()).decode()
 
 
 def test_several_clients_get_the_same_events(api: Api) -> None:

@@ -104,7 +104,7 @@ def invoices(
 
     yield Invoices(app, charge, mood, ids, released)
     released.set()
-    charge.connection.leave_blocking()
+    charge.backend.leave_blocking()
 
 
 @pytest.fixture

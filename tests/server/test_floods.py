@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.apps.reviews.deliveries import GITHUB_SECRET, github, payload
+from tests.queue_numbers import number
 from tests.server.serving import RawConnection, RunningServer, memory, processor_time, serve
 from tests.spec.deployment import Deployment
 from tests.waiting import eventually
@@ -106,7 +107,7 @@ def test_waiting_claims_on_many_queues_take_few_connections(
         size = f"Content-Length: {len(body)}"
         lines().send(head(f"/api/v1/queues/made-up-{n}/claim", *more, size) + body)
     meta = "{made-up-59}:meta"
-    eventually(lambda: store.ask("HGET", meta, "asked_at") and seen.blocked() >= 10)
+    eventually(lambda: number(store.ask, meta, "asked_at") and seen.blocked() >= 10)
     assert seen.connections() - before < 40
     assert served.client().get("/readyz").status_code == 200
 

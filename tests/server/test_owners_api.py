@@ -135,7 +135,7 @@ class TestAJobOverHttp:
         assert [facts(api, id) for id in "ab"] == [("delayed", "old")] * 2
         assert change(callers("submit", owner="shop"), "b").status_code == 200
         assert change(callers("submit", "manage"), "a").status_code == 200
-        handle.connection.leave_blocking()
+        handle.backend.leave_blocking()
 
 
 @pytest.mark.parametrize("name", ["move", "cancel", "cancel by DELETE"])

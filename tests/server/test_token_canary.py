@@ -52,7 +52,7 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
         async def charge(amount: int) -> None: ...
 
         charge.blocking.submit(12, id="i-1")
-        charge.connection.leave_blocking()
+        charge.backend.leave_blocking()
         for queue, id in (("mails", "m-1"), ("messages", sent), ("invoices", "i-1")):
             [job] = running.api(queue).claim(worker="holder", lease=600, wait=20)
             assert job["id"] == id

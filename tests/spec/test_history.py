@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, submit_ids
 from towpath.clock import Duration, ManualClock, days, hours, milliseconds, minutes, seconds
@@ -194,7 +195,7 @@ class TestTheHistory:
         await submit_ids(engine, "a", "b", "c")
         clock.advance(minutes(1))
         await submit_ids(engine, "d")
-        deployment.ask("HSET", f"{{{REVIEWS}}}:meta", "submitted", "1")
+        set_numbers(deployment.ask, f"{{{REVIEWS}}}:meta", submitted=1)
         clock.advance(minutes(1))
         await submit_ids(engine, "e")
         assert await last(engine, 3, "submitted") == [[3, 1, 1]]
@@ -264,7 +265,7 @@ async def test_a_job_that_was_there_before_is_counted_from_its_first_change(
     """A store that an older release has written has no row yet."""
     await submit_ids(engine, "a", "b")
     deployment.ask("UNLINK", HISTORY)
-    deployment.ask("HDEL", f"{{{REVIEWS}}}:meta", "minute")
+    set_numbers(deployment.ask, f"{{{REVIEWS}}}:meta", minute=0)
     clock.advance(minutes(5))
     await engine.cancel(job_ref(REVIEWS, "a"))
     found = await engine.inspect.history(REVIEWS)

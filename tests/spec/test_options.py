@@ -17,16 +17,17 @@ from tests.spec.jobs import (
     submit_ids,
 )
 from towpath.clock import ZERO, ManualClock, days, hours, minutes, seconds
+from towpath.engine.codec import pack
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, Submitted, new_job
 from towpath.engine.options import (
-    DEFAULTS_ID,
     LARGEST_PAYLOAD,
     SCRIPTED,
     EventPolicy,
     LanePolicy,
     QueueOptions,
+    ScriptedOptions,
 )
 from towpath.engine.retry import Exponential, Fixed, Listed, Never
 from towpath.engine.states import State
@@ -238,14 +239,14 @@ class TestOptionsThatNobodyDecided:
 
     async def test_are_not_stored(self, engine: Engine, deployment: Deployment) -> None:
         await submit_ids(engine, "a")
-        assert deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole") == b"{}"
+        assert deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole") == b"[1,{}]"
         await engine.queues.declare(REVIEWS, keep=hours(1))
         await engine.queues.change_options(REVIEWS, more_attempts)
         stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
-        assert msgspec.json.decode(cast("bytes", stored)).keys() == {"keep", "max_attempts"}
+        assert msgspec.json.decode(cast("bytes", stored))[1].keys() == {"keep", "max_attempts"}
         await engine.queues.reset(REVIEWS)
         stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
-        assert msgspec.json.decode(cast("bytes", stored)).keys() == {"keep"}
+        assert msgspec.json.decode(cast("bytes", stored))[1].keys() == {"keep"}
 
     @pytest.mark.parametrize("decided", [True, False])
     async def test_have_the_defaults_of_the_scripts_that_read_them(
@@ -253,10 +254,10 @@ class TestOptionsThatNobodyDecided:
     ) -> None:
         """Here a release with another default has written the queue."""
         await submit_ids(engine, "a")
-        small = QueueOptions(max_payload=1)
-        packed = small.packed({"max_payload"} if decided else ())
-        packed = packed.replace(DEFAULTS_ID.encode(), b"another1")
-        deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", packed)
+        small, keys = QueueOptions(max_payload=1), keys_of(QueueName(REVIEWS))
+        packed = SCRIPTED.packed(small).replace(SCRIPTED.form.encode(), b"another1")
+        by_name = SCRIPTED.decided(small, {"max_payload"} if decided else ())
+        deployment.ask("HSET", keys.meta, "options", packed, "decided", pack(by_name))
         if decided:
             with pytest.raises(PayloadTooLarge):
                 await engine.submit(REVIEWS, b"more")
@@ -268,19 +269,42 @@ class TestOptionsThatNobodyDecided:
     ) -> None:
         await engine.queues.change_options(REVIEWS, lambda options: options, decides=["events"])
         stored = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "whole")
-        assert msgspec.json.decode(cast("bytes", stored)) == {"events": QueueOptions().events}
+        assert msgspec.json.decode(cast("bytes", stored))[1] == {"events": QueueOptions().events}
 
-    async def test_were_all_decided_in_a_queue_of_before(
-        self, engine: Engine, deployment: Deployment
+    async def test_are_packed_again_by_the_next_declaration(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
     ) -> None:
-        """Earlier code stored every option, and marked none."""
-        await submit_ids(engine, "a")
-        events = len(EventPolicy.FOLLOWED) + 1
-        added = 8 + events + len(SCRIPTED) + 1 + len(DEFAULTS_ID) + 1  # max_deaths, marks, defaults
-        old = QueueOptions(max_payload=1).packed(())[:-added]
-        deployment.ask("HSET", keys_of(QueueName(REVIEWS)).meta, "options", old)
-        with pytest.raises(PayloadTooLarge):
-            await engine.submit(REVIEWS, b"more")
+        """So that its scripts read them in one step, whichever release packed them."""
+        await engine.queues.configure(REVIEWS, QueueOptions(max_payload=1))
+        meta = keys_of(QueueName(REVIEWS)).meta
+        await engine.queues.declare(REVIEWS, max_length=3)
+        before = deployment.ask("HMGET", meta, "whole", "options", "declared")
+        deployment.ask("HSET", meta, "options", b"another1")
+        await other_engine.queues.declare(REVIEWS, max_length=3)
+        assert deployment.ask("HMGET", meta, "whole", "options", "declared") == before
+
+    @pytest.mark.parametrize("is_decided", [True, False])
+    async def test_may_be_joined_by_a_new_one(
+        self, engine: Engine, deployment: Deployment, *, is_decided: bool
+    ) -> None:
+        """A release that declares one more option, and today's, use the same queue."""
+        await engine.queues.configure(REVIEWS, QueueOptions(max_length=1))
+
+        class More(QueueOptions, frozen=True, kw_only=True):
+            another: int = 7
+
+        newer = ScriptedOptions(More)
+        assert set(newer.names) == {*SCRIPTED.names, "another"}
+        assert newer.form != SCRIPTED.form
+        meta, options = keys_of(QueueName(REVIEWS)).meta, More(max_length=1, another=8)
+        by_name = newer.decided(options, {"max_length", *(["another"] if is_decided else [])})
+        assert by_name.get("another") == (8 if is_decided else None)
+        deployment.ask("HSET", meta, "options", newer.packed(options), "decided", pack(by_name))
+        await engine.submit(REVIEWS, b"1")
+        with pytest.raises(QueueFull):
+            await engine.submit(REVIEWS, b"2")
+        await engine.complete(await claim_one(engine))
+        await engine.submit(REVIEWS, b"3")
 
 
 class TestTheLongestQueue:

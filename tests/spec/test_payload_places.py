@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim_one
 from towpath.clock import ManualClock, hours, instant_ms, minutes, seconds
@@ -175,7 +176,7 @@ class TestATickThatIsAheadOfTheClock:
         self, engine: Engine, deployment: Deployment, clock: ManualClock, ahead: int
     ) -> None:
         await engine.queues.configure(REVIEWS, KEEPING)
-        deployment.ask("HSET", KEYS.meta, "tick", instant_ms("now", clock.now) + ahead)
+        set_numbers(deployment.ask, KEYS.meta, tick=instant_ms("now", clock.now) + ahead)
         submitted_at, ids = clock.now, ["plain", "said", "set"]
         await engine.submit_many(REVIEWS, [NewJob(job_id("plain"), b"1")])
         await engine.submit_many(REVIEWS, [new_job(b"2", id="said")])

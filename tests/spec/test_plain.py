@@ -4,17 +4,19 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from tests.queue_numbers import set_numbers
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, ids_of
 from towpath.clock import ManualClock, hours, milliseconds, seconds
 from towpath.embedded.process import items
 from towpath.engine.engine import Engine
-from towpath.engine.model import Complete, NewJob, Submitted, job_ref
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Call, Complete, NewJob, Submitted, job_ref
 from towpath.engine.options import QueueOptions
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
-from towpath.errors import LeaseLost
-from towpath.ids import job_id
+from towpath.errors import LeaseLost, WrongKeyType
+from towpath.ids import QueueName, job_id
 
 SHORT_WAYS = {"plain_submit", "plain_claim", "plain_complete", "plain_exchange"}
 EVENTS = f"{{{REVIEWS}}}:events"
@@ -163,3 +165,21 @@ class TestAPlainJob:
         assert ids_of(again) == ["a", "b"]
         with pytest.raises(LeaseLost):
             await engine.complete(stalled)
+
+
+async def test_a_lone_submit_that_fails_is_not_remembered(
+    engine: Engine, other_engine: Engine, deployment: Deployment
+) -> None:
+    """The first call of a channel has no memory to put back. Sent again, it must fail again."""
+    await engine.submit(REVIEWS, b"1")
+    keys = keys_of(QueueName(REVIEWS))
+    set_numbers(deployment.ask, keys.meta, watched=0)
+    deployment.ask("DEL", keys.queue)
+    deployment.ask("SET", keys.queue, "in the way")
+    before = {name for name in deployment.key_names() if ":call:" in name or ":job:" in name}
+    call = Call("fresh", 1)
+    for _ in range(2):
+        with pytest.raises(WrongKeyType):
+            await other_engine.submit_many(REVIEWS, plain("a"), call=call)
+    after = {name for name in deployment.key_names() if ":call:" in name or ":job:" in name}
+    assert after == before

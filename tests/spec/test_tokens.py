@@ -5,6 +5,7 @@ from typing import Literal
 import pytest
 from msgspec.structs import replace
 
+from tests.queue_numbers import number
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, claim, claim_one, leased, submit_ids
 from towpath.clock import ManualClock, hours, milliseconds, seconds
@@ -193,9 +194,8 @@ class TestATokenIsNoTime:
         lease = await claim_one(engine)
         clock.advance(seconds(2))
         await engine.complete(lease)
-        learnt = deployment.ask("HGET", keys_of(QueueName(REVIEWS)).meta, "service_ms")
-        assert isinstance(learnt, bytes)
-        assert float(learnt) == 2000
+        learnt = number(deployment.ask, keys_of(QueueName(REVIEWS)).meta, "service_ms")
+        assert learnt == 2000
 
     async def test_a_later_claim_tells_its_own_time(
         self, engine: Engine, clock: ManualClock, ahead: Ahead

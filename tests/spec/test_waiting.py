@@ -253,14 +253,24 @@ class TestAnIdleProcess:
 
 class TestAClaimThatIsGivenUpAsItIsCalled:
     async def test_hands_the_call_on(
-        self, engine: Engine, other_engine: Engine, deployment: Deployment
+        self,
+        engine: Engine,
+        other_engine: Engine,
+        deployment: Deployment,
+        monkeypatch: pytest.MonkeyPatch,
     ) -> None:
         """The wake-up was taken for it alone: without that, the other would wait for seconds."""
         waiting = asyncio.create_task(engine.wait_for_work(REVIEWS, within=minutes(1)))
         await blocked(deployment)
         [listener] = engine._waker._own  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the moment between the call and the look has no other handle
-        [waiter] = listener.waiters._all[QueueName(REVIEWS)]  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] -- the same
-        waiter.add_done_callback(lambda _: waiting.cancel())
+        call_one = listener.waiters.call_one
+
+        def call_and_cancel(name: str) -> bool:
+            was_called = call_one(name)
+            waiting.cancel()
+            return was_called
+
+        monkeypatch.setattr(listener.waiters, "call_one", call_and_cancel)
         await submit_ids(other_engine, "a")
         await asyncio.wait([waiting])
         assert waiting.cancelled()

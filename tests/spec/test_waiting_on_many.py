@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from tests.amounts import deployments
+from tests.queue_numbers import number
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import LEASE, REVIEWS, ids_of, submit_ids
 from tests.waiting import HANGS, eventually_async
@@ -55,8 +56,8 @@ class TestWaitingOnManyQueues:
         claims = waiting_on(engine, MANY)
 
         async def all_wait() -> bool:
-            asked = [deployment.ask("HGET", f"{{{name}}}:meta", "asked_at") for name in MANY]
-            return None not in asked and deployment.blocked() >= 16
+            asked = [number(deployment.ask, f"{{{name}}}:meta", "asked_at") for name in MANY]
+            return all(asked) and deployment.blocked() >= 16
 
         await eventually_async(all_wait)
         assert deployment.connections() - before < 30 * len(deployment.masters)

@@ -9,10 +9,11 @@ import pytest
 
 from tests.amounts import deployments
 from tests.fixtures import SLOW_ANSWERS
+from tests.queue_numbers import number, set_numbers
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim_one, leased, submit_ids
 from tests.waiting import HANGS, eventually_async
-from towpath.clock import ManualClock, hours, minutes, seconds
+from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.embedded.process import items
 from towpath.engine import events, follow
 from towpath.engine.engine import Engine
@@ -21,7 +22,7 @@ from towpath.engine.keys import keys_of
 from towpath.engine.model import JobInfo, job_ref
 from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.states import State
-from towpath.errors import FellBehind
+from towpath.errors import FellBehind, QueueHasNoEvents
 from towpath.ids import QueueName
 
 pytestmark = deployments
@@ -63,7 +64,8 @@ async def next_of(live: AsyncIterator[Event]) -> tuple[str, str]:
 def lose_wanted(deployment: Deployment) -> None:
     """What was said last is lost: as in a fail-over, every connection is too."""
     for wanted in Wanted:
-        deployment.ask("HDEL", KEYS.meta, wanted, f"{wanted}_as")
+        set_numbers(deployment.ask, KEYS.meta, **{wanted: 0})
+        deployment.ask("HDEL", KEYS.meta, f"{wanted}_as")
     for master in deployment.masters:
         master.ask("CLIENT", "KILL", "TYPE", "normal")
 
@@ -154,7 +156,7 @@ async def heard(deployment: Deployment) -> None:
     """Return when Redis knows that somebody waits for results."""
 
     async def is_known() -> bool:
-        return deployment.ask("HGET", KEYS.meta, Wanted.ENDS) not in (None, b"0")
+        return number(deployment.ask, KEYS.meta, Wanted.ENDS) > 0
 
     await eventually_async(is_known)
 
@@ -270,7 +272,8 @@ class TestAGap:
         """Redis knows of a follower again, but the first one has missed something."""
         async with engine.events.follow(REVIEWS) as live:
             for wanted in Wanted:
-                deployment.ask("HDEL", KEYS.meta, wanted, f"{wanted}_as")
+                set_numbers(deployment.ask, KEYS.meta, **{wanted: 0})
+                deployment.ask("HDEL", KEYS.meta, f"{wanted}_as")
             await submit_ids(other_engine, "unseen")
             async with other_engine.events.follow(REVIEWS):
                 for master in deployment.masters:
@@ -289,6 +292,116 @@ class TestAGap:
                 await next_of(live)
             await submit_ids(other_engine, "again")
             assert await next_of(live) == ("submit", "again")
+
+
+async def set_policy(engine: Engine, policy: EventPolicy) -> None:
+    await engine.queues.reconfigure(REVIEWS, QueueOptions(keep=hours(1), events=policy))
+
+
+class TestAQueueThatIsChangedToWriteNone:
+    """While somebody follows it."""
+
+    async def test_ends_each_follower_once(self, engine: Engine, other_engine: Engine) -> None:
+        async with engine.events.follow(REVIEWS) as one, engine.events.follow(REVIEWS) as two:
+            await submit_ids(engine, "before")
+            await set_policy(other_engine, EventPolicy.NONE)
+            await submit_ids(other_engine, "unseen")
+            for live in (one, two):
+                assert await next_of(live) == ("submit", "before")
+                with pytest.raises(QueueHasNoEvents):
+                    await next_of(live)
+            await submit_ids(other_engine, "unseen too")
+            await set_policy(other_engine, EventPolicy.FOLLOWED)
+            async with other_engine.events.follow(REVIEWS):
+                await submit_ids(other_engine, "again")
+                for live in (one, two):
+                    with pytest.raises(FellBehind):
+                        await next_of(live)
+                await submit_ids(other_engine, "later")
+                for live in (one, two):
+                    assert ("submit", "later") in [await next_of(live), await next_of(live)]
+
+    async def test_ends_a_follower_that_fell_behind_meanwhile(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            await set_policy(other_engine, EventPolicy.NONE)
+            deployment.ask("DEL", KEYS.events)
+            await submit_ids(other_engine, "unseen")
+            ends = [await error_of(live), await error_of(live)]
+        assert ends == [FellBehind, QueueHasNoEvents]
+
+    async def test_ends_a_follower_without_any_event(
+        self,
+        engine: Engine,
+        other_engine: Engine,
+        deployment: Deployment,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        monkeypatch.setattr(events, "_WANTED_AGAIN", 0.0)
+        async with engine.events.follow(REVIEWS) as live:
+            await set_policy(other_engine, EventPolicy.NONE)
+            for master in deployment.masters:
+                master.ask("CLIENT", "KILL", "TYPE", "normal")
+            assert await error_of(live) is QueueHasNoEvents
+
+    async def test_refuses_a_follower_that_knew_other_options(
+        self, engine: Engine, other_engine: Engine
+    ) -> None:
+        async with engine.events.follow(REVIEWS):
+            await set_policy(other_engine, EventPolicy.NONE)
+            with pytest.raises(QueueHasNoEvents):
+                async with engine.events.follow(REVIEWS):
+                    pass
+            with pytest.raises(QueueHasNoEvents):
+                async with engine.events.watch(REVIEWS):
+                    pass
+
+    async def test_ends_a_watch_once(self, engine: Engine, other_engine: Engine) -> None:
+        async with engine.events.watch(REVIEWS) as watch:
+            watch.add("again")
+            await set_policy(other_engine, EventPolicy.NONE)
+            await submit_ids(other_engine, "unseen")
+            with pytest.raises(QueueHasNoEvents):
+                await changed_until(watch, "again")
+            await set_policy(other_engine, EventPolicy.FOLLOWED)
+            async with other_engine.events.follow(REVIEWS):
+                await submit_ids(other_engine, "again")
+                await changed_until(watch, "again")
+
+    async def test_still_has_the_results_for_those_who_wait(
+        self, engine: Engine, other_engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(follow, "LOOK_EVERY", milliseconds(20))
+        lease = await leased(engine, "a")
+        ended = asyncio.create_task(engine.events.ended(lease.job, within=LONG))
+        async with engine.events.follow(REVIEWS) as live:
+            await set_policy(other_engine, EventPolicy.NONE)
+            await submit_ids(other_engine, "unseen")
+            assert await error_of(live) is QueueHasNoEvents
+        await other_engine.complete(lease)
+        async with asyncio.timeout(HANGS):
+            assert (await ended).state is State.DONE
+
+    async def test_has_no_entry_for_each_job(
+        self, engine: Engine, other_engine: Engine, deployment: Deployment
+    ) -> None:
+        async with engine.events.follow(REVIEWS) as live:
+            await set_policy(other_engine, EventPolicy.NONE)
+            await submit_ids(other_engine, "unseen")
+            assert await error_of(live) is QueueHasNoEvents
+            before = len(written(deployment))
+            for n in range(10):
+                await submit_ids(other_engine, f"{n}")
+            assert len(written(deployment)) <= before + 1
+
+
+async def error_of(live: AsyncIterator[Event]) -> type[Exception]:
+    """The class of what *live* raises next."""
+    try:
+        pytest.fail(f"there was {await next_of(live)}")
+    except (FellBehind, QueueHasNoEvents) as error:
+        return type(error)
 
 
 MOMENTS = range(6)
@@ -388,7 +501,7 @@ async def test_a_watch_of_ends_is_not_told_of_a_gap_in_the_events_of_others(
         await changed_until(watch, "one")
         await submit_ids(engine, "open")
         await engine.events.newest(REVIEWS)  # who wants all events, and is not seen again
-        deployment.ask("HSET", KEYS.meta, Wanted.ALL, 1)
+        set_numbers(deployment.ask, KEYS.meta, **{Wanted.ALL: 1})
         gaps = written(deployment).count("gap")
         await submit_ids(engine, "another")
         assert written(deployment).count("gap") == gaps + 1

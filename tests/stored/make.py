@@ -2,7 +2,8 @@
 
 `python -m tests.stored.make` writes into `tests/stored/kept`. The database there was written by
 commit 47ef80a and is not to be written again by newer code: it shows that what older code has left
-is understood. The store was written by the same commit; its records follow the layout until 0.1.0.
+is understood. The store was written by the same commit; its records and the `meta` of its queues
+follow the layout until 0.1.0.
 A release that changes what is stored gets a folder of its own:
 `python -m tests.stored.make FOLDER`.
 """

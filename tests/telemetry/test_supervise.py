@@ -11,7 +11,8 @@ from tests.waiting import HANGS, eventually_async
 from towpath import supervise
 from towpath.apps.uploads.stores.errors import StoreUnreachable
 from towpath.clock import seconds
-from towpath.engine.target import Channel, Target
+from towpath.engine.channel import Channel
+from towpath.engine.node import Node
 from towpath.engine.time_limit import Deadline, SharedTimeLimit
 from towpath.errors import InvalidOption, ScriptDefect, ServerRefused, ServerUnreachable
 from towpath.ledger.errors import LedgerUnreachable
@@ -269,7 +270,7 @@ async def test_a_probe_that_ends_by_a_defect_goes_on(caplog: pytest.LogCaptureFi
             raise trouble
 
     caplog.set_level("INFO")
-    target = Target("server", [Channel("channel", cast("Any", None))], probe, Log())
+    target = Node("server", [Channel(cast("Any", None), cast("Any", None))], probe, Log())
     target.gave_up("key", 0.0)
     await fact(lambda: "server.back" in [line["event"] for line in said(caplog)])
     await target.take(Deadline(SharedTimeLimit(seconds(1), lambda: None), 1.0))

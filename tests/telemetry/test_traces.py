@@ -1,12 +1,12 @@
 """Traces: one story from the request to the end of its job; nothing at all without an SDK."""
 
 import json
+import os
 import subprocess
 import sys
 from typing import Any
 
 import pytest
-from opentelemetry.trace import INVALID_SPAN
 
 from tests.telemetry.streams import ROOT
 from towpath.telemetry import traces
@@ -110,12 +110,47 @@ class TestWithoutAnSdk:
 
     def test_spans_are_there_to_be_entered_and_record_nothing(self) -> None:
         with traces.producer_span("q", handler="h") as producer:
-            assert producer is INVALID_SPAN
+            assert producer is None
             assert traces.inject() == {}
         headers = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
         with traces.consumer_span(headers, queue="q", handler="h", job="j", attempt=1) as consumer:
-            assert consumer is INVALID_SPAN
+            assert consumer is None
 
     def test_an_exception_passes_through(self) -> None:
         with pytest.raises(ValueError, match="seen"), traces.producer_span("q", handler="h"):
             raise ValueError("seen")
+
+
+class TestOpenTelemetry:
+    """It is loaded by the program, not by Towpath."""
+
+    LATER = (
+        "from towpath.telemetry import traces\n"
+        "import sys\n"
+        "print(traces.active(), 'opentelemetry' in sys.modules)\n"
+        "from opentelemetry import trace\n"
+        "from opentelemetry.sdk.trace import TracerProvider\n"
+        "print(traces.active())\n"
+        "trace.set_tracer_provider(TracerProvider())\n"
+        "print(traces.active())\n"
+    )
+
+    def test_counts_from_when_the_program_sets_it_up(self) -> None:
+        assert printed(self.LATER, {}) == ["False", "False", "False", "True"]
+
+    def test_counts_where_the_environment_names_a_provider(self) -> None:
+        environment = {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
+        program = "from towpath.telemetry import traces; print(traces.active())"
+        assert printed(program, environment) == ["True"]
+
+
+def printed(program: str, environment: dict[str, str]) -> list[str]:
+    """The words that a new process prints."""
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return ran.stdout.split()

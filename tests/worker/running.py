@@ -70,7 +70,7 @@ async def until_slots(worker: Worker, **wanted: int) -> None:
 
 
 def engine_of(ticket: Job[Any]) -> Engine:
-    return ticket._connection.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+    return ticket._backend.engine  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
 
 
 class LogLines(logging.Handler):

@@ -1,6 +1,7 @@
 """Many idle queues are cheap, and none of them is forgotten."""
 
 from tests.faults.meanwhile import blocked_clients, meanwhile
+from tests.queue_numbers import number
 from tests.worker.running import LogLines, working
 from towpath.app.app import Towpath
 from towpath.clock import seconds, steady
@@ -24,7 +25,7 @@ async def _all_wait(server: EmbeddedServer) -> None:
 
     def asked() -> bool:
         keys = [f"{{type.{n}}}:meta" for n in range(0, MANY, 10)]
-        return all(server.ask("HGET", key, "asked_at") for key in keys)
+        return all(number(server.ask, key, "asked_at") for key in keys)
 
     await meanwhile(lambda: asked() and blocked_clients(server) >= 17)
 

@@ -17,9 +17,10 @@ from towpath.ids import queue_name
 
 QUEUE, OTHER = "mails", "other"
 _CREATE_ANEW = """
-local created = redis.call('HMGET', KEYS[1], 'whole', 'options', 'version')
+local created = redis.call('HMGET', KEYS[1], 'whole', 'options', 'version', 'decided')
 if ARGV[1] == 'all' then redis.call('FLUSHALL') else redis.call('DEL', KEYS[2]) end
-redis.call('HSET', KEYS[2], 'whole', created[1], 'options', created[2], 'version', created[3])
+redis.call('HSET', KEYS[2], 'whole', created[1], 'options', created[2], 'version', created[3],
+  'decided', created[4])
 """
 """A queue is lost, and a producer that knows no handler creates it with the defaults at once."""
 

@@ -124,14 +124,14 @@ class TestAQueueThatIsBroken:
         self, server: EmbeddedServer, lines: LogLines
     ) -> None:
         """Neither its own workers' list of queues nor the other queues mind."""
-        newer = '{"retry": {"type": "from_the_future"}}'
+        newer = '[1,{"retry": {"type": "from_the_future"}}]'
         async with Engine(server.url) as engine:
             await engine.queues.configure("shop", QueueOptions())
-            server.ask("HSET", "towpath:queues", "newer", newer, b"\xff no {name}", "{}")
+            server.ask("HSET", "towpath:queues", "newer", newer, b"\xff no {name}", "[1,{}]")
             server.ask("HSET", "towpath:queues", "gibberish", "\x00")
             for _ in range(2):
                 assert await engine.queues.list() == {"shop": QueueOptions()}
-            server.ask("HSET", "{newer}:meta", "whole", newer, "version", "1")
+            server.ask("HSET", "{newer}:meta", "whole", newer, "version", "1.1")
             with pytest.raises(ServerRefused, match="newer"):
                 await engine.queues.options("newer")
         assert len(lines.of("queue.unreadable")) == 3

@@ -49,7 +49,18 @@ class TestMetrics:
             job = await sell.submit("fine", delay=milliseconds(50))
             await job.result(within=SOON)
             await settled(app, "shop", dead=3, delayed=1)
-            text = await asyncio.to_thread(lambda: generate_latest(app.metrics.registry).decode())
+            # Counted once the worker has read the answer.
+            text = ""
+
+            async def dead_are_counted() -> bool:
+                nonlocal text
+                text = await asyncio.to_thread(
+                    lambda: generate_latest(app.metrics.registry).decode()
+                )
+                labels = 'handler="sell",queue="shop"'
+                return value(text, "towpath_jobs_dead_total", labels) == 2
+
+            await eventually_async(dead_are_counted)
         counted = {
             name: value(text, f"towpath_jobs_{name}_total", 'handler="sell",queue="shop"')
             for name in ("submitted", "started", "completed", "failed", "dead", "snoozed")

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.queue_numbers import set_numbers
 from tests.waiting import HANGS
 from tests.worker.running import LogLines, looked_at, working
 from towpath.app.app import Towpath
@@ -19,7 +20,7 @@ QUEUE = "shop"
 def set_ahead(server: EmbeddedServer, by: Duration) -> None:
     """Let the queue's tokens be as high as if it were so much later."""
     token = (wall_ms() + round(by.total_seconds() * 1000)) * 1000
-    server.ask("HSET", f"{{{QUEUE}}}:meta", "token", str(token))
+    set_numbers(server.ask, f"{{{QUEUE}}}:meta", token=token)
 
 
 async def test_a_snooze_lasts_as_long_as_it_says(app: Towpath, server: EmbeddedServer) -> None:

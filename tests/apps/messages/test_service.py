@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import AsyncIterator
 from functools import partial
 
+import msgspec
 import pytest
 
 from tests.apps.messages.sending import SECRET, a_message, send
 from tests.waiting import HANGS, eventually_async
+from towpath.apps.messages import service
 from towpath.apps.messages.model import (
     CALLBACKS,
     MESSAGES,
@@ -19,10 +21,12 @@ from towpath.apps.messages.model import (
 from towpath.apps.messages.options import MessagesOptions
 from towpath.apps.messages.queue import MessageDiffers
 from towpath.apps.messages.service import Messages
-from towpath.clock import ManualClock, hours, minutes, seconds
+from towpath.clock import ManualClock, hours, milliseconds, minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.engine import Engine
-from towpath.engine.model import Lease
+from towpath.engine.keys import keys_of
+from towpath.engine.model import Lease, job_ref
+from towpath.engine.options import EventPolicy
 from towpath.errors import InvalidName, InvalidOption, JobNotFound, PayloadTooLarge
 
 PUBLIC = "https://example.com/hook"
@@ -262,3 +266,67 @@ async def test_a_message_is_a_job_that_names_its_user(messages: Messages, engine
         b'{"user_id":"ann","org_id":"acme","message":"hello","client_id":"web",'
         b'"metadata":{"thread":7}}'
     )
+
+
+class TestTheProcessThatTookAMessageIn:
+    """It submits the delivery as soon as the message ends."""
+
+    async def test_submits_no_delivery_for_a_message_that_is_open(
+        self, messages: Messages, engine: Engine, server: EmbeddedServer
+    ) -> None:
+        """After a loss of events every message may have ended: it looks which ones have."""
+        first = await send(messages, "ann", callback_url=PUBLIC)
+        second = await send(messages, "ben", callback_url=PUBLIC)
+        lease = await claim(engine)
+        lose_events(server)
+        await engine.complete(lease, b'"hi"')
+        ended, still_open = (first, second) if lease.id == first.message_id else (second, first)
+        await eventually_async(partial(is_submitted, engine, ended.message_id))
+        assert not await is_submitted(engine, still_open.message_id)
+        await engine.complete(await claim(engine), b'"ho"')
+        await eventually_async(partial(is_submitted, engine, still_open.message_id))
+
+    async def test_leaves_messages_to_their_sentries_without_events(
+        self, messages: Messages, engine: Engine
+    ) -> None:
+        await send(messages, "ann", callback_url=PUBLIC)
+        await set_policy(engine, EventPolicy.NONE)
+        await engine.complete(await claim(engine), b'"hi"')
+        await send(messages, "ann", callback_url=PUBLIC)
+        await engine.complete(await claim(engine), b'"hi"')
+        await set_policy(engine, EventPolicy.FOLLOWED)
+        last = await send(messages, "ann", callback_url=PUBLIC)
+        await engine.complete(await claim(engine), b'"hi"')
+        await eventually_async(partial(is_submitted, engine, last.message_id))
+
+    async def test_still_tells_the_answer_when_the_queue_writes_no_events_anymore(
+        self, messages: Messages, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "_LOOK_EVERY", milliseconds(20))
+        sent = await send(messages)
+        views = messages.watch(sent.message_id)
+        assert (await anext(views)).state is MessageState.QUEUED
+        await set_policy(engine, EventPolicy.NONE)
+        await engine.complete(await claim(engine), b'"hi"')
+        async with asyncio.timeout(HANGS):
+            states = [view.state async for view in views]
+        assert states[-1] is MessageState.ANSWERED
+
+
+def lose_events(server: EmbeddedServer) -> None:
+    """As in a fail-over: the stream is gone, and so is every connection."""
+    server.ask("DEL", keys_of(MESSAGES).events)
+    server.ask("CLIENT", "KILL", "TYPE", "normal")
+
+
+async def set_policy(engine: Engine, policy: EventPolicy) -> None:
+    options = await engine.queues.options(MESSAGES)
+    await engine.queues.reconfigure(MESSAGES, msgspec.structs.replace(options, events=policy))
+
+
+async def is_submitted(engine: Engine, message_id: str) -> bool:
+    try:
+        await engine.inspect.job(job_ref(CALLBACKS, message_id))
+    except JobNotFound:
+        return False
+    return True

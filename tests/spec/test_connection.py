@@ -12,6 +12,7 @@ import uvloop
 
 from tests.waiting import HANGS
 from towpath.embedded import EmbeddedServer
+from towpath.engine.connection import Connection, Endpoint
 from towpath.engine.resp import (
     ConnectionLost,
     ErrorReply,
@@ -22,7 +23,6 @@ from towpath.engine.resp import (
     packed,
     slot_of,
 )
-from towpath.engine.wire import Endpoint, Wire
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -44,8 +44,8 @@ def run(request: pytest.FixtureRequest) -> Run:
 
 
 @asynccontextmanager
-async def wire_to(serve: Serve) -> AsyncGenerator[Wire]:
-    """A wire to a server that does what *serve* says."""
+async def connection_to(serve: Serve) -> AsyncGenerator[Connection]:
+    """A connection to a server that does what *serve* says."""
 
     async def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         serving.append(asyncio.current_task())
@@ -57,11 +57,11 @@ async def wire_to(serve: Serve) -> AsyncGenerator[Wire]:
 
     serving: list[asyncio.Task[None] | None] = []
     server = await asyncio.start_server(served, "127.0.0.1", 0)
-    wire = Wire(Endpoint(server.sockets[0].getsockname()[:2]))
+    connection = Connection(Endpoint(server.sockets[0].getsockname()[:2]))
     try:
-        yield wire
+        yield connection
     finally:
-        await wire.close()
+        await connection.close()
         server.close()
         await asyncio.gather(*[task for task in serving if task is not None])
 
@@ -86,9 +86,9 @@ class TestReplies:
                     await asyncio.sleep(0)
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
+            async with connection_to(serve) as connection:
                 for _ in range(3):
-                    assert await wire.ask(("PING",)) == [b"hello", 42, None]
+                    assert await connection.ask(("PING",)) == [b"hello", 42, None]
 
         run(body())
 
@@ -101,8 +101,8 @@ class TestReplies:
             writer.write(b"ree\r\n")
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
-                one, two, three = await wire.ask_all((("A",), ("B",), ("C",)))
+            async with connection_to(serve) as connection:
+                one, two, three = await connection.ask_all((("A",), ("B",), ("C",)))
                 assert (one, three) == (b"one", b"three")
                 assert isinstance(two, ErrorReply)
                 assert two.code == "WRONGTYPE"
@@ -123,12 +123,12 @@ class TestReplies:
                 writer.write(b"+" + reply + b"\r\n")
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
-                first = asyncio.create_task(wire.ask(("GET",)))
+            async with connection_to(serve) as connection:
+                first = asyncio.create_task(connection.ask(("GET",)))
                 await asked.wait()
                 first.cancel()
                 await asyncio.wait((first,))
-                assert await wire.ask(("GET",)) == b"second"
+                assert await connection.ask(("GET",)) == b"second"
 
         run(body())
 
@@ -143,10 +143,10 @@ class TestReplies:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
+            async with connection_to(serve) as connection:
                 with pytest.raises(ConnectionLost):
-                    await wire.ask(("PING",))
-                assert await wire.ask(("PING",)) == b"mine"
+                    await connection.ask(("PING",))
+                assert await connection.ask(("PING",)) == b"mine"
                 assert connections == 2
 
         run(body())
@@ -172,10 +172,10 @@ class TestALostConnection:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
+            async with connection_to(serve) as connection:
                 with pytest.raises(ConnectionLost):
-                    await wire.ask(("PING",))
-                assert await wire.ask(("PING",)) == b"there"
+                    await connection.ask(("PING",))
+                assert await connection.ask(("PING",)) == b"there"
 
         run(body())
 
@@ -187,9 +187,9 @@ class TestALostConnection:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
+            async with connection_to(serve) as connection:
                 with pytest.raises(ConnectionLost):
-                    await wire.ask(("PING",))
+                    await connection.ask(("PING",))
 
         run(body())
 
@@ -200,9 +200,9 @@ class TestALostConnection:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
+            async with connection_to(serve) as connection:
                 with pytest.raises(ConnectionLost):
-                    await wire.ask(("PING",))
+                    await connection.ask(("PING",))
 
         run(body())
 
@@ -215,10 +215,10 @@ class TestALostConnection:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
-                waiting = asyncio.create_task(wire.ask(("PING",)))
+            async with connection_to(serve) as connection:
+                waiting = asyncio.create_task(connection.ask(("PING",)))
                 await asked.wait()
-                wire.cut()
+                connection.cut()
                 with pytest.raises(ConnectionLost):
                     await waiting
 
@@ -229,19 +229,19 @@ class TestALostConnection:
             with socket.create_server(("127.0.0.1", 0)) as closed:
                 place = closed.getsockname()
             with pytest.raises(ConnectionLost):
-                await Wire(Endpoint(place)).ask(("PING",))
+                await Connection(Endpoint(place)).ask(("PING",))
 
         run(body())
 
 
-class TestAClosedWire:
+class TestAClosedConnection:
     def test_connects_nobody(self, run: Run, server: EmbeddedServer) -> None:
         async def body() -> None:
-            wire = Wire(Endpoint((str(server.address), 0)))
-            assert await wire.ask(("PING",)) == b"PONG"
-            await wire.close()
+            connection = Connection(Endpoint((str(server.address), 0)))
+            assert await connection.ask(("PING",)) == b"PONG"
+            await connection.close()
             with pytest.raises(ConnectionLost):
-                await wire.ask(("PING",))
+                await connection.ask(("PING",))
 
         run(body())
 
@@ -253,8 +253,8 @@ class TestAClosedWire:
             await reader.read()
 
         async def body() -> None:
-            async with wire_to(serve) as wire:
-                silent = Wire(Endpoint(wire._endpoint.place, password="x"))  # noqa: SLF001, S106 # pyright: ignore[reportPrivateUsage] -- where it is
+            async with connection_to(serve) as connection:
+                silent = Connection(Endpoint(connection._endpoint.place, password="x"))  # noqa: SLF001, S106 # pyright: ignore[reportPrivateUsage] -- where it is
                 connecting = asyncio.create_task(silent.ask(("PING",)))
                 await accepted.wait()
                 await silent.close()

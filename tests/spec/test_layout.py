@@ -1,0 +1,110 @@
+"""The layout of a queue's data has a number: data with another one is refused, and not changed."""
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.spec.deployment import Deployment
+from tests.spec.jobs import REVIEWS, claim_one, submit_ids
+from towpath.clock import milliseconds, minutes
+from towpath.engine.engine import Engine
+from towpath.engine.keys import REGISTRY, keys_of
+from towpath.engine.model import job_ref, new_job
+from towpath.engine.options import LAYOUT, QueueOptions, layout_of, version_of
+from towpath.engine.states import State
+from towpath.errors import LayoutDiffers
+from towpath.ids import QueueName
+
+META = keys_of(QueueName(REVIEWS)).meta
+OLD, LATER = b"{}", b"[2,{}]"
+"""What a clone before layouts had numbers, and a later version, keep of a queue's options."""
+JOB = job_ref(REVIEWS, "a")
+
+
+@pytest.fixture(params=[OLD, LATER], ids=["of a clone", "of a later version"])
+def foreign(request: pytest.FixtureRequest, deployment: Deployment) -> Deployment:
+    """A queue that another version has made, with a job."""
+    whole: bytes = request.param
+    version = "0123456789abcdef" if whole == OLD else "2.0123456789abcdef"
+    deployment.ask("HSET", META, "whole", whole, "options", b"\0" * 90, "version", version)
+    deployment.ask("SET", keys_of(QueueName(REVIEWS)).job("a"), b"of another form")
+    deployment.ask("ZADD", keys_of(QueueName(REVIEWS)).queue, "1", "a")
+    deployment.ask("HSET", REGISTRY, REVIEWS, whole)
+    return deployment
+
+
+Calling = Callable[[Engine], Awaitable[object]]
+CALLS: dict[str, Calling] = {
+    "submit": lambda engine: engine.submit(REVIEWS, b"1"),
+    "submit many": lambda engine: engine.submit_many(REVIEWS, [new_job(b"1"), new_job(b"2")]),
+    "claim": lambda engine: engine.claim(REVIEWS, worker="anna", lease=minutes(1)),
+    "cancel": lambda engine: engine.cancel(JOB),
+    "set": lambda engine: engine.set(REVIEWS, b"1", id="a"),
+    "pause": lambda engine: engine.queues.pause(REVIEWS),
+    "declare": lambda engine: engine.queues.declare(REVIEWS, keep=minutes(1)),
+    "configure": lambda engine: engine.queues.configure(REVIEWS, QueueOptions()),
+    "reconfigure": lambda engine: engine.queues.reconfigure(REVIEWS, QueueOptions()),
+    "delete": lambda engine: engine.queues.delete(REVIEWS, forced=True),
+    "anchor": lambda engine: engine.queues.anchor(REVIEWS),
+    "follow": lambda engine: engine.events.newest(REVIEWS),
+    "options": lambda engine: engine.queues.options(REVIEWS),
+    "job": lambda engine: engine.inspect.job(JOB),
+    "state": lambda engine: engine.inspect.state(JOB),
+    "explain": lambda engine: engine.inspect.explain(JOB),
+    "lane": lambda engine: engine.inspect.lane(REVIEWS, "ann"),
+    "list": lambda engine: engine.inspect.list(REVIEWS, State.READY),
+    "search": lambda engine: engine.inspect.search_dead(REVIEWS, "disk"),
+    "groups": lambda engine: engine.inspect.dead_groups(REVIEWS),
+    "history": lambda engine: engine.inspect.history(REVIEWS),
+    "counts": lambda engine: engine.inspect.counts(REVIEWS),
+    "ended": lambda engine: engine.events.ended(JOB, within=milliseconds(20)),
+    "schedules": lambda engine: engine.schedules.of(REVIEWS),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_data_with_another_layout_is_refused_and_not_changed(
+    engine: Engine, foreign: Deployment, call: str
+) -> None:
+    before = foreign.dump()
+    with pytest.raises(LayoutDiffers) as refusal:
+        await CALLS[call](engine)
+    assert refusal.value.queue == REVIEWS
+    assert foreign.dump() == before
+
+
+async def test_it_hides_no_other_queue(engine: Engine, foreign: Deployment) -> None:
+    await engine.submit("mails", b"1")
+    assert list(await engine.queues.list()) == ["mails"]
+    assert list(await engine.inspect.counts_of([REVIEWS, "mails"])) == ["mails"]
+
+
+async def test_an_engine_that_knew_the_queue_is_refused_too(
+    engine: Engine, deployment: Deployment
+) -> None:
+    """The queue was emptied, and another version was the first to use it again."""
+    await submit_ids(engine, "a")
+    lease = await claim_one(engine)
+    deployment.ask("HSET", META, "whole", LATER, "version", "2.0123456789abcdef")
+    before = deployment.dump()
+    for call in (
+        engine.submit(REVIEWS, b"1"),
+        engine.complete(lease),
+        engine.inspect.counts(REVIEWS),
+    ):
+        with pytest.raises(LayoutDiffers):
+            await call
+    assert deployment.dump() == before
+
+
+def test_the_version_of_options_begins_with_the_layout() -> None:
+    """So that no script ever works on data of another one: it compares the versions."""
+    assert version_of(b"[1,{}]").startswith(f"{LAYOUT}.")
+
+
+@pytest.mark.parametrize(
+    ("stored", "layout"),
+    [(b"[1,{}]", 1), (b"[12,{}]", 12), (b"{}", None), (b"", None), (b"?", None)],
+)
+def test_a_layout_is_told_by_the_stored_options(stored: bytes, layout: int | None) -> None:
+    assert layout_of(stored) == layout

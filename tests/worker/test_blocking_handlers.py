@@ -1,0 +1,99 @@
+"""Handlers that block the event loop for longer than a lease: no other job loses its lease."""
+
+import pytest
+
+from tests.waiting import eventually
+from tests.worker.running import LogLines, ended, working
+from towpath.app.app import Towpath
+from towpath.app.job import Job
+from towpath.clock import milliseconds, steady
+from towpath.engine.model import State
+from towpath.worker.context import Context
+from towpath.worker.middleware import Middleware
+
+LEASE = milliseconds(1000)
+BLOCKED_FOR = 3 * LEASE.total_seconds()
+
+
+def block() -> None:
+    """Keep the loop for some leases."""
+    over = steady() + BLOCKED_FOR
+    eventually(lambda: steady() > over)
+
+
+async def assert_done_at_once(jobs: list[Job[None]], lines: LogLines) -> None:
+    """Each job was done by its first attempt, and no lease was lost."""
+    seen = [await ended(job) for job in jobs]
+    assert [(job.state, job.attempts) for job in seen] == [(State.DONE, 1)] * len(jobs)
+    assert len(lines.of("job.started")) == len(jobs)
+    assert "job.lost" not in lines.events()
+
+
+class TestAHandlerThatBlocksTheLoop:
+    @pytest.mark.parametrize("concurrency", [1, 2, 4, 16])
+    async def test_costs_no_job_of_its_queue_a_lease(
+        self, app: Towpath, lines: LogLines, concurrency: int
+    ) -> None:
+        """Those of its claim, and those of the exchange that is on its way meanwhile."""
+
+        @app.handler("shop", keep="1h")
+        async def sell(number: int) -> None:
+            if number == 0:
+                block()
+
+        jobs = await sell.submit_many(range(12))
+        async with working(app, concurrency=concurrency, lease=LEASE):
+            await assert_done_at_once(jobs, lines)
+
+    async def test_costs_no_job_of_another_queue_a_lease(
+        self, app: Towpath, lines: LogLines
+    ) -> None:
+        """Both are claimed from at the same time; one answer is read only after the block."""
+
+        @app.handler("shop", keep="1h")
+        async def sell() -> None:
+            block_once()
+
+        @app.handler("till", keep="1h")
+        async def count() -> None:
+            block_once()
+
+        def block_once() -> None:
+            if not blocked:
+                blocked.append(True)
+                block()
+
+        blocked: list[bool] = []
+        jobs = [await handler.submit() for handler in (sell, count) for _ in range(3)]
+        async with working(app, concurrency=8, lease=LEASE):
+            await assert_done_at_once(jobs, lines)
+
+    async def test_costs_no_job_in_a_thread_a_lease(self, app: Towpath, lines: LogLines) -> None:
+        @app.handler("shop", keep="1h")
+        async def sell() -> None:
+            block()
+
+        @app.handler("shop", name="count-in-a-thread", keep="1h")
+        def count() -> None: ...
+
+        jobs = [await sell.submit(), *[await count.submit() for _ in range(6)]]
+        async with working(app, concurrency=4, lease=LEASE):
+            await assert_done_at_once(jobs, lines)
+
+
+class TestMiddlewareThatBlocksTheLoop:
+    async def test_costs_no_job_a_lease(self, app: Towpath, lines: LogLines) -> None:
+        class BlockingOnce(Middleware):
+            has_blocked = False
+
+            async def before(self, ctx: Context) -> None:
+                if not self.has_blocked:
+                    self.has_blocked = True
+                    block()
+
+        @app.handler("shop", keep="1h")
+        async def sell() -> None: ...
+
+        jobs = [await sell.submit() for _ in range(6)]
+        async with working(app, concurrency=4, lease=LEASE, middleware=[BlockingOnce()]):
+            await assert_done_at_once(jobs, lines)
