@@ -729,8 +729,8 @@ class LayoutDiffers(ServerRefused):
     remedy = (
         "Use the version of Towpath that wrote the queue until all its jobs have ended. Then "
         "delete its keys (`{<queue>}:*`) and its entry (`HDEL towpath:queues <queue>`), or use an "
-        "empty Redis. The page \"Upgrade\" of the documentation says which versions read each "
-        "other's data."
+        'empty Redis. "Upgrade between versions" in the documentation says which versions read '
+        "each other's data."
     )
 
     def __init__(self, queue: str, layout: int) -> None:
