@@ -1,5 +1,7 @@
 """The shortest way of a submit leaves the same keys and gives the same answers as the others."""
 
+from typing import Any
+
 import pytest
 
 from tests.queue_numbers import set_numbers
@@ -9,14 +11,14 @@ from towpath.clock import ManualClock, hours
 from towpath.engine.engine import Engine
 from towpath.engine.keys import keys_of
 from towpath.engine.model import Call, NewJob
-from towpath.engine.options import QueueOptions
+from towpath.engine.options import EventPolicy, QueueOptions
 from towpath.engine.script import Scripts
 from towpath.errors import CallStale, CallTaken, TowpathError
 from towpath.ids import QueueName, job_id
 
 pytestmark = pytest.mark.deployments
 
-META = keys_of(QueueName(REVIEWS)).meta
+META, EVENTS = keys_of(QueueName(REVIEWS)).meta, keys_of(QueueName(REVIEWS)).events
 LARGEST = 2000
 OTHER_WAYS = {"plain": {"lone_submit"}, "long": {"lone_submit", "plain_submit"}}
 """The pieces that are left out, so that a submit takes that way."""
@@ -55,7 +57,7 @@ async def outcome(deployment: Deployment, scripts: Scripts) -> object:
     deployment.flush()
     async with Engine(deployment.url, clock=ManualClock(), scripts=scripts) as engine:
         answers, kept = await story(engine, deployment), deployment.dump()
-        kept.pop(keys_of(QueueName(REVIEWS)).events, None)  # their ids are the server's time
+        kept.pop(EVENTS, None)  # their ids are the server's time
         return answers, kept
 
 
@@ -81,3 +83,52 @@ async def test_a_call_that_is_refused_changes_nothing(
         with refused:
             await other_engine.submit_many(REVIEWS, jobs, call=Call("caller", number))
     assert (deployment.dump(), deployment.ask("GET", memory)) == before
+
+
+NEVER, LATER = 0, 2**42
+"""Until when the queue is followed."""
+
+
+def entries(deployment: Deployment) -> list[list[bytes]]:
+    """The fields of each entry in the stream of events."""
+    found: Any = deployment.ask("XRANGE", EVENTS, "-", "+")
+    return [fields for _, fields in found]
+
+
+@pytest.mark.parametrize(
+    ("policy", "watched", "told"),
+    [
+        (EventPolicy.FOLLOWED, NEVER, []),
+        (EventPolicy.FOLLOWED, LATER, [[b"submit", b"second"]]),
+        (EventPolicy.ALL, NEVER, [[b"submit", b"second"]]),
+        (EventPolicy.ALL, LATER, [[b"submit", b"second"]]),
+        (EventPolicy.NONE, NEVER, []),
+    ],
+)
+async def test_tells_followers_of_the_job(
+    engine: Engine,
+    deployment: Deployment,
+    policy: EventPolicy,
+    watched: int,
+    told: list[list[bytes]],
+) -> None:
+    await engine.queues.configure(REVIEWS, QueueOptions(events=policy))
+    await engine.submit_many(REVIEWS, [NewJob(job_id("first"), b"1")])
+    set_numbers(deployment.ask, META, watched=watched)
+    deployment.ask("DEL", EVENTS)
+    read_by_others = deployment.calls("mget")
+    await engine.submit_many(REVIEWS, [NewJob(job_id("second"), b"2")])
+    assert deployment.calls("mget") == read_by_others, "another way took the job"
+    assert entries(deployment) == told
+
+
+async def test_leaves_the_mark_of_a_gap_to_the_other_ways(
+    engine: Engine, deployment: Deployment
+) -> None:
+    """The time of the followers is over: the first event that is not written becomes a mark."""
+    await engine.submit_many(REVIEWS, [NewJob(job_id("first"), b"1")])
+    set_numbers(deployment.ask, META, watched=1)
+    deployment.ask("DEL", EVENTS)
+    for id in ("second", "third"):
+        await engine.submit_many(REVIEWS, [NewJob(job_id(id), b"2")])
+    assert entries(deployment) == [[b"gap", b""]]
