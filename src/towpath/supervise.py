@@ -8,6 +8,7 @@ this it would be missed only when its work is.
 from __future__ import annotations
 
 import asyncio
+import gc
 import traceback
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
@@ -261,6 +262,16 @@ def troubles() -> dict[str, TaskTrouble]:
         for task in list(_known)
         if task.trouble is not None and task.in_trouble()
     }
+
+
+def exempt_from_collection() -> None:
+    """Take what is there now, which is modules nearly all, out of the garbage collector's sight.
+
+    For a process of ours, once it has loaded everything: what waits for the store lives long enough
+    to make the collector look through all of it, and nothing else runs meanwhile (10 to 140 ms).
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def new_loop() -> asyncio.AbstractEventLoop:

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -167,6 +168,58 @@ class TestOtherLoggers:
 
     def test_a_host_program_that_says_nothing_gets_no_lines_below_warning(self) -> None:
         assert through_a_pipe(COMPLETED) == ""
+
+
+class TestManyAtOnce:
+    """`emit_each` writes what `emit` writes, whoever hears it."""
+
+    EACH = "[JOB | {'waited': 0.0123, 'ran': n} for n in range(3)]"
+    ONE_BY_ONE = f"\nfor fields in {EACH}: log.emit(events.JOB_COMPLETED, **fields)\n"
+    AT_ONCE = f"\nlog.emit_each(events.JOB_COMPLETED, {EACH})\n"
+
+    @pytest.mark.parametrize(
+        "host",
+        [
+            "logs.configure()",
+            "logs.configure(form='human')",
+            "logging.basicConfig(level='INFO')",
+            "logs.configure(); logging.getLogger('towpath').addHandler(logging.StreamHandler())",
+            "logs.configure(); logging.getLogger().addHandler(logging.StreamHandler())",
+            "logs.configure(); logging.getLogger('towpath').addFilter(lambda r: r.msg['ran'] != 1)",
+            "logs.configure(); logging.getLogger().handlers[0].addFilter(lambda r: r.msg['ran'])",
+            "logs.configure(); logging.getLogger().handlers[0].setLevel('WARNING')",
+            "logs.configure(level='warning')",
+            "logs.configure(); logging.getLogger('towpath').propagate = False",
+            (
+                "logs.configure()\n"
+                "def collect(self, record): print(record.msg, file=__import__('sys').stderr)\n"
+                "logging.Logger.callHandlers = collect"
+            ),
+        ],
+    )
+    def test_is_the_same_as_one_by_one(self, host: str) -> None:
+        moment = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z")
+        one_by_one, at_once = (
+            moment.sub("", through_a_pipe(host + way)) for way in (self.ONE_BY_ONE, self.AT_ONCE)
+        )
+        assert at_once == one_by_one
+
+    def test_is_one_write_to_the_stream(self) -> None:
+        """In a process of its own: pytest listens to the lines of this one."""
+        program = (
+            "import io, sys\n"
+            "class Writes(io.StringIO):\n"
+            "    def write(self, text): print(text.count('\\n'), file=sys.stderr)\n"
+            "logs.configure(form='json', stream=Writes())"
+        )
+        assert through_a_pipe(program + self.AT_ONCE) == "3\n"
+
+    def test_a_stream_that_is_gone_does_not_end_the_program(self) -> None:
+        assert through_a_pipe("import os; logs.configure(); os.close(2)" + self.AT_ONCE) == ""
+
+    def test_a_field_that_lacks_is_an_error_in_tests(self, stream: io.StringIO) -> None:
+        with pytest.raises(CatalogueMismatch, match="away"):
+            Log().emit_each(events.SERVER_BACK, [{"server": "s"}])
 
 
 class TestTheCatalogueHolds:

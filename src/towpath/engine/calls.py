@@ -304,9 +304,10 @@ class Calls:
 
     def last_outage(self, key: str) -> Outage | None:
         """When the server of *key* last gave no answer, if it ever gave none."""
-        if all(node.last_outage is None for node in self._nodes.values()):
-            return None  # the rule: no need to look for the server
-        return self._node_of(key).last_outage
+        for node in self._nodes.values():
+            if node.last_outage is not None:
+                return self._node_of(key).last_outage
+        return None  # the rule: no need to look for the server
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 

@@ -252,6 +252,7 @@ class WorkWatch:
         self._is_over = True
         if self._stop_timer is not None:
             self._stop_timer()
+            self._stop_timer = None
 
     def _end(self, *, was_called: bool) -> None:
         self.cancel()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import gc
 import ipaddress
 import json
 import logging
@@ -22,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from towpath.clock import Duration, steady
 from towpath.errors import InvalidOption, TowpathError
+from towpath.supervise import exempt_from_collection
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.web.limits import DEFAULTS
@@ -346,19 +346,9 @@ async def _tell(
         await asyncio.sleep(0.02)
     # The event loop has set the backlog to what it accepts at once.
     sock.listen(_BACKLOG)
-    _keep_for_good()
+    exempt_from_collection()
     try:
         await started(url_of(sock))
     except BaseException:
         server.should_exit = True
         raise
-
-
-def _keep_for_good() -> None:
-    """Take what is there now out of the collector's sight.
-
-    Requests that wait for the store are long-lived enough to make it look through everything, which
-    is modules nearly all: 60 to 140 ms, once a second under load.
-    """
-    gc.collect()
-    gc.freeze()

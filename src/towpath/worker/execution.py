@@ -275,6 +275,9 @@ class Execution:
         else:
             # It was given up, and has ended after all.
             self.slots.regain()
+        # What refers to itself is freed by the garbage collector alone, which stops everything.
+        attempt.ctx = attempt.task = None
+        ATTEMPT_TASK.set(None)
 
     async def _attend(self, attempt: Attempt) -> Settlement | None:
         if attempt.over or attempt.stop is not None:

@@ -155,6 +155,7 @@ class _Thread:
     def _work(self) -> None:
         while (work := self.inbox.get()) is not None:
             work()
+            del work  # or its payload and result are kept until there is another
 
 
 def _outcome(

@@ -103,10 +103,13 @@ class Report:
         metrics.ran.observe_many([attempt.ran for attempt in attempts])
         metrics.waited.observe_many([attempt.waited for attempt in attempts])
         if self.log.wants(events.JOB_COMPLETED):
-            for attempt in attempts:
-                self.log.emit(
-                    events.JOB_COMPLETED, **_named(attempt), waited=attempt.waited, ran=attempt.ran
-                )
+            self.log.emit_each(
+                events.JOB_COMPLETED,
+                [
+                    _named(attempt) | {"waited": attempt.waited, "ran": attempt.ran}
+                    for attempt in attempts
+                ],
+            )
 
     def _refused(self, attempt: Attempt, settlement: Settlement) -> None:
         self._of(attempt).stale_refused.inc()

@@ -18,7 +18,7 @@ from towpath.engine.check import whole
 from towpath.engine.living import TELL_EVERY
 from towpath.errors import ServerError, TowpathError
 from towpath.ids import QueueName, worker_name
-from towpath.supervise import new_loop
+from towpath.supervise import exempt_from_collection, new_loop
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
@@ -109,7 +109,11 @@ class Worker:
         return self._queues.weights
 
     def run_forever(self) -> int:
-        """Run in a new event loop until a signal stops it. Returns the exit code."""
+        """Run in a new event loop until a signal stops it. Returns the exit code.
+
+        The process is the worker's from now on: what is loaded stays, whatever becomes of it.
+        """
+        exempt_from_collection()
         with asyncio.Runner(loop_factory=_new_loop) as runner:
             return runner.run(self.run())
 
