@@ -44,6 +44,10 @@ Tell = Callable[[bytes], None]
 """Where a progress note goes."""
 
 
+def _nowhere(note: bytes) -> None:
+    """Drop *note*."""
+
+
 class Context(Generic[S]):
     """One attempt at one job. A handler gets it by a parameter annotated `Context`; annotate
     `Context[State]` if the app's `lifespan` yields a `State`.
@@ -83,7 +87,11 @@ class Context(Generic[S]):
         job = JobRef(queue_name(queue), JobId("here"))
         now = wall_ms()
         lease = Lease(job, b"", Token(now * 1000), 1, "here", 0, now, now)
-        return cls(lease, handler=handler, time_limit=days(36_500), tell=lambda _: None)
+        return cls(lease, handler=handler, time_limit=days(36_500), tell=_nowhere)
+
+    def close(self) -> None:
+        """Internal: the attempt has ended. A note that is left from now on goes nowhere."""
+        self._tell = _nowhere
 
     @property
     def cancelled(self) -> bool:

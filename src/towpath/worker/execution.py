@@ -275,8 +275,11 @@ class Execution:
         else:
             # It was given up, and has ended after all.
             self.slots.regain()
-        # What refers to itself is freed by the garbage collector alone, which stops everything.
-        attempt.ctx = attempt.task = None
+        # What refers to itself is freed by the garbage collector alone, which stops everything. The
+        # Context stays: handlers are told the outcome of their attempts by it.
+        if attempt.ctx is not None:
+            attempt.ctx.close()
+        attempt.task = None
         ATTEMPT_TASK.set(None)
 
     async def _attend(self, attempt: Attempt) -> Settlement | None:
