@@ -116,3 +116,11 @@ def test_a_function_that_needs_more_is_refused(endpoint: Any) -> None:
     APIRoute("/here", endpoint, methods=["POST"])
     with pytest.raises(TypeError, match="/here takes more than a body"):
         DirectRoute("/here", endpoint, methods=["POST"])
+
+
+def test_a_guard_of_the_router_is_refused() -> None:
+    """FastAPI would call it before the function; here nobody does."""
+    guards = [Depends(of_the_key)]
+    APIRoute("/here", send, methods=["POST"], dependencies=guards)
+    with pytest.raises(TypeError, match="/here takes more than a body"):
+        DirectRoute("/here", send, methods=["POST"], dependencies=guards)

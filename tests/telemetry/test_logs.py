@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import re
+import select
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
@@ -195,6 +196,29 @@ class TestManyAtOnce:
                 "def collect(self, record): print(record.msg, file=__import__('sys').stderr)\n"
                 "logging.Logger.callHandlers = collect"
             ),
+            (
+                "import functools, sys\n"
+                "logs.configure(); theirs = logging.Logger.callHandlers\n"
+                "@functools.wraps(theirs)\n"
+                "def collect(self, record):\n"
+                "    print(record.msg, file=sys.stderr)\n"
+                "    theirs(self, record)\n"
+                "logging.Logger.callHandlers = collect"
+            ),
+            (
+                "import functools, sys\n"
+                "logs.configure(); theirs = logging.Handler.handle\n"
+                "@functools.wraps(theirs)\n"
+                "def collect(self, record):\n"
+                "    print(record.msg, file=sys.stderr)\n"
+                "    theirs(self, record)\n"
+                "logging.Handler.handle = collect"
+            ),
+            (
+                "logs.configure()\n"
+                "theirs = logging.Formatter('%(name)s %(message)s')\n"
+                "logging.getLogger().handlers[0].setFormatter(theirs)"
+            ),
         ],
     )
     def test_is_the_same_as_one_by_one(self, host: str) -> None:
@@ -213,6 +237,23 @@ class TestManyAtOnce:
             "logs.configure(form='json', stream=Writes())"
         )
         assert through_a_pipe(program + self.AT_ONCE) == "3\n"
+
+    def test_is_written_in_parts_that_a_shared_pipe_takes_whole(self) -> None:
+        """The processes of a worker share a pipe; it mixes writes that are longer than its room."""
+        program = (
+            "import io, sys\n"
+            "class Writes(io.StringIO):\n"
+            "    def write(self, text):\n"
+            "        ends, lines = text[-1:] == '\\n', text.count('\\n')\n"
+            "        print(len(text.encode()), ends, lines, file=sys.stderr)\n"
+            "logs.configure(form='json', stream=Writes())\n"
+            "each = [JOB | {'job': 'n' * n, 'waited': 0.0123, 'ran': n} for n in range(100)]\n"
+            "log.emit_each(events.JOB_COMPLETED, each)"
+        )
+        writes = [line.split() for line in through_a_pipe(program).splitlines()]
+        assert all(int(size) <= select.PIPE_BUF and whole == "True" for size, whole, _ in writes)
+        assert sum(int(lines) for _, _, lines in writes) == 100
+        assert len(writes) < 10
 
     def test_a_stream_that_is_gone_does_not_end_the_program(self) -> None:
         assert through_a_pipe("import os; logs.configure(); os.close(2)" + self.AT_ONCE) == ""

@@ -135,6 +135,26 @@ class TestOpenTelemetry:
         "print(traces.active())\n"
     )
 
+    WHILE_IMPORTED = (
+        "import importlib.abc, logging, sys, threading\n"
+        "from towpath.telemetry import logs\n"
+        "logs.configure(form='plain', stream=sys.stdout)\n"
+        "logged = threading.Thread(target=lambda: logging.warning('by another thread'))\n"
+        "class Hook(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        "        if name == 'opentelemetry.trace.span':\n"
+        "            logged.start()\n"
+        "            logged.join()\n"
+        "            logging.warning('by this thread')\n"
+        "sys.meta_path.insert(0, Hook())\n"
+        "import opentelemetry.trace\n"
+    )
+
+    def test_may_be_imported_while_lines_are_logged(self) -> None:
+        """Neither waits for the other, and no line is lost."""
+        words = printed(self.WHILE_IMPORTED, {})
+        assert " ".join(words).count("thread") == 2
+
     def test_counts_from_when_the_program_sets_it_up(self) -> None:
         assert printed(self.LATER, {}) == ["False", "False", "False", "True"]
 

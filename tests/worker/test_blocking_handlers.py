@@ -1,13 +1,17 @@
 """Handlers that block the event loop for longer than a lease: no other job loses its lease."""
 
+import asyncio
+
 import pytest
 
-from tests.waiting import eventually
+from tests.fixtures import SLOW_ANSWERS
+from tests.waiting import eventually, eventually_async
 from tests.worker.running import LogLines, ended, working
 from towpath.app.app import Towpath
 from towpath.app.job import Job
-from towpath.clock import milliseconds, steady
-from towpath.engine.model import State
+from towpath.clock import ManualClock, milliseconds, steady
+from towpath.embedded import EmbeddedServer
+from towpath.engine.model import State, new_job
 from towpath.worker.context import Context
 from towpath.worker.middleware import Middleware
 
@@ -79,6 +83,38 @@ class TestAHandlerThatBlocksTheLoop:
         jobs = [await sell.submit(), *[await count.submit() for _ in range(6)]]
         async with working(app, concurrency=4, lease=LEASE):
             await assert_done_at_once(jobs, lines)
+
+    async def test_leaves_no_ready_job_of_another_queue_behind(
+        self, server: EmbeddedServer
+    ) -> None:
+        """An exchange that waits for a connection while the loop is blocked is read by the
+        heartbeat before it was sent, and has claimed nothing. On this clock nobody looks again.
+        """
+        queues = [f"shop-{number}" for number in range(14)]
+        sold: dict[str, int] = {}
+
+        def handler_of(queue: str, *, blocks: bool) -> None:
+            @app.handler(queue, name="sell")
+            async def sell(round: int) -> None:
+                if blocks and round:
+                    block()
+                sold[queue] = round
+
+        async def all_sold(round: int) -> None:
+            jobs = [new_job(str(round).encode(), headers={"handler": "sell"})]
+            await asyncio.gather(*(app.engine.submit_many(queue, jobs) for queue in queues))
+            await eventually_async(lambda: _is(sold == dict.fromkeys(queues, round)))
+
+        async with Towpath(server.url, clock=ManualClock(), limits=SLOW_ANSWERS) as app:
+            for number, queue in enumerate(queues):
+                handler_of(queue, blocks=number < 4)
+            async with working(app, concurrency=200):
+                for round in range(3):
+                    await all_sold(round)
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 -- what eventually_async awaits
+    return fact
 
 
 class TestMiddlewareThatBlocksTheLoop:

@@ -255,8 +255,9 @@ class WorkWatch:
             self._stop_timer = None
 
     def _end(self, *, was_called: bool) -> None:
-        self.cancel()
-        self._act(was_called)
+        if not self._is_over:
+            self.cancel()
+            self._act(was_called)
 
 
 def _call_after(

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import logging
 import re
+import select
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
+from types import FunctionType
 from typing import Any, NamedTuple, TextIO, cast
 
 import msgspec
@@ -132,10 +134,10 @@ class Formatter(logging.Formatter):
         super().__init__()
         self._render = render
 
-    def format_lines(self, level: int, lines: Sequence[LogLine], *, ending: str) -> str:
-        """Lines of one level that are written now, each with *ending* behind it."""
+    def format_lines(self, level: int, lines: Sequence[LogLine]) -> list[str]:
+        """Lines of one level that are written now."""
         head = {"time": _time(wall_ns() / 1e9), "level": logging.getLevelName(level).lower()}
-        return "".join([self._render(head | line) + ending for line in lines])
+        return [self._render(head | line) for line in lines]
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, Any] = {"time": _time(record.created), "level": record.levelname.lower()}
@@ -269,7 +271,7 @@ class Log:
 
     def _line(self, event: LogEvent, fields: Mapping[str, object]) -> LogLine:
         if tuple(fields) != event.fields and set(fields) != set(event.fields):
-            warnings.warn(_mismatch(event, fields), CatalogueMismatch, stacklevel=4)
+            warnings.warn(_mismatch(event, fields), CatalogueMismatch, stacklevel=3)
         line = LogLine(event=event.name)
         if event.level >= WARNING:
             line["sentence"] = event.sentence  # read at night, by somebody without the catalogue
@@ -320,21 +322,40 @@ class _OurHandler(logging.StreamHandler[Any]):
     """Known by its class, so that configuring twice replaces it and touches nobody else's."""
 
     def write_lines(self, level: int, lines: Sequence[LogLine]) -> None:
-        """Write lines that have no records, in one go."""
+        """Write lines that have no records, with few writes to the stream."""
         with self.lock or nullcontext():
             try:
                 ours = cast("Formatter", self.formatter)
-                self.stream.write(ours.format_lines(level, lines, ending=self.terminator))
-                self.flush()
+                for part in _parts(ours.format_lines(level, lines), ending=self.terminator):
+                    self.stream.write(part)
+                    self.flush()
             except Exception:  # noqa: BLE001 -- as logging does: a stream that is gone ends nobody
                 record = logging.LogRecord("towpath", level, "", 0, lines[0], (), None)
                 self.handleError(record)
 
 
+_PIPE_BUF: int = getattr(select, "PIPE_BUF", 512)
+"""The most bytes that a pipe takes from a process without those of another in between."""
+
+
+def _parts(lines: Iterable[str], *, ending: str) -> Iterator[str]:
+    """Whole lines, joined as far as one write to a pipe has room for: the processes of a worker
+    share one, and a longer write may be cut in two by that of another process.
+    """
+    part, size = list[str](), 0
+    for line in lines:
+        length = len(line if line.isascii() else line.encode(errors="replace")) + len(ending)
+        if part and size + length > _PIPE_BUF:
+            yield "".join(part)
+            part, size = [], 0
+        part.append(line + ending)
+        size += length
+    yield "".join(part)
+
+
 def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
     """Our handler, if nobody else would hear what *logger* is told, and nothing changes it."""
-    # Some who collect logs put a function of theirs in place of this one.
-    if logger.filters or type(logger).callHandlers.__module__ != "logging":
+    if logger.filters or not _is_of_logging(type(logger).callHandlers):
         return None
     handlers: list[logging.Handler] = []
     above: logging.Logger | None = logger
@@ -342,10 +363,22 @@ def _only_hearer(logger: logging.Logger) -> _OurHandler | None:
         handlers += above.handlers
         above = above.parent if above.propagate else None
     match handlers:
-        case [_OurHandler() as only] if not only.filters and only.level == logging.NOTSET:
+        case [_OurHandler() as only] if (
+            not only.filters
+            and only.level == logging.NOTSET
+            and isinstance(only.formatter, Formatter)
+            and _is_of_logging(type(only).handle)
+        ):
             return only
         case _:
             return None
+
+
+def _is_of_logging(method: Callable[..., object]) -> bool:
+    """Whether this is logging's own function. Some who collect logs put theirs in its place, and it
+    may have the name and the module of the one that it wraps.
+    """
+    return isinstance(method, FunctionType) and method.__globals__ is logging.__dict__
 
 
 def configure(

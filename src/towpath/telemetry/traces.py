@@ -23,11 +23,18 @@ def _loaded() -> Any:
     that no provider can have been set, and no span can be open.
     """
     global _spans  # noqa: PLW0603 -- looked up several times per job
-    if _spans is None and _API in sys.modules:
+    if _spans is None and (api := sys.modules.get(_API)) is not None and not _is_loading(api):
         from towpath.telemetry import spans  # noqa: PLC0415 -- loads OpenTelemetry
 
         _spans = spans
     return _spans
+
+
+def _is_loading(module: ModuleType) -> bool:
+    """Whether somebody is still importing *module*. To wait for that could last for ever: they may
+    log a line meanwhile, and so wait for the caller.
+    """
+    return getattr(module.__spec__, "_initializing", False)
 
 
 if os.environ.get("OTEL_PYTHON_TRACER_PROVIDER"):

@@ -272,8 +272,13 @@ class DirectRoute(BodyRoute):
 
     def get_body_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         function, found, field = self.endpoint, _found_in_request(self.dependant), self.body_field
-        wanted = set(signature(function).parameters)
-        if field is None or self.dependant.body_params != [field] or wanted != {field.name, *found}:
+        wanted, guards = set(signature(function).parameters), self.dependant.dependencies
+        if (
+            field is None
+            or self.dependant.body_params != [field]
+            or wanted != {field.name, *found}
+            or len(found) != len(guards)  # those of a router have no name
+        ):
             raise TypeError(f"{self.path} takes more than a body and what the request has")
 
         async def handle(request: Request) -> Response:

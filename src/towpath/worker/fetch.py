@@ -85,6 +85,8 @@ class Feeder:
         """When the claim was sent that was answered last."""
         self.unanswered: UnansweredExchange | None = None
         """The exchange whose answer this loop has not taken yet. From any thread."""
+        self.read_ahead: Call | None = None
+        """The exchange whose answer the heartbeat has asked for in place of this loop."""
 
     @property
     def held(self) -> int:
@@ -206,8 +208,14 @@ class Feeder:
         """Start what came. *count* is what was asked for; by now the slots may be lent."""
         leases, kept, self._asked = exchanged.leases, self._asked, 0
         # If it only settled, or was late, whether there is more to claim is not known.
-        # If there was more than one answer carries, there is more now.
-        self._hungry = len(leases) == count or kept < count or exchanged.due_in == ZERO
+        # If there was more than one answer carries, there is more now. If the heartbeat asked for
+        # the answer before the exchange itself was sent, nothing was claimed, whatever there is.
+        self._hungry = (
+            len(leases) == count
+            or kept < count
+            or exchanged.due_in == ZERO
+            or (self.unanswered is not None and self.unanswered.call == self.read_ahead)
+        )
         if len(leases) > kept:
             kept += self._slots.take(self._share, len(leases) - kept)
         for lease in leases[:kept]:

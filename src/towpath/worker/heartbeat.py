@@ -199,6 +199,7 @@ class Heartbeat:
         """Repeat *exchange* under its name, without a wish to claim: it then brings what it has
         claimed, and if it has not come through, it settles and claims nothing.
         """
+        feeder.read_ahead = exchange.call
         try:
             answer = await self._engine.exchange(
                 feeder.queue,
@@ -212,6 +213,10 @@ class Heartbeat:
             # Asked again with the next look, if the loop is still blocked by then.
             self._unread.pop(feeder, None)
             return
+        unanswered = feeder.unanswered
+        if unanswered is None or unanswered.call != exchange.call:
+            self._unread.pop(feeder, None)
+            return  # the worker's loop has read the answer meanwhile, and renews the leases itself
         given = [
             Attempt(lease, None, since=exchange.sent_at, now_ms=answer.now_ms)
             for lease in answer.leases
@@ -244,6 +249,7 @@ class Heartbeat:
                 self._tell(attempt, StopReason.CANCELLED)
         elif not attempt.over:
             # Settled meanwhile is no news; anything else means that the job is another's.
+            attempt.renew_at = math.inf
             self._tell(attempt, StopReason.LOST)
 
     def _out_of_time(self, attempt: Attempt, now: float) -> None:
