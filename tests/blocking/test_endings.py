@@ -30,7 +30,12 @@ def test_a_script_ends_without_a_word_while_a_thread_waits_for_redis() -> None:
 
 @pytest.mark.parametrize(
     ("what", "words"),
-    [("daemon", "ends\n"), ("late", "ends\n"), ("joined", "ends\nstill_open\n")],
+    [
+        ("daemon", "ends\n"),
+        ("late", "ends\n"),
+        ("joined", "ends\nstill_open\n"),
+        ("exit_handler", "ends\nengine_closed\n"),
+    ],
 )
 def test_a_script_ends_without_a_word_while_a_thread_waits_for_a_result(
     server: EmbeddedServer, what: str, words: str

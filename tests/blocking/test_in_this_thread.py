@@ -1,6 +1,7 @@
 """Engines in threads without an event loop: what they do, and what becomes of it in trouble."""
 
 import asyncio
+import errno
 import gc
 import signal
 import socket
@@ -197,6 +198,31 @@ class TestANameServerThatIsSilent:
             place: tuple[str, int] = listening.getsockname()
             with connect_within(("localhost", place[1]), HANGS) as connected:
                 assert connected.getpeername() == place
+
+
+def test_an_address_of_a_kind_that_is_switched_off_is_passed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """`localhost` often has one of IPv6 as well."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        place: tuple[str, int] = listening.getsockname()
+        make, look_up = socket.socket, socket.getaddrinfo
+
+        def make_without_ipv6(family: int = -1, *args: Any) -> socket.socket:
+            if family == socket.AF_INET6:
+                raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+            return make(family, *args)
+
+        def both(*args: Any, **options: Any) -> Any:
+            return [
+                (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("::1", place[1], 0, 0)),
+                *look_up(*place, type=socket.SOCK_STREAM),
+            ]
+
+        monkeypatch.setattr(socket, "socket", make_without_ipv6)
+        monkeypatch.setattr(socket, "getaddrinfo", both)
+        with connect_within(("localhost", place[1]), HANGS) as connected:
+            assert connected.getpeername() == place
 
 
 def one_node(engine: Engine) -> Any:

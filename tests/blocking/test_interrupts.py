@@ -1,5 +1,6 @@
 """Ctrl-C and signal handlers at moments that matter to an engine in its caller's thread."""
 
+import itertools
 import signal
 import socket
 import subprocess
@@ -7,7 +8,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -20,7 +21,9 @@ from towpath.engine.channel import Limits
 from towpath.engine.connection import Endpoint
 from towpath.engine.engine import Engine
 from towpath.engine.resp import packed
+from towpath.engine.thread_signal import ThreadSignal
 from towpath.engine.time_limit import Deadline
+from towpath.errors import ServerUnreachable
 
 _PACKS_UNDER_ALARMS = """
 import signal
@@ -86,6 +89,76 @@ def test_a_turn_that_an_interrupt_took_is_waited_for_again(server: EmbeddedServe
         other.join(HANGS)
         assert not other.is_alive()
         assert run_to_end(engine.submit("mails", b"x", id="o")).existed
+
+
+@pytest.mark.parametrize("signals", [ThreadSignal, threading.Event])
+def test_a_signal_can_be_set_again_wherever_an_interrupt_ended_it(signals: Any) -> None:
+    """Not so with an Event: its lock stays taken."""
+    left = [step for step in range(30) if not _is_free_after_interrupt(signals(), step)]
+    assert bool(left) == (signals is threading.Event)
+
+
+def _is_free_after_interrupt(one: Any, step: int) -> bool:
+    """Whether it can be set after Ctrl-C at that step of the interpreter ended another `set`."""
+    steps = itertools.count()
+
+    def interrupt(*_: Any) -> Any:
+        if next(steps) == step:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return interrupt
+
+    sys.settrace(interrupt)
+    try:
+        one.set()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    lock = getattr(one, "_cond", None)
+    if lock is not None and not lock.acquire(blocking=False):
+        return False
+    if lock is not None:
+        lock.release()
+    one.set()
+    one.wait(0)
+    return True
+
+
+def test_a_signal_is_taken_by_the_wait_for_it() -> None:
+    one = ThreadSignal()
+    one.set()
+    one.set()
+    one.wait(HANGS)
+    one.clear()
+    one.wait(0)
+    threading.Timer(0.01, one.set).start()
+    one.wait(HANGS)
+
+
+def test_a_signal_handler_that_submits_leaves_the_limit_of_its_thread_alone() -> None:
+    """Both wait for a frozen server: both are given up."""
+    limits = Limits(answer=seconds(0.3), give_up=seconds(1))
+    refused: list[str] = []
+
+    def submit(*_: object) -> None:
+        with suppress(ServerUnreachable):
+            run_to_end(engine.submit("mails", b"x", id="by-the-handler"))
+            refused.append("answered")
+        refused.append("by-the-handler")
+
+    with EmbeddedServer() as server, engine_in_threads(server.url, limits) as engine:
+        run_to_end(engine.submit("mails", b"x"))
+        before = signal.signal(signal.SIGALRM, submit)
+        server.pause()
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(ServerUnreachable):
+                run_to_end(engine.submit("mails", b"x"))
+        finally:
+            signal.signal(signal.SIGALRM, before)
+            server.unpause()
+    assert refused == ["by-the-handler"]
 
 
 def test_what_an_interrupt_left_of_a_limit_does_not_end_the_next_call() -> None:

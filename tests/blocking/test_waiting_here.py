@@ -456,6 +456,20 @@ class TestAServerThatIsAway:
             complete(engine, b"sent")
             assert waiting.result(HANGS).result == b"sent"
 
+    def test_comes_back_to_one_that_never_used_the_queue(self) -> None:
+        """It asks for the queue's options first: that is part of its wait."""
+        with EmbeddedServer() as server, opened(server.url) as producer:
+            job = submit(producer, "a")
+            complete(producer, b"sent")
+            with engine_here(server.url, limits=SHORT) as engine:
+                server.pause()
+                with pytest.raises(ServerUnreachable):
+                    run_to_end(engine.submit("others", b"x"))
+                back = threading.Timer(0.5, server.unpause)
+                back.start()
+                assert wait_for(engine, job).result == b"sent"
+                back.join()
+
     @pytest.mark.parametrize("frozen", [False, True], ids=["killed", "frozen"])
     def test_is_named_when_the_time_is_over(self, *, frozen: bool) -> None:
         with EmbeddedServer() as server, opened(server.url, SHORT) as engine:

@@ -2,7 +2,8 @@
 
 The test starts it with the URL of Redis, and what becomes of the thread: `daemon` waits on, `late`
 loses its connection while the interpreter ends, `frozen` waits for a server that is frozen (its
-process id follows), `joined` is waited for.
+process id follows), `joined` is waited for. With `exit_handler` it is the main thread that waits,
+while the interpreter ends.
 """
 
 import atexit
@@ -14,7 +15,7 @@ import threading
 from tests.waiting import eventually
 from towpath import Engine, Towpath, hours, seconds
 from towpath.app.blocking import Blocking
-from towpath.errors import StillOpen
+from towpath.errors import EngineClosed, StillOpen
 
 url, what = sys.argv[1:3]
 
@@ -36,6 +37,16 @@ def lose_connections() -> None:
         eventually(lambda: {"ended"} == where(waiting) & {"ended", "_wait_for"})
 
 
+def wait_at_exit() -> None:
+    """Called after the app's own engine was closed, too."""
+    try:
+        job.result(within=hours(1))
+    except EngineClosed as error:
+        sys.stdout.write(f"{error.code}\n")
+
+
+if what == "exit_handler":
+    atexit.register(wait_at_exit)
 if what == "late":
     atexit.register(lose_connections)
 app = Towpath(url)
@@ -56,8 +67,9 @@ def wait() -> None:
 
 
 waiting = threading.Thread(target=wait, daemon=what != "joined")
-waiting.start()
-eventually(lambda: "_wait_for_news" in where(waiting))
+if what != "exit_handler":
+    waiting.start()
+    eventually(lambda: "_wait_for_news" in where(waiting))
 if what == "frozen":
     os.kill(int(sys.argv[3]), signal.SIGSTOP)
 sys.stdout.write("ends\n")

@@ -47,6 +47,7 @@ from towpath.engine.resp import (
     new_reader,
     packed,
 )
+from towpath.engine.thread_signal import ThreadSignal
 from towpath.engine.time_limit import Deadline, TimeLimit
 from towpath.engine.tls import LISTEN_SECONDS
 from towpath.errors import ServerError, ServerUnreachable, ThreadsPatched
@@ -61,6 +62,8 @@ _SLICE = 0.25
 """Seconds that a thread waits for data before it looks at its time limit."""
 _LOOK_EVERY = 1.0
 """Seconds of silence after which a caller asks whether its server was replaced."""
+_PROBE_LASTS = 30.0
+"""Seconds after which a probe that did not come back is taken to be over."""
 _IDLE_TRUSTED = 0.5
 """Seconds for which a connection that was used is taken to be open still."""
 _PIECE = 65_536
@@ -107,7 +110,8 @@ class _Narrowed:
 
     def __init__(self, clock: _Clock, now: float, seconds: float, outer: float) -> None:
         """*outer* is when the block around this one ends."""
-        self._clock, self._before = clock, outer
+        # Not *outer*: a signal handler may call while its thread waits for a reply.
+        self._clock, self._before = clock, clock.until
         self._until = min(now + seconds, outer)
         clock.until = self._until
         clock.looked_at = clock.silent_since = now
@@ -357,7 +361,7 @@ class _Turn:
     __slots__ = ("channel", "has_come")
 
     def __init__(self) -> None:
-        self.has_come = threading.Event()
+        self.has_come = ThreadSignal()
         self.channel: Channel | None = None
 
 
@@ -383,7 +387,8 @@ class BlockingNode(Node):
         self._suspected: tuple[str, float] | None = None
         """The key of a call that met trouble, and since when, until a probe is answered."""
         self._probe_at = float("-inf")
-        self._is_being_probed = False
+        self._probed_until = float("-inf")
+        """While a caller probes: when that is over at the latest, if Ctrl-C has ended it."""
 
     async def take(self, deadline: Deadline) -> Channel:
         if self._suspected is not None:
@@ -460,13 +465,15 @@ class BlockingNode(Node):
         is_due = False
         try:
             with self._lock:
-                if not self._is_being_probed and steady() >= self._probe_at:
-                    is_due = self._is_being_probed = True  # in this order: Ctrl-C may come between
+                now = steady()
+                if now >= max(self._probe_at, self._probed_until):
+                    is_due = True
+                    self._probed_until = now + _PROBE_LASTS
             if is_due:
                 await self._probe_now(deadline, key, since)
         finally:
             if is_due:
-                self._probe_at, self._is_being_probed = steady() + PROBE_EVERY, False
+                self._probe_at, self._probed_until = steady() + PROBE_EVERY, float("-inf")
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
 
@@ -532,12 +539,13 @@ class BlockingPort:
     def long_read(self, seconds: float) -> Generator[None]:
         """A block of a blocking read, which raises TimeoutError after that time."""
         clock = self.clock
+        before = clock.expects_silence
         try:
             clock.expects_silence = True
             with _Narrowed(clock, steady(), seconds, math.inf):
                 yield
         finally:
-            clock.expects_silence = False
+            clock.expects_silence = before
 
     async def every(self, asks: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[Any]:
         """One after the other."""

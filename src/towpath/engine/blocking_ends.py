@@ -27,6 +27,7 @@ from towpath.engine.keys import keys_of
 from towpath.engine.model import JobInfo, JobRef
 from towpath.engine.resp import TROUBLE
 from towpath.engine.store import Store
+from towpath.engine.thread_signal import ThreadSignal
 from towpath.errors import (
     EngineClosed,
     JobNotFound,
@@ -63,7 +64,7 @@ class _Wait:
     __slots__ = ("__weakref__", "has_news", "id", "is_due")
 
     def __init__(self, id: str) -> None:
-        self.id, self.has_news = id, threading.Event()
+        self.id, self.has_news = id, ThreadSignal()
         self.is_due = False
         """Whether it should look at its job."""
 
@@ -133,23 +134,25 @@ class BlockingEnds:
         """Lines on which nobody reads; one of them at most is connected."""
         self._is_at_exit = False
 
-    async def ended(self, job: JobRef, within: Duration) -> JobInfo:
-        """The job, once it has ended. Raises what `Events.ended` does."""
+    async def ended(self, job: JobRef, within: Duration, *, since: float) -> JobInfo:
+        """The job, once it has ended, *within* that time since then. Raises what `Events.ended`
+        does.
+        """
         wait = _Wait(job.id)
         reading = self._enter(job.queue, wait)
         try:
-            return await self._wait_for(job, within, reading, wait)
+            return await self._wait_for(job, within, since, reading, wait)
         except EngineClosed:
-            if self._is_at_exit:
+            if self._is_at_exit and threading.current_thread().daemon:
                 threading.Event().wait()  # a traceback of a daemon thread would be noise
             raise
         finally:
             await self._leave(reading, wait)
 
     async def _wait_for(
-        self, job: JobRef, within: Duration, reading: _Reading, wait: _Wait
+        self, job: JobRef, within: Duration, since: float, reading: _Reading, wait: _Wait
     ) -> JobInfo:
-        until = steady() + within.total_seconds()
+        until = since + within.total_seconds()
         while True:
             trouble: ServerUnreachable | None = None
             is_last = steady() >= until
@@ -162,7 +165,7 @@ class BlockingEnds:
             else:
                 if found is not None:
                     return found
-            if is_last:
+            if is_last or (trouble is not None and steady() >= until):
                 raise trouble or StillOpen(job, spelled(within))
             if trouble is None:
                 again_at = min(until, steady() + LOOK_EVERY.total_seconds())
@@ -293,8 +296,7 @@ class BlockingEnds:
         """Return when the thread should look at its job again, at the latest at that time."""
         while not wait.is_due and (left := again_at - steady()) > 0:
             if not self._is_reader(reading, wait):
-                wait.has_news.wait(left)
-                wait.has_news.clear()  # it may be the reader now
+                wait.has_news.wait(left)  # it may be the reader now
                 continue
             if not reading.place:
                 return

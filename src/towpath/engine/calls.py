@@ -207,8 +207,9 @@ class Calls:
         )
 
     def new_deadline(self, within: float | None = None) -> Deadline:
-        """When a call that begins now is given up."""
-        return Deadline(self._watch, self._give_up_s if within is None else within)
+        """When a call that begins now is given up: *within* so many seconds, if that is sooner."""
+        longest = self._give_up_s
+        return Deadline(self._watch, longest if within is None else min(within, longest))
 
     async def ask(self, key: str, prepare: Prepare[T], *, deadline: Deadline | None = None) -> T:
         """The answer to what *prepare* makes for a channel: made once, sent until answered.

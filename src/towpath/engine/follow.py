@@ -12,11 +12,11 @@ import asyncio
 import builtins
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from itertools import islice, takewhile
 from typing import TYPE_CHECKING, Any
 
-from towpath.clock import Duration, DurationLike, duration, seconds, spelled
+from towpath.clock import Duration, DurationLike, duration, seconds, spelled, steady
 from towpath.engine.check import whole
 from towpath.engine.events import (
     ENDS,
@@ -156,16 +156,17 @@ class Events:
         once. Goes on waiting while the server is unreachable, and raises ServerUnreachable if it
         still is at the end.
         """
-        limit = duration("within", within)
-        await self.require(job.queue)
+        limit, since = duration("within", within), steady()
+        with suppress(ServerUnreachable):  # it may come back within the time
+            await self.require(job.queue, within=limit.total_seconds() + _LAST)
         if self._blocking is not None:
-            return await self._blocking.ended(job, limit)
+            return await self._blocking.ended(job, limit, since=since)
         ends = self._ends.get(job.queue)
         if ends is None:
             ends = self._ends[job.queue] = _Ends(job.queue, self._feeds, self._look_at_ends)
         wait = ends.enter(job.id)
         try:
-            return await wait.end(job, limit)
+            return await wait.end(job, limit, since=since)
         finally:
             ends.leave(wait)
             if ends.nobody:
@@ -182,11 +183,11 @@ class Events:
             found += [id for id, said in zip(some, answers, strict=True) if said == b"later"]
         return found
 
-    async def require(self, queue: QueueName) -> None:
+    async def require(self, queue: QueueName, *, within: float | None = None) -> None:
         """Raises QueueHasNoEvents if *queue* has no events."""
-        known = await self._store.known_options(queue)
-        none = EventPolicy.NONE
-        if known.events is none and (await self._store.options(queue)).events is none:
+        store, none = self._store, EventPolicy.NONE
+        known = await store.known_options(queue, within=within)
+        if known.events is none and (await store.options(queue, within=within)).events is none:
             raise QueueHasNoEvents(queue)
 
     async def _look_at_ends(self, queue: QueueName, ids: list[JobId]) -> list[Any]:
@@ -206,9 +207,10 @@ class _Wait:
         self.trouble: TowpathError | None = None
         """Why the last look brought nothing."""
 
-    async def end(self, ref: JobRef, within: Duration) -> JobInfo:
+    async def end(self, ref: JobRef, within: Duration, *, since: float) -> JobInfo:
         """The job, once it has ended. Raises StillOpen."""
-        await asyncio.wait((self.found,), timeout=within.total_seconds())
+        left = max(since + within.total_seconds() - steady(), 0)
+        await asyncio.wait((self.found,), timeout=left)
         if not self.found.done():
             self.over = True
             self._look(self.id)

@@ -22,20 +22,26 @@ def connect_within(place: Place, limit: float) -> socket.socket:
     trouble = OSError(f"{place[0]} has no address")
     addresses = _look_up(place, limit)
     for at, (family, kind, protocol, _, address) in enumerate(addresses):
-        sock = socket.socket(family, kind, protocol)
+        sock: socket.socket | None = None
         try:
+            sock = socket.socket(family, kind, protocol)  # refused where IPv6 is switched off
             # A silent address leaves some of the time to those behind it.
             sock.settimeout(max((until - steady()) / (len(addresses) - at), _SHORTEST))
             sock.connect(address)
         except OSError as error:
-            sock.close()
+            _close(sock)
             trouble = error
         except BaseException:
-            sock.close()
+            _close(sock)
             raise
         else:
             return sock
     raise trouble
+
+
+def _close(sock: socket.socket | None) -> None:
+    if sock is not None:
+        sock.close()
 
 
 class _Lookup(threading.Thread):

@@ -270,13 +270,13 @@ class Store:
 
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
-    async def known_options(self, queue: QueueName) -> QueueOptions:
+    async def known_options(self, queue: QueueName, *, within: float | None = None) -> QueueOptions:
         """The options of *queue* as last heard of: what a caller's values are checked with.
 
         A queue that is not there has the defaults, and is not there afterwards either.
         """
         known = self._in_force.get(queue)
-        return known.options if known else await self.options(queue)
+        return known.options if known else await self.options(queue, within=within)
 
     def takes(self, queue: QueueName, jobs: list[NewJob]) -> bool:
         """Whether *jobs* are one job, whose payload *queue* takes as far as known."""
@@ -293,12 +293,12 @@ class Store:
         limit = (known.options if known else await self.options(queue)).max_payload
         return limit if size <= limit else (await self.options(queue)).max_payload
 
-    async def options(self, queue: QueueName) -> QueueOptions:
+    async def options(self, queue: QueueName, *, within: float | None = None) -> QueueOptions:
         """The options of *queue* now; the defaults if nobody used it yet. One round trip.
 
         Nothing is written: whoever may only look makes no queue.
         """
-        if (found := await self._options_of(queue)) is not None:
+        if (found := await self._options_of(queue, within)) is not None:
             if not found.declared and queue in self._declarations:
                 return found.options  # the queue is new: the next call declares before it writes
             self._in_force[queue] = found
@@ -310,10 +310,12 @@ class Store:
         """Whether the server has options of *queue*: every use of it writes some."""
         return await self._options_of(queue) is not None
 
-    async def _options_of(self, queue: QueueName) -> InForce | None:
+    async def _options_of(self, queue: QueueName, within: float | None = None) -> InForce | None:
         """The options of *queue* as the server has them. Raises ServerRefused."""
         fields = ("whole", "version", "declared", "options")
-        stored, version, *more = await self.command("HMGET", keys_of(queue).meta, *fields)
+        stored, version, *more = await self.calls.command(
+            "HMGET", keys_of(queue).meta, *fields, deadline=self.calls.new_deadline(within)
+        )
         if version is None:
             return None
         return _in_force(queue, stored or b"", version, *more)

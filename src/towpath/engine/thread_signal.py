@@ -1,0 +1,33 @@
+"""What a thread waits for: `threading.Event` in single steps of the interpreter."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import suppress
+
+
+class ThreadSignal:
+    """One thread waits for it, and takes it with that; others set it.
+
+    Ctrl-C may come between any two steps of Python code. In an Event it could leave the lock taken,
+    and whoever waits for that lock would wait for ever.
+    """
+
+    __slots__ = ("_lock",)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that does."""
+        with suppress(RuntimeError):  # it is set
+            self._lock.release()
+
+    def clear(self) -> None:
+        """Forget that it was set."""
+        self._lock.acquire(blocking=False)
+
+    def wait(self, seconds: float) -> None:
+        """Return when it is set, at the latest after so many seconds."""
+        self._lock.acquire(timeout=max(seconds, 0))
