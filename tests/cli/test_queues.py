@@ -8,7 +8,7 @@ from tests.cli.command import Command
 from tests.cli.jobs import bury
 from towpath import Engine, QueueOptions, hours, minutes, seconds
 from towpath.embedded import EmbeddedServer
-from towpath.engine.keys import keys_of
+from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.model import new_job
 from towpath.engine.options import LanePolicy
 from towpath.engine.retry import Fixed
@@ -129,6 +129,21 @@ async def test_a_queue_that_cannot_be_read_is_named_and_hides_no_other(
     ran = towpath(*words)
     assert (ran.code, "mails" in ran.out, "spoilt" in ran.out) == (0, True, False)
     assert "towpath queues show spoilt" in ran.err
+
+
+async def test_options_that_only_a_newer_release_knows_hide_no_others(
+    towpath: Command, engine: Engine, server: EmbeddedServer
+) -> None:
+    """And stay as they are when others are changed."""
+    await engine.queues.declare("mails", max_length=70)
+    for key, field in ((keys_of(QueueName("mails")).meta, "whole"), (REGISTRY, "mails")):
+        server.ask("HSET", key, field, '[1,{"max_length":70,"zeal":5}]')
+    assert "mails" in towpath("queues").out
+    shown = [line.split() for line in towpath("queues", "show", "mails").out.splitlines()]
+    assert ["option", "max_length", "70"] in shown
+    assert towpath("queues", "configure", "mails", "--set", "max_length=80").code == 0
+    stored = server.ask("HGET", keys_of(QueueName("mails")).meta, "whole")
+    assert stored == b'[1,{"max_length":80,"zeal":5}]'
 
 
 class TestPurging:

@@ -64,6 +64,21 @@ def test_a_key_of_another_program_is_no_defect(running: RunningServer, api: Api)
     assert api.post("/jobs", {"payload": 1}).status_code == 202
 
 
+def test_options_that_only_a_newer_release_knows_are_no_defect(
+    running: RunningServer, queue: str
+) -> None:
+    meta, stored = f"{{{queue}}}:meta", '[1,{"max_length":70,"zeal":5}]'
+    with running.client() as client:
+        assert client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1}).is_success
+        for version in ("1.aaaa", "1.bbbb"):
+            ask(running.store, "HSET", meta, "whole", stored, "version", version)
+            ask(running.store, "HSET", REGISTRY, queue, stored)
+            assert client.post(f"/api/v1/queues/{queue}/jobs", json={"payload": 1}).is_success
+            assert client.get(f"/api/v1/queues/{queue}").is_success
+            assert queue not in client.get("/api/v1/queues").json()["unreadable"]
+    assert ask(running.store, "HGET", meta, "whole") == stored.encode()
+
+
 def test_a_queue_of_another_layout_is_refused_and_not_changed(
     running: RunningServer, queue: str
 ) -> None:

@@ -2,11 +2,13 @@
 
 import asyncio
 import re
+from collections.abc import Callable, Coroutine
 from typing import Any, cast
 
 import msgspec
 import pytest
 
+from tests.blocking.driving import engine_here
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import (
     REVIEWS,
@@ -17,9 +19,10 @@ from tests.spec.jobs import (
     submit_ids,
 )
 from towpath.clock import ZERO, ManualClock, days, hours, minutes, seconds
-from towpath.engine.codec import pack
+from towpath.engine.blocking import run_to_end
+from towpath.engine.codec import pack, unpack_raw
 from towpath.engine.engine import Engine
-from towpath.engine.keys import keys_of
+from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.model import Call, Submitted, new_job
 from towpath.engine.options import (
     LARGEST_PAYLOAD,
@@ -28,8 +31,9 @@ from towpath.engine.options import (
     LanePolicy,
     QueueOptions,
     ScriptedOptions,
+    version_of,
 )
-from towpath.engine.retry import Exponential, Fixed, Listed, Never
+from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import (
     InvalidOption,
@@ -305,6 +309,146 @@ class TestOptionsThatNobodyDecided:
             await engine.submit(REVIEWS, b"2")
         await engine.complete(await claim_one(engine))
         await engine.submit(REVIEWS, b"3")
+
+
+class Newer(QueueOptions, frozen=True, kw_only=True):
+    """The options of a release that has two more: its scripts go by one of them."""
+
+    zeal: int = 0
+    moods: RetryPolicy = Never()
+
+
+NEWER = ScriptedOptions(Newer)
+BEYOND = {"moods": {"calm": 1.0}, "zeal": 5}
+"""What it has decided, and today's release does not know."""
+
+
+def newer_release_decides(deployment: Deployment, max_length: int, max_deaths: int = 5) -> None:
+    """As it stores options: *max_length* was declared, *max_deaths* was changed."""
+    options = Newer(max_length=max_length, max_deaths=max_deaths, zeal=5)
+    whole = msgspec.json.encode(
+        [1, {"max_deaths": max_deaths, "max_length": max_length, **BEYOND}], order="sorted"
+    )
+    declared = msgspec.json.encode({"max_length": max_length, **BEYOND})
+    by_name = NEWER.decided(options, {"max_deaths", "max_length", "zeal"})
+    meta = keys_of(QueueName(REVIEWS)).meta
+    deployment.ask(
+        *("HSET", meta, "whole", whole, "version", version_of(whole)),
+        *("options", NEWER.packed(options), "decided", pack(by_name), "declared", declared),
+    )
+
+
+def stored_options(
+    deployment: Deployment,
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """The decided options, those that scripts go by, and what was declared."""
+    meta = keys_of(QueueName(REVIEWS)).meta
+    whole, by_name, declared = (
+        cast("bytes", deployment.ask("HGET", meta, field))
+        for field in ("whole", "decided", "declared")
+    )
+    scripted = {name.decode(): value for name, value in unpack_raw(by_name).items()}
+    return msgspec.json.decode(whole)[1], scripted, msgspec.json.decode(declared)
+
+
+USES: dict[str, Callable[[Engine], Coroutine[Any, Any, object]]] = {
+    "submit": lambda engine: engine.submit(REVIEWS, b"x"),
+    "claim": lambda engine: engine.claim(REVIEWS, worker="anna", lease=minutes(1)),
+    "declare": lambda engine: engine.queues.declare(REVIEWS, keep_most=3),
+    "change": lambda engine: engine.queues.change_options(REVIEWS, more_attempts),
+    "reconfigure": lambda engine: engine.queues.reconfigure(REVIEWS, EVERY_OPTION),
+    "reset": lambda engine: engine.queues.reset(REVIEWS),
+    "reset one": lambda engine: engine.queues.reset(REVIEWS, "max_deaths"),
+    "options": lambda engine: engine.queues.options(REVIEWS),
+    "declared": lambda engine: engine.queues.declared(REVIEWS),
+    "list": lambda engine: engine.queues.list(),
+}
+
+
+class TestAnOptionThatOnlyANewerReleaseKnows:
+    """That release has decided it. Workers of both releases use the queue, side by side."""
+
+    @pytest.mark.parametrize("use", USES)
+    async def test_stays_as_it_is_whatever_is_done(
+        self, engine: Engine, deployment: Deployment, use: str
+    ) -> None:
+        await submit_ids(engine, "a")
+        for max_length in (70, 80):
+            newer_release_decides(deployment, max_length)
+            await USES[use](engine)
+            decided, by_name, declared = stored_options(deployment)
+            assert decided.items() >= BEYOND.items()
+            assert by_name["zeal"] == 5
+            assert declared.items() >= BEYOND.items()
+        async with Engine(deployment.url) as later:
+            await later.queues.options(REVIEWS)
+            assert REVIEWS in await later.queues.list()
+
+    @pytest.mark.parametrize("use", USES)
+    def test_stays_as_it_is_whatever_is_done_without_an_event_loop(
+        self, deployment: Deployment, use: str
+    ) -> None:
+        with engine_here(deployment.url) as engine:
+            run_to_end(engine.submit(REVIEWS, b"x"))
+            for max_length in (70, 80):
+                newer_release_decides(deployment, max_length)
+                run_to_end(USES[use](engine))
+                decided, by_name, declared = stored_options(deployment)
+                assert decided.items() >= BEYOND.items()
+                assert by_name["zeal"] == 5
+                assert declared.items() >= BEYOND.items()
+
+    async def test_leaves_those_that_both_know_in_force(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        await submit_ids(engine, "a")
+        newer_release_decides(deployment, 1)
+        with pytest.raises(QueueFull):
+            await engine.submit(REVIEWS, b"x")
+        newer_release_decides(deployment, 2)
+        await engine.submit(REVIEWS, b"x")
+
+    async def test_does_not_keep_one_that_is_decided_no_more(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        newer_release_decides(deployment, 70, max_deaths=9)
+        assert stored_options(deployment)[1]["max_deaths"] == 9
+        await engine.queues.reset(REVIEWS)
+        decided, by_name, _ = stored_options(deployment)
+        assert decided == {"max_length": 70, **BEYOND}
+        assert by_name == {"max_length": 70, "zeal": 5}
+
+    async def test_is_in_the_directory_too(self, engine: Engine, deployment: Deployment) -> None:
+        newer_release_decides(deployment, 70)
+        await engine.queues.change_options(REVIEWS, more_attempts)
+        entry = cast("bytes", deployment.ask("HGET", REGISTRY, REVIEWS))
+        assert msgspec.json.decode(entry)[1] == stored_options(deployment)[0]
+
+    async def test_is_restored_where_the_server_has_lost_it(
+        self, engine: Engine, deployment: Deployment
+    ) -> None:
+        newer_release_decides(deployment, 70)
+        await engine.submit(REVIEWS, b"x")
+        deployment.flush()
+        await engine.submit(REVIEWS, b"x")
+        decided, _, declared = stored_options(deployment)
+        assert decided.items() >= BEYOND.items()
+        assert declared.items() >= BEYOND.items()
+
+    async def test_keeps_a_queue_from_the_sweep_if_somebody_changed_it(
+        self, engine: Engine, deployment: Deployment, clock: ManualClock
+    ) -> None:
+        """As a change of any other option does."""
+        newer_release_decides(deployment, 70)
+        meta = keys_of(QueueName(REVIEWS)).meta
+        deployment.ask("HSET", meta, "declared", b'{"max_length":70,"moods":{"calm":1.0}}')
+        assert not await engine.queues.delete_unused(REVIEWS, minutes(1))
+        clock.advance(hours(1))
+        assert not await engine.queues.delete_unused(REVIEWS, minutes(1))
+        newer_release_decides(deployment, 70)
+        await engine.queues.delete_unused(REVIEWS, minutes(1))
+        clock.advance(hours(1))
+        assert await engine.queues.delete_unused(REVIEWS, minutes(1))
 
 
 class TestTheLongestQueue:

@@ -119,6 +119,8 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 DEFAULTS = QueueOptions()
+KNOWN = frozenset(QueueOptions.__struct_fields__)
+"""The names of the options of this release. Queues may have others, of another release."""
 
 
 class ScriptedOptions:
@@ -185,6 +187,8 @@ class InForce(msgspec.Struct, frozen=True):
     is_foreign: bool = False
     """Whether they were packed by a release with other options or defaults. Scripts can read them,
     but in more steps, so the next declaration packs them again."""
+    beyond: dict[str, msgspec.Raw] = {}
+    """Decided options that only another release knows, as stored: written back as they are."""
 
     @classmethod
     def of(cls, options: QueueOptions) -> InForce:
@@ -202,6 +206,14 @@ class InForce(msgspec.Struct, frozen=True):
         except (msgspec.MsgspecError, InvalidOption):
             return DEFAULTS
 
+    @property
+    def is_changed(self) -> bool:
+        """Whether somebody changed them since they were declared: also one of another release."""
+        declared = self._declarations().items()
+        others = {name: value for name, value in declared if name not in KNOWN}
+        beyond = {name: msgspec.json.decode(value) for name, value in self.beyond.items()}
+        return self.options != self.base or beyond != others
+
     def declaring(self, wanted: Mapping[str, Any]) -> InForce:
         """The same after *wanted* was declared, which holds for each option that still is what was
         declared of it last. What somebody changed since stays.
@@ -215,7 +227,8 @@ class InForce(msgspec.Struct, frozen=True):
         options = msgspec.structs.replace(self.options, **holds)
         known = self._declarations() | msgspec.to_builtins(dict(wanted))
         declared = msgspec.json.encode(known, order="sorted")
-        return InForce(options, self.version, declared, self.decided | holds.keys())
+        decided = self.decided | holds.keys()
+        return InForce(options, self.version, declared, decided, beyond=self.beyond)
 
     def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> InForce:
         """The same with other *options*. Those that differ are decided, and so are *decides*."""
@@ -223,8 +236,8 @@ class InForce(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
     def replacing(self, options: QueueOptions) -> InForce:
-        """The same with *options* in place of all."""
-        decided = _differing(options, DEFAULTS) | self._declarations().keys()
+        """The same with *options* in place of all that this release knows."""
+        decided = _differing(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def resetting(self, names: Collection[str]) -> InForce:
@@ -236,19 +249,15 @@ class InForce(msgspec.Struct, frozen=True):
 
     def written(self) -> bytes:
         """The decided options as they are stored: behind the number of the layout."""
-        return b"[%d,%s]" % (LAYOUT, encode_decided(self.options, self.decided))
+        known = {name: getattr(self.options, name) for name in self.decided}
+        whole = msgspec.json.encode(self.beyond | known, order="deterministic")
+        return b"[%d,%s]" % (LAYOUT, whole)
 
     def _declarations(self) -> dict[str, Any]:
         try:
             return msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
         except msgspec.MsgspecError:  # somebody has spoilt them: the next one is the first
             return {}
-
-
-def encode_decided(options: QueueOptions, decided: Collection[str]) -> bytes:
-    """Those of the options that are *decided*, as JSON."""
-    values = {name: getattr(options, name) for name in sorted(decided)}
-    return msgspec.json.encode(values)
 
 
 def _differing(options: QueueOptions, others: QueueOptions) -> frozenset[str]:

@@ -46,7 +46,7 @@ ARGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         **dict.fromkeys(("pause", "resume"), ()),
         "delete_queue": ("clock", "forced", "unused_for", "version"),
         "wake": ("selector",),
-        "configure": ("whole", "options", "version", "over", "declared", "decided"),
+        "configure": ("whole", "options", "version", "over", "declared", "decided", "known"),
         "anchor": ("clock", "born", "floor"),
         "fire": ("name", "after", "upto", "about", "jobs", "version"),
         "delete_declared": ("name",),

@@ -23,6 +23,7 @@ from towpath.engine.keys import REGISTRY, DeclaredKeys, keys_of
 from towpath.engine.model import Call, NewJob
 from towpath.engine.options import (
     DEFAULTS,
+    KNOWN,
     LAYOUT,
     LAYOUT_MARK,
     SCRIPTED,
@@ -68,6 +69,7 @@ Change = Callable[[QueueOptions], QueueOptions]
 """What becomes of a queue's options; may be asked more than once."""
 
 _NEW = InForce(DEFAULTS, "")
+_KNOWN = pack(dict.fromkeys(sorted(KNOWN), True))
 _NONE = "none"
 """Which options others replace, where it is not those of a version."""
 _CHANGES_MOST = 1000
@@ -364,7 +366,7 @@ class Store:
         somebody changed after they were declared keep it.
         """
         stored = await self._options_of(queue)
-        if stored is not None and stored.options != stored.base:
+        if stored is not None and stored.is_changed:
             return False
         version = stored.version if stored else ""
         return await self._delete(queue, 0, duration_ms("unused_for", unused_for), version)
@@ -463,7 +465,7 @@ class Store:
         version = wanted.version or version_of(whole)
         packed = SCRIPTED.packed(wanted.options)
         decided = pack(SCRIPTED.decided(wanted.options, wanted.decided))
-        args = (whole, packed, version, over, wanted.declared, decided)
+        args = (whole, packed, version, over, wanted.declared, decided, _KNOWN)
         script = self._scripts["configure"]
         return _in_force(queue, *await self.calls.read(script, keys_of(queue), *args))
 
@@ -545,9 +547,11 @@ def _in_force(
     options = _decoded(queue, stored)
     if not version.startswith(LAYOUT_MARK.encode()):
         raise LayoutDiffers(queue, LAYOUT)  # another layout was written over ours
-    _, decided = msgspec.json.decode(stored, type=tuple[int, dict[str, msgspec.Raw]])
+    _, whole = msgspec.json.decode(stored, type=tuple[int, dict[str, msgspec.Raw]])
+    beyond = {name: value for name, value in whole.items() if name not in KNOWN}
     is_foreign = not (packed or b"").startswith(SCRIPTED.form.encode())
-    return InForce(options, version.decode(), declared or b"", frozenset(decided), is_foreign)
+    decided = KNOWN.intersection(whole)
+    return InForce(options, version.decode(), declared or b"", decided, is_foreign, beyond)
 
 
 def _decoded(queue: str, stored: bytes) -> QueueOptions:

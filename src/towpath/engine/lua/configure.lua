@@ -1,22 +1,30 @@
 -- configure: write a queue's options, at its first use or in place of others.
 --
 -- keys   meta     hash     options, their version, and what was declared last
--- args   whole    text     the decided options, as engines read them
+-- args   whole    text     the decided options, as engines read them; those that only another release knows too
 --        options  bytes    packed: those the scripts go by
 --        version  text     tells options apart
 --        over     text     which ones they replace: a version, or none
 --        declared text     what was declared of them, option by option; '' = as before
 --        decided  map      those of the decided ones that the scripts go by, for releases that pack others
+--        known    map      every option that the caller's release has: stored ones with another name stay in `decided`
 -- reply  <the options now in force> <their version> <what is declared of them> <how they are packed>
 -- moves  none
 -- cost   O(1)
 -- full   refused
 -- uses   keys numbers
 
-local whole, packed, version, over, declared, decided = unpack(ARGV)
-local stored = redis.call('HMGET', META, 'whole', 'version', 'declared', 'options')
+local whole, packed, version, over, declared, decided, known = unpack(ARGV)
+local stored = redis.call('HMGET', META, 'whole', 'version', 'declared', 'options', 'decided')
 local last = stored[3] or ''
 if stored[2] and over ~= stored[2] then return { stored[1] or '', stored[2], last, stored[4] or '' } end
+
+-- Another release's scripts go by them, and only that one can say what they are to scripts.
+local ours, own, others = cmsgpack.unpack(known), cmsgpack.unpack(decided), false
+for name, value in pairs(cmsgpack.unpack(stored[5] or '\128')) do
+  if not ours[name] then own[name], others = value, true end
+end
+if others then decided = cmsgpack.pack(own) end
 if not stored[2] then
   local numbers = stored_numbers()
   numbers.watched = -1  -- see `publish`
