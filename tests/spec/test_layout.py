@@ -1,16 +1,21 @@
 """The layout of a queue's data has a number: data with another one is refused, and not changed."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import pytest
 
 from tests.spec.deployment import Deployment
 from tests.spec.jobs import REVIEWS, claim_one, submit_ids
 from towpath.clock import milliseconds, minutes
+from towpath.embedded import CommandRefused
+from towpath.embedded.process import items
+from towpath.engine.codec import pack
 from towpath.engine.engine import Engine
 from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.model import job_ref, new_job
 from towpath.engine.options import LAYOUT, QueueOptions, layout_of, version_of
+from towpath.engine.script import ARGS, Scripts
 from towpath.engine.states import State
 from towpath.errors import LayoutDiffers
 from towpath.ids import QueueName
@@ -19,6 +24,7 @@ META = keys_of(QueueName(REVIEWS)).meta
 OLD, LATER = b"{}", b"[2,{}]"
 """What a clone before layouts had numbers, and a later version, keep of a queue's options."""
 JOB = job_ref(REVIEWS, "a")
+SCRIPTS = Scripts()
 
 
 @pytest.fixture(params=[OLD, LATER], ids=["of a clone", "of a later version"])
@@ -70,6 +76,24 @@ async def test_data_with_another_layout_is_refused_and_not_changed(
     with pytest.raises(LayoutDiffers) as refusal:
         await CALLS[call](engine)
     assert refusal.value.queue == REVIEWS
+    assert foreign.dump() == before
+
+
+@pytest.mark.parametrize("verb", ARGS)
+def test_no_script_works_on_data_with_another_layout(foreign: Deployment, verb: str) -> None:
+    """Whoever calls it. Those that write are told the options of today's layout."""
+    source, before = SCRIPTS[verb].source, foreign.dump()
+    version = f"{LAYOUT}.0123456789abcdef"
+    words = ("", "channel", "1", pack([]), version, *[""] * 9)
+    ask = partial(foreign.ask, "EVAL", source, "2", META, f"{META}:never")
+    if verb == "configure":  # it replaces only the version that its caller has read
+        packed = pack({})
+        answer = ask("[1,{}]", b"", version, version, "", packed, packed)
+        whole, stored, _, _ = items(answer)
+        assert [whole, stored] == foreign.ask("HMGET", META, "whole", "version")
+    else:
+        with pytest.raises(CommandRefused, match=r"LAYOUT_DIFFERS|QUEUE_CHANGED"):
+            ask(*words)
     assert foreign.dump() == before
 
 

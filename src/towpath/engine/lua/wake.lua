@@ -6,7 +6,7 @@
 -- moves  none
 -- cost   O(1)
 -- full   refused
--- uses   more_keys
+-- uses   keys layout more_keys
 
 local key = WAKES .. ARGV[1]
 if redis.call('LLEN', key) == 0 then

@@ -1,5 +1,5 @@
--- layout: refuses to read a queue whose data has another layout: the version of its options begins with that.
--- (A script that writes compares the whole version with the caller's.)
+-- layout: refuses a queue whose data has another layout: the version of its options begins with that.
+-- (A script that is told the version of the caller's options compares the whole of it.)
 --
 -- uses   keys
 
