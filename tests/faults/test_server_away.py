@@ -22,7 +22,7 @@ from towpath.engine.calls import Calls
 from towpath.engine.channel import Limits
 from towpath.engine.durability import Durability
 from towpath.engine.engine import Engine
-from towpath.engine.keys import REGISTRY
+from towpath.engine.keys import REGISTRY, keys_of
 from towpath.engine.options import QueueOptions
 from towpath.engine.time_limit import Deadline
 from towpath.errors import (
@@ -39,6 +39,8 @@ QUEUE = "away"
 OPTIONS = QueueOptions(keep=hours(1), keep_most=1_000_000)
 HASTY = Limits(answer=milliseconds(300), give_up=seconds(1))
 DISK = Durability.parse("disk")
+LISTING = "towpath entry of the directory of queues"
+"""The task that writes it."""
 
 
 @pytest.fixture
@@ -261,8 +263,7 @@ class TestAShardThatIsAway:
             async with one_shard_away(shards, _shard_of(shards, REGISTRY)) as (_, [queue, _]):
                 for more in options:
                     await engine.queues.reconfigure(queue, more)
-                tasks = [task.get_name() for task in asyncio.all_tasks()]
-                assert tasks.count("towpath entry of the directory of queues") == 1
+                assert _tasks().count(LISTING) == 1
 
             async def shows_the_last() -> bool:
                 with suppress(ServerUnreachable):
@@ -270,6 +271,43 @@ class TestAShardThatIsAway:
                 return False
 
             await eventually_async(shows_the_last)
+
+    async def test_shows_no_queue_that_was_deleted_while_its_entry_was_written(
+        self, shards: EmbeddedCluster, logged: list[str]
+    ) -> None:
+        """The entry is written once the shard is back, and removed after that."""
+        for master in shards.masters:
+            master.ask("FLUSHALL")  # other tests have left jobs, which keep a queue
+        directory = _shard_of(shards, REGISTRY)
+        async with Engine(shards.url, limits=HASTY) as engine:
+            async with one_shard_away(shards, directory) as (_, [queue, _]):
+
+                async def is_deleted() -> bool:
+                    with suppress(ServerUnreachable):
+                        return await engine.queues.delete(queue)
+                    return False
+
+                await engine.queues.declare(queue, max_deaths=3)
+                assert LISTING in _tasks()
+                deletion = asyncio.create_task(eventually_async(is_deleted))
+                meta, master = keys_of(queue_name(queue)).meta, _master_of(shards, queue)
+                await eventually_async(lambda: asyncio.to_thread(_is_missing, master, meta))
+            await deletion
+            assert LISTING not in _tasks()
+            assert queue not in await engine.queues.names()
+        assert "task.failed" not in logged
+
+
+def _tasks() -> list[str]:
+    return [task.get_name() for task in asyncio.all_tasks()]
+
+
+def _master_of(shards: EmbeddedCluster, queue: str) -> EmbeddedServer:
+    return shards.masters[_shard_of(shards, f"{{{queue}}}:queue")]
+
+
+def _is_missing(master: EmbeddedServer, key: str) -> bool:
+    return master.ask("EXISTS", key) == 0
 
 
 async def _answers(engine: Engine, queue: str) -> bool:

@@ -376,6 +376,10 @@ class Store:
             return False
         self._in_force.pop(queue, None)
         self.introduced.pop(queue, None)
+        self._unlisted.pop(queue, None)
+        if (listing := self._listing.get(queue)) is not None:
+            # Not cancelled: what was sent already might come after the removal.
+            await asyncio.wait((listing,))
         await self.command("HDEL", REGISTRY, queue)
         await self.options(queue)
         if queue in self._in_force:  # somebody used it meanwhile
@@ -491,9 +495,11 @@ class Store:
         """Write the entry in the caller's thread. If its server is away, whoever writes to the
         queue later tries again: there is no task that could.
         """
+        if (options := self._in_force.get(queue)) is None:
+            return  # deleted meanwhile
         self._unlisted[queue] = steady() + 2 * _LISTED_S
         try:
-            await self._write_entry(queue, self._in_force[queue], _LISTED_S)
+            await self._write_entry(queue, options, _LISTED_S)
         except ServerUnreachable:
             return
         except ServerError:
@@ -502,8 +508,8 @@ class Store:
 
     async def _keep_listing(self, queue: QueueName) -> None:
         listed: InForce | None = None
-        # They may change while they are written.
-        while listed is not (options := self._in_force[queue]):
+        # They may change while they are written, and the queue may be deleted.
+        while (options := self._in_force.get(queue)) is not None and options is not listed:
             try:
                 await self._write_entry(queue, options)
             except ServerUnreachable:
