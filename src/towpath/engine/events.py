@@ -602,9 +602,10 @@ class _Log:
 class Follower:
     """The events of a queue as they happen, for one who follows it.
 
-    Raises FellBehind where some are missing, and goes on from there. Raises QueueHasNoEvents once
-    when the queue's options are changed to write none; it goes on, with FellBehind, if they are
-    changed back.
+    Raises FellBehind where some are missing: all of them happened before it was raised. It goes on
+    with what is there, which may begin before the gap. Raises QueueHasNoEvents once when the
+    queue's options are changed to write none; it goes on, with FellBehind, if they are changed
+    back.
     """
 
     def __init__(self, queue: QueueName, log: _Log, at: int, *, after: bytes) -> None:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from towpath.clock import steady
 from towpath.engine.channel import Channel
 from towpath.engine.time_limit import Deadline
-from towpath.errors import ServerError, ServerUnreachable
+from towpath.errors import EngineClosed, ServerError, ServerUnreachable
 from towpath.supervise import Background
 from towpath.telemetry import events
 from towpath.telemetry.logs import Log
@@ -139,6 +139,8 @@ class Node:
         """A probe was not answered, or refused. Permanent trouble is raised to every caller;
         silence, only once the first ones have used up their time.
         """
+        if isinstance(trouble, EngineClosed):
+            return  # that is no trouble of the server
         self._say(trouble, since)
         if self._is_given_up or not isinstance(trouble, ServerUnreachable):
             self.refusal = trouble
