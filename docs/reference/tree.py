@@ -1,4 +1,4 @@
-"""The tree of the code in ARCHITECTURE.md: each module by the first sentence of its docstring."""
+"""The map of rooms in ARCHITECTURE.md: each package by the first sentence of its docstring."""
 
 import ast
 from collections.abc import Iterator
@@ -7,30 +7,27 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "ARCHITECTURE.md"
 _SOURCE = ROOT / "src" / "towpath"
-_BEGIN = "<!-- tree: written by `make docs` from the modules' docstrings -->\n"
-_END = "<!-- end of the tree -->\n"
-_NAMES_WIDE = 26
+_BEGIN = "<!-- rooms: written by `make docs` from the packages' docstrings -->\n"
+_END = "<!-- end of the rooms -->\n"
+_NAMES_WIDE = 18
+_DEPTH = 2
 
 
 def architecture_page() -> str:
-    """ARCHITECTURE.md with the tree as the code is now."""
+    """Return ARCHITECTURE.md with the map of the code as it is now."""
     page = PAGE.read_text()
     before, _, rest = page.partition(_BEGIN)
     _, _, after = rest.partition(_END)
     if not after:
-        raise ValueError("ARCHITECTURE.md has lost the marks of its tree")
+        raise ValueError("ARCHITECTURE.md has lost the marks of its map")
     return f"{before}{_BEGIN}\n    src/towpath/\n{''.join(_lines(_SOURCE, 1))}\n{_END}{after}"
 
 
 def _lines(folder: Path, depth: int) -> Iterator[str]:
-    """Modules first, then packages: what is small stands before what is large."""
-    for module in sorted(folder.glob("*.py")):
-        if module.name != "__init__.py":
-            yield _line(module.name, module, depth)
     for package in sorted(folder.iterdir()):
         if (package / "__init__.py").exists():
             yield _line(f"{package.name}/", package / "__init__.py", depth)
-            if package.name != "versions":
+            if depth < _DEPTH:
                 yield from _lines(package, depth + 1)
 
 
