@@ -2,11 +2,13 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from tests.faults.queue_contents import all_in, contents_of
+from tests.waiting import eventually_async
 from towpath.clock import minutes, seconds
 from towpath.embedded import EmbeddedServer
 from towpath.engine.channel import Limits
@@ -24,7 +26,7 @@ from towpath.engine.model import (
 )
 from towpath.engine.script import Scripts
 from towpath.engine.states import State
-from towpath.ids import JobId
+from towpath.ids import JobId, queue_name
 from towpath.testing.proxy import Faults, Proxy
 
 QUEUE = "cuts"
@@ -222,3 +224,32 @@ async def test_calls_count_twice_without_the_memory_of_calls(proxy: Proxy) -> No
             await submitted_ids(forgetful, 10)
         leases = await claimed(forgetful)
         assert len(leases) < (await forgetful.inspect.counts(QUEUE)).leased
+
+
+async def test_submits_swap_where_two_to_a_queue_are_under_way(proxy: Proxy) -> None:
+    """The check can fail: here the second call does not wait for the first, whose request is cut
+    and sent again. On a busy machine that may be sooner than the second call.
+    """
+    async with Engine(proxy.url, limits=LIMITS) as engine:
+        await engine.queues.options(QUEUE)
+        await engine.submit(QUEUE, b"x", id="before")
+        store = engine._store  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] -- past the batcher
+
+        def submit(id: str) -> Coroutine[Any, Any, Any]:
+            return store.write("submit", queue_name(QUEUE), lambda _: [new_job(b"x", id=id)])
+
+        for attempt in range(100):
+            cuts, proxy.faults.cut_requests = proxy.cuts, 1.0
+            first = asyncio.create_task(submit(f"first-{attempt}"))
+            await eventually_async(lambda cuts=cuts: _is(proxy.cuts > cuts))
+            proxy.faults.cut_requests = 0.0
+            await submit(f"second-{attempt}")
+            await first
+            *_, behind, last = [job.id for job in await all_in(engine, QUEUE, State.READY)]
+            if (behind, last) == (f"second-{attempt}", f"first-{attempt}"):
+                return
+        raise AssertionError("nothing swapped")
+
+
+async def _is(fact: bool) -> bool:  # noqa: FBT001 -- what eventually_async awaits
+    return fact
