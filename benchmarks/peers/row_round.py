@@ -81,6 +81,9 @@ class RowRound(msgspec.Struct):
     drain_defaults: float | None = None
     worker_us: float | None = None
     """CPU of the worker's process, per job."""
+    defaults_worker_us: float | None = None
+    """The same of the drain with default settings."""
+    defaults_run_cpu_us: float | None = None
     submit_cpu_us: float | None = None
     """CPU of the server, per job submitted one by one."""
     run_cpu_us: float | None = None
@@ -166,10 +169,15 @@ async def measure_defaults(bench: PeerBench, peer: Peer, counts: RowCounts, seen
         async with producing(bench, peer, defaults=True) as producer:
             do = "many" if peer.bulk else "one"
             await producer.order(do, count=counts.defaults, run=RUN, of=counts.defaults)
+            before = bench.reading()
             async with running(bench, peer, peer.defaults, defaults=True) as worker:
                 told = HandlerReports(bench.report)
                 done = await told.next("drain", within=_DRAIN_WITHIN, worker=worker)
+                await asyncio.sleep(_SETTLED_AFTER)
+                used = bench.reading().cpu - before.cpu
                 seen.drain_defaults = counts.defaults / done["seconds"]
+                seen.defaults_worker_us = done["cpu"] / counts.defaults * 1e6
+                seen.defaults_run_cpu_us = used / counts.defaults * 1e6
     except NotMeasured as problem:
         seen.stopped = seen.stopped or f"with its defaults, {problem}"
 

@@ -25,8 +25,11 @@ def main():
     height = 0.7 + 0.235 * max(len(panel["bars"]) for panel in panels)
     size = (4.7 * _WIDE, height * deep + 0.3)
     figure, axes = plt.subplots(deep, _WIDE, figsize=size, dpi=100, squeeze=False)
-    for axis, panel in zip(axes.flat, panels, strict=True):
+    used, unused = axes.flat[: len(panels)], axes.flat[len(panels) :]
+    for axis, panel in zip(used, panels, strict=True):
         _bars(axis, panel)
+    for axis in unused:
+        axis.set_axis_off()
     figure.text(0.995, 0.004, order["note"], ha="right", va="bottom", fontsize=9, color="#555555")
     figure.tight_layout(rect=(0, 0.02, 1, 1))
     figure.savefig(order["to"], metadata={"Software": None})

@@ -98,6 +98,8 @@ def _shown_otherwise(value: object) -> float | str:
 
 
 def _text(value: str, *, name: bool = False, longest: int = LONGEST) -> str:
+    if value.isalnum() and value.isascii() and len(value) <= longest:
+        return value  # as most ids and names are
     # Cut after scrubbing: half a URL would no longer look like one. But first to a multiple of
     # it, because an enormous text should cost no more than a long one.
     text = value if len(value) <= 8 * longest else value[: 8 * longest]
