@@ -1,8 +1,8 @@
 """Which server is responsible for a key: the only one, the sentinels' primary, a slot's master.
 
-A server is trusted until a call to it gets no reply. Then it is in doubt, and the next command for
-it asks other servers first who is responsible. So a call that reached its time limit is not sent
-to a frozen master again and again.
+A server is trusted until a call to it gets no reply. Then it is in doubt: before the next command
+for it, other servers are asked which one is responsible. So a call that reached its time limit is
+not sent to a frozen master again and again.
 """
 
 from __future__ import annotations

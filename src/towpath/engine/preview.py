@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True):
     firings: list[datetime]
     """With the offset of the schedule's own time zone."""
     clock_changes: list[ClockChange]
-    """Those of a year that make a difference to it."""
+    """The changes within a year that affect the schedule."""
 
 
 def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
@@ -98,7 +98,7 @@ def _offset(at: datetime, zone: ZoneInfo) -> Duration:
 
 
 def _transitions(after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The instants of a year from which the zone's offset is another."""
+    """The instants within a year at which the zone's offset changes."""
     low = after.astimezone(UTC).replace(microsecond=0)
     end = low + _AHEAD
     while low < end:

@@ -90,7 +90,7 @@ RetryPolicy = Exponential | Fixed | Listed | Never
 
 
 def own_attempts(policy: RetryPolicy | None) -> int | None:
-    """How many attempts *policy* is made for; None if it would go on as long as it may."""
+    """The number of attempts that *policy* itself allows; None if it sets no limit."""
     # Not for Never: a crashed worker's job comes back, and that is another attempt.
     return len(policy.waits) + 1 if isinstance(policy, Listed) else None
 

@@ -3,9 +3,9 @@
     await engine.schedules.set("reports", "nightly", Cron("0 3 * * *", "Europe/Berlin"), b"{}")
     await engine.schedules.pause("reports", "nightly")
 
-A schedule is kept in its queue's slot, beside its last firing. An index says which queues have
-some: it is written before and after each change, so that whoever fires hears of it by one small
-question a second (`changes`), and what was left half done is seen.
+A schedule is kept in its queue's slot, beside its last firing. An index lists the queues that have
+schedules. It is written before and after each change, so processes that fire schedules learn of a
+change by one small call per second (`changes`), and notice a change that was not finished.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from towpath.errors import (
 from towpath.ids import QueueName, new_job_id, queue_name, schedule_name
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
-"""Schedules that are kept."""
+"""Maximum number of stored schedules."""
 _CHANGES_MOST = 100
 _AT_ONCE = 16
 _AS_BEFORE = -1
@@ -75,24 +75,24 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
 
 class IndexEntry(NamedTuple):
-    """What the index says of a queue."""
+    """The entry of a queue in the index."""
 
     begun: bool
-    """A change is under way, or was left so."""
+    """A change is under way, or was not finished."""
     change: str
 
 
 class Changes(NamedTuple):
-    """Where the index stands."""
+    """The state of the index."""
 
     last: str
     now: datetime
     queues: dict[QueueName, IndexEntry] | None
-    """None where no other change came than was known."""
+    """None if there was no change after the known one."""
 
 
 class _Found(NamedTuple):
-    """One name of a queue, as it was a moment ago."""
+    """A schedule as it was read before a change; without *info* if there is none."""
 
     info: ScheduleInfo | None
     work: NamedSchedule | None
@@ -266,7 +266,7 @@ class Schedules(ScheduleFirings):
         last = f"{page[-1].queue}/{page[-1].name}" if len(found) > size else None
         return SchedulePage(page, last)
 
-    # ── for those who fire ───────────────────────────────────────────────────────────────
+    # ── for processes that fire schedules ────────────────────────────────────────────────
 
     async def changes(self, known: str = "") -> Changes:
         """Internal: which queues have stored schedules, unless the last change is the *known* one.
@@ -286,8 +286,8 @@ class Schedules(ScheduleFirings):
 
     async def mend(self, queue: str, change: str = "") -> None:
         """Internal: correct the index's count for *queue* if *change* is the last that it knows of,
-        or if it does not know the queue: after a change that was not finished, or a server that
-        lost data.
+        or if it does not know the queue: after a change that was not finished, or after Redis lost
+        data.
         """
         count = await self._store.command("HLEN", keys_of(queue_name(queue)).schedules)
         if count or change:
@@ -345,8 +345,8 @@ class Schedules(ScheduleFirings):
         *,
         more: bool = False,
     ) -> bytes | None:
-        """Change what is stored, with the index told before and after; what was done, None if
-        somebody came between.
+        """Change a stored schedule, and write the index before and after. Returns what was done;
+        None if another change came first.
         """
         change, count = secrets.token_hex(8), _AS_BEFORE
         begun = await self._index().run(
@@ -357,7 +357,7 @@ class Schedules(ScheduleFirings):
         try:
             answer = await self._store.write(verb, queue, body)
         except ServerUnreachable:
-            raise  # it may be done yet: let those who fire look each second
+            raise  # it may still take effect: the index stays at "begun", so it is checked
         except TowpathError:
             await self._tell(queue, change, count)
             raise
@@ -368,7 +368,7 @@ class Schedules(ScheduleFirings):
             case [bytes(done), int()] if done in _DONE:
                 return done
             case [b"SCHEDULE_CHANGED", _] | [b"SCHEDULE_DECLARED"]:
-                return None  # the next look tells which
+                return None  # the caller reads the schedule again, which shows why
             case [b"SCHEDULES_FULL", most]:
                 raise SchedulesFull(f"queue {queue}", most)
             case _:
@@ -379,12 +379,14 @@ class Schedules(ScheduleFirings):
             news = secrets.token_hex(8)
             await self._index().run("changed", queue=queue, change=change, count=count, news=news)
         except ServerError:
-            # The index says that a change has begun: whoever fires looks each second, and mends it.
+            # The index stays at "begun": processes that fire check each second, and correct it.
             return
 
 
 def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, NamedSchedule]:
-    """A schedule that was made at run time. Raises why it is none."""
+    """The schedule that was read, if it is a stored one. Raises ScheduleNotFound, ScheduleDeclared,
+    ScheduleUnreadable.
+    """
     if found.info is None:
         raise ScheduleNotFound(queue, name)
     if found.info.source is ScheduleSource.CODE:

@@ -1,4 +1,4 @@
-"""The scripts: read from lua/, joined with the pieces each one names, known by their digest."""
+"""The scripts: read from lua/, joined with the pieces that each one uses, named by a digest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Header(msgspec.Struct, frozen=True):
     fields: dict[str, list[str]]
     """keys, args, reply, moves, cost, full, short, stored, uses, runs: the lines of each."""
     stored: str
-    """What its calls are remembered under: one word."""
+    """The word under which its calls are remembered."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -163,7 +163,7 @@ def _zeros(field: str) -> str:
 
 
 def _unpacked(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
-    """For each of the fields: its names in `meta`, and what they are read from in `values`."""
+    """For each field: its names in `meta`, and the Lua expression that reads them in `values`."""
     return [
         (
             ", ".join(f"meta.{name}" for name in NUMBERS[field]),
@@ -174,19 +174,19 @@ def _unpacked(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
 
 
 def _reading(fields: Sequence[str]) -> str:
-    """Makes `meta` of `values`: in one step, since a table that grows is made several times."""
+    """Lua that makes `meta` from `values`, in one step: a growing table is made several times."""
     names = [name for field in fields for name in NUMBERS[field]]
     table = ", ".join(f"{name} = {name}" for name in names)
     return "\n".join([*_reading_locals(fields), f"meta = {{ {table} }}"])
 
 
 def _reading_locals(fields: Sequence[str]) -> list[str]:
-    """Makes a variable of each number in `values`."""
+    """Lua that makes a variable of each number in `values`."""
     return [f"local {names.replace('meta.', '')} = {text}" for names, text in _unpacked(fields, 3)]
 
 
 def _reading_more(fields: Sequence[str]) -> str:
-    """Adds to `meta`, by a command of its own."""
+    """Lua that reads more fields into `meta`, with a command of its own."""
     if not fields:
         return ""
     read = [f"{names} = {text}" for names, text in _unpacked(fields, 1)]
@@ -199,7 +199,7 @@ def _packed_numbers(field: str) -> str:
 
 
 def _number_constants(fields: Sequence[str], more: Sequence[str]) -> dict[str, str]:
-    """What a script has of the queue's numbers: *fields* at first, *more* on the long way."""
+    """The constants of the queue's numbers: *fields* are read first, *more* on the long way."""
     every = [*fields, *more]
     names = [f"{name} = '{field}'" for field in every for name in NUMBERS[field]]
     writing = [
@@ -226,7 +226,7 @@ def _number_constants(fields: Sequence[str], more: Sequence[str]) -> dict[str, s
 
 
 def _option_constants() -> dict[str, str]:
-    """What a script knows about queue options."""
+    """The constants of the queue's options."""
     names = SCRIPTED.names
     places = (f"{name} = {at}" for at, name in enumerate(names, 1))
     return {
@@ -245,7 +245,7 @@ _KEY_NAMES = re.compile(r"^local ([A-Z, ]+) = (tag \.\. .*?) *(?:--.*)?$", re.MU
 
 
 def _named_keys(text: str, named: Collection[str], *, with_code: bool = True) -> str:
-    """A piece with the names of those keys alone that are *named*: each is made at every call."""
+    """A piece that makes only those keys that are *named*, because every call makes them again."""
 
     def chosen(match: re.Match[str]) -> str:
         pairs = zip(match[1].split(", "), match[2].split(", "), strict=True)
@@ -259,8 +259,8 @@ def _named_keys(text: str, named: Collection[str], *, with_code: bool = True) ->
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     """The pieces in one text, those of the short way first.
 
-    The others are made only if the short way was too short for the call: in a function, because
-    to make so many functions costs more than to run those that a plain job needs.
+    The others are inside one function, which runs only if the short way can't handle the call:
+    to create so many functions costs more than to run those that a plain job needs.
     """
     header, short = header_of(lua_text(name)), _short_way(name)
     texts = {piece: edit(piece, lua_text(piece)) for piece in pieces_of(name)}
@@ -289,7 +289,7 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         "end)()" if short else "",
     ]
     source = "\n".join(parts)
-    # Written in place of their names: a local would be made at each call.
+    # Constants replace their names in the text, because each call would create a local again.
     constants = _number_constants(fields, more) | _option_constants()
     source = _COMMENT.sub(lambda match: match[1] or "", source)
     for constant, value in constants.items():
@@ -303,8 +303,8 @@ def _digest(source: str) -> str:
 
 
 class Scripts(dict[str, Script]):
-    """All scripts, by name. *edit* may change the text of each piece, and what comes before the
-    first, under no name: how tests plant faults.
+    """All scripts, by name. Tests plant faults with *edit*: it may change the text of each piece,
+    and the text before the first one, which has an empty name.
     """
 
     def __init__(self, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
@@ -312,8 +312,8 @@ class Scripts(dict[str, Script]):
         self._edit = edit
 
     def of_records(self, folder: Traversable) -> dict[str, RecordScript]:
-        """The scripts of a folder that is not the verbs': each about one record of a space, with
-        the keys and arguments that its header names and no others.
+        """The scripts in the folder of a space. Each is about one entry of the space, and has only
+        the keys and arguments that its header names.
 
         Raises SpaceInvalid for one that breaks a rule.
         """
@@ -350,10 +350,10 @@ _COMMANDS = {
     ),
     "stream": ("XLEN XRANGE XREVRANGE", "XADD XDEL XTRIM"),
 }
-"""Commands of Redis 6.2 whose keys come first: what they are for, those that read and those that
-write."""
+"""The allowed commands, by type of key: those that read, and those that write. Redis 6.2 has all of
+them, and their keys come first."""
 _ALL_KEYS = ("DEL", "EXISTS", "MGET", "RENAME", "UNLINK")
-"""Those of which every word is a key."""
+"""Commands of which every argument is a key."""
 _ARGUMENTS = {
     "int": "tonumber(ARGV[%d])",
     "text": "ARGV[%d]",
@@ -370,7 +370,7 @@ _TAKEN = re.compile(
     "call|durability|now|and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|"
     "repeat|return|then|true|until|while"
 )
-"""What arguments can't be called: the options of a call, and Lua's own words."""
+"""Names that arguments can't have: options of a call, `now`, and the keywords of Lua."""
 _STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
 _COMMENT = re.compile(rf"({_STRING})|--[^\n]*")
 _TOKEN = re.compile(rf"{_STRING}|.", re.DOTALL)
@@ -382,7 +382,7 @@ class RecordScript(Script, frozen=True):
     """A script about one record."""
 
     keys: dict[str, str]
-    """By name: the types of its keys. One that ends with a colon is many: what follows is free."""
+    """Name -> type. A name that ends with a colon stands for all keys that begin with it."""
     args: dict[str, str]
     writes: bool
 
@@ -390,7 +390,7 @@ class RecordScript(Script, frozen=True):
 def _compose_record(
     folder: Traversable, name: str, edit: Callable[[str, str], str]
 ) -> RecordScript:
-    """A script behind its keys and arguments; one that writes, inside the memory of its calls."""
+    """Join keys, arguments and pieces. A script that writes also remembers its calls."""
 
     def text_of(piece: str) -> str:
         file = folder / f"{name}.lua" if piece == name else folder / "lib" / f"{piece}.lua"
@@ -416,10 +416,11 @@ def _compose_record(
 
 
 def _remembered(own: list[str], header: Header, edit: Callable[[str, str], str]) -> list[str]:
-    """A script's own parts in a function: its names are not those of the memory around it.
+    """Put a script's own parts into a function, and the code that remembers its calls around it.
 
-    With memory full Redis refuses a script whose first write may grow it: one that works then
-    first removes what never is there. An error is no answer: the call may be made again.
+    The function keeps the names of the two apart. With memory full, Redis refuses a script whose
+    first write may need memory: a script that must work then first deletes a key that never exists.
+    An error is not remembered, so the call may be made again.
     """
     return [
         f"local VERB, CALL = '{header.stored}', string.sub(KEYS[2], 1, -6) .. 'call:'",
@@ -474,8 +475,10 @@ def _suffix(key: str) -> str:
 
 
 def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
-    """Whether a script writes. Each of its commands must be for a key of its header, and for the
-    type of that key: so it can't leave the slot of its record, and the header does not lie.
+    """Check a script against its header. Returns whether it writes. Raises SpaceInvalid.
+
+    Each command must be for a key of the header, and for the type of that key. So the script can't
+    leave the slot of its entry, and the header is true.
     """
     code = _COMMENT.sub(lambda match: match[1] or "", text)
     bare = re.sub(_STRING, lambda match: "_" * len(match[0]), code)

@@ -40,10 +40,10 @@ _SENT: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
     "bytes": ((bytes, memoryview), lambda value: value),
     "list": ((list, tuple), pack),
 }
-"""Of each type of argument, what it may be and how it is sent. Bytes are not copied."""
+"""Type of an argument -> its types in Python, and how it is encoded. Bytes are not copied."""
 _ENGINES_OWN = "towpath"
 BESIDE = Path(__file__).parent / "lua" / "beside"
-"""The engine's own scripts that are about no queue."""
+"""The engine's own scripts that belong to no queue."""
 
 
 class SpaceRecord:
@@ -95,8 +95,8 @@ class SpaceRecord:
         return await self._calls().clocked(found, self._keys, *_arguments(found, args))
 
     # ── large values ─────────────────────────────────────────────────────────────────────
-    # Lua would copy them twice on the server. So these are plain commands, for bytes that count
-    # only when a script says so; where that must not be, pass them to a script.
+    # Lua would copy them twice in Redis, so these are plain commands. The bytes count only after a
+    # script says so; where that is not enough, pass them to a script.
 
     async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
         """Store *data* under `<record>:<key>` for *expiry* ms, in place of what is there."""
@@ -110,7 +110,7 @@ class SpaceRecord:
         lost reply: then the data must not be used.
         """
         name = self._key(key)
-        there = ("SET", name, b"", "PX", expiry, "NX")  # so that nothing is there without its end
+        there = ("SET", name, b"", "PX", expiry, "NX")  # so that no data is without expiry
         return int(await self._calls().command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -235,7 +235,7 @@ def _words(entry: Mapping[str, str | bytes]) -> list[str | bytes]:
 
 
 def _arguments(script: RecordScript, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a script is sent, in the order of its header."""
+    """The arguments of a script as they are sent, in the order of its header."""
     if given.keys() != script.args.keys():
         raise TypeError(f"script {script.name} takes {', '.join(script.args) or 'no arguments'}")
     return tuple(_sent(name, kind, given[name]) for name, kind in script.args.items())

@@ -11,14 +11,14 @@ from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
 DEFAULT = "default"
-"""How the command line writes and reads an option that nobody decided."""
+"""The word on the command line for an option that is not decided."""
 POLICIES = (
     "exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY, listed:WAIT,WAIT,… or never"
 )
 
 
 def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
-    """One option's value, short and without Python's words; a number stays one."""
+    """The value of an option as short text; a number stays a number."""
     match value:
         case Duration():
             return spelled(value)
@@ -49,7 +49,7 @@ def _retry(policy: RetryPolicy) -> str:
 
 
 def read_retry(text: str) -> RetryPolicy:
-    """The policy that *text* is. Raises InvalidOption."""
+    """The policy that *text* describes. Raises InvalidOption."""
     kind, _, rest = text.partition(":")
     words = [part for part in rest.replace(":", ",").split(",") if part]
     match kind, words:

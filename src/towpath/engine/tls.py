@@ -15,7 +15,7 @@ from towpath.options import Options
 from towpath.supervise import expect_loss
 
 LISTEN_SECONDS = 1.0
-"""To a server that took the handshake and ended the connection without a word."""
+"""How long to listen to a server that took the handshake and then ended the connection."""
 
 
 class Verify(StrEnum):
@@ -26,7 +26,8 @@ class Verify(StrEnum):
     AUTHORITY = "authority"
     """It must come from a trusted authority; which host it is for does not matter."""
     NONE = "none"
-    """Whatever is shown is taken: the line is encrypted, but anybody may be at its other end."""
+    """Any certificate is taken: the connection is encrypted, but anybody may be at its other end.
+    """
 
 
 class Tls(Options, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Tls(Options, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Tls:
-        """What the parameters of a URL ask for. Raises ValueError, in words."""
+        """The options that the parameters of a URL set. Raises ValueError with the rule as text."""
         files = {field: query[name] for name, field in _FILES.items() if name in query}
         if "key" in files and "cert" not in files:
             raise ValueError("names ssl_keyfile without ssl_certfile")
@@ -56,7 +57,7 @@ class Tls(Options, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters of a URL that ask for this."""
+        """The parameters of a URL that set these options."""
         asked = {name: getattr(self, field) for name, field in _FILES.items()}
         if self.verify is Verify.AUTHORITY:
             asked["ssl_check_hostname"] = "false"
@@ -67,8 +68,8 @@ class Tls(Options, frozen=True, kw_only=True):
         return {name: value for name, value in asked.items() if value is not None}
 
     def context(self) -> ssl.SSLContext:
-        """What connections are made with. Raises InvalidOption for files that are not what they
-        should be.
+        """The SSL context of connections. Raises InvalidOption for a file that can't be read, or is
+        not the right kind of PEM file.
         """
         context = ssl.create_default_context()
         if self.ca is not None:
@@ -85,7 +86,7 @@ _FILES = {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
 _REQUIRED = {"required": True, "cert_required": True, "none": False, "cert_none": False}
 _YES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 PARAMETERS = frozenset({*_FILES, "ssl_cert_reqs", "ssl_check_hostname"})
-"""What a URL may say about TLS, in redis-py's words."""
+"""The parameters of a URL about TLS, with the names of redis-py."""
 SENTINEL_PARAMETER = "sentinel_ssl"
 
 
@@ -110,13 +111,13 @@ def _read(name: str, path: str, load: Callable[[str], object]) -> None:
 _REASON = re.compile(r"\[SSL: (\w+)\]([^(\[]*)")
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
 _BROKEN_OFF = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
-"""The line went down in the middle of a handshake: as with any other line, that passes."""
+"""The connection broke during the handshake: that is temporary, as for any connection."""
 
 
 def failed_handshake(error: BaseException) -> TlsFailed | None:
-    """What an error of a connection says of TLS; None where it says nothing, or what passes.
+    """The TLS failure behind an error of a connection; None if there is none, or it is temporary.
 
-    The error of the handshake may be the cause of another one.
+    The error of the handshake may be the cause of another error.
     """
     cause: BaseException | None = error
     while cause is not None:
@@ -140,10 +141,10 @@ def _told(reason: str, words: str) -> TlsFailed:
 
 
 async def refusal_at(place: Mapping[str, Any]) -> ssl.SSLError | None:
-    """What a server says that refuses our certificate; None = nothing of the kind.
+    """The error of a server that refuses our certificate; None if it sends no such error.
 
-    It says so after the handshake. What we send meanwhile makes its system throw its words away, as
-    a reset connection like any other; whoever only listens hears them.
+    The server sends it after the handshake. If we send something meanwhile, its system resets the
+    connection and discards the error, so this only listens.
     """
     writer: asyncio.StreamWriter | None = None
     try:

@@ -66,12 +66,12 @@ _RULE = (
 
 
 def _wrong(what: str) -> InvalidOption:
-    """A URL that is wrong may have its password anywhere: no part of it is repeated."""
+    """The error for an invalid URL. Its password may be anywhere, so no part of it is repeated."""
     return InvalidOption("url", "…", rule=f"{what}; must be one of {_RULE}")
 
 
 def parse_url(url: str) -> ServerUrl:
-    """The parts of *url*. Raises InvalidOption that never repeats any of it."""
+    """The parts of *url*. Raises InvalidOption, which never repeats a part of the URL."""
     scheme, _, _ = url.partition("://") if isinstance(url, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if scheme.lower() not in _SCHEMES:
         raise _wrong("has an unknown scheme")
@@ -104,7 +104,7 @@ def parse_url(url: str) -> ServerUrl:
 
 
 def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
-    """The parameters behind the `?`. One that is not known is a mistake that must not pass."""
+    """The parameters after the `?`. Raises InvalidOption for an unknown one."""
     known = {"db", "durability", *(PARAMETERS if tls else ())}
     if topology is Topology.SENTINEL:
         known |= {"sentinel_username", "sentinel_password", *({SENTINEL_PARAMETER} if tls else ())}
