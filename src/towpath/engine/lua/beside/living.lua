@@ -1,9 +1,9 @@
--- living: the workers that are alive, by name, and what they say of themselves.
+-- living: the workers that are alive, by name, with their reports.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
---        told     hash     worker -> when its process began, ms, and what it says of itself
+--        told     hash     worker -> when its process began, ms, and its report
 -- args   most     int      so many of them
--- reply  <worker, what it says, ...>
+-- reply  <worker, report, ...>
 -- cost   O(most + log n)
 -- full   works
 -- uses   clock

@@ -1,6 +1,6 @@
--- lone_submit: the shortest way, for one plain job whose id and payload came as they are. Anything else, and
--- nothing has been done: `plain_submit` begins anew. A function, a table and a key's name cost as much as a
--- small command, so here is only what this job needs.
+-- lone_submit: the shortest way, for one plain job whose id and payload are separate arguments. For any other
+-- call this changes nothing, and `plain_submit` starts again. A function, a table and a key's name cost as much
+-- as a small command, so here is only what this job needs.
 --
 -- uses   head
 
@@ -29,8 +29,8 @@ if lone_id then
         or struct.pack(START, READY, tick, tick - now) .. lone_payload
       local wake = redis.pcall('LLEN', tag .. ':wake') == 0
 
-      -- The memory of calls is read and written by one command. Where this is not the next call of its channel, or
-      -- the job is known, the memory is put back as it was, and the other ways decide.
+      -- One command reads and writes the memory of calls. If this is not the next call of its channel, or the job
+      -- exists, the memory is restored, and the other ways decide.
       local CALL, JOB = tag .. ':call:' .. ARGV[2], tag .. ':job:' .. lone_id
       local last = redis.pcall('SET', CALL, ARGV[3] .. ' submit', 'PX', 600000, 'GET')
       local fits = not last or (type(last) == 'string'

@@ -1,4 +1,4 @@
--- plain_close: what the parts of the short way write together.
+-- plain_close: the last writes of the short way, which claims and completions share.
 
 local told = {}  -- event, {id, ...}, ...
 

@@ -1,6 +1,6 @@
 -- plain_leased: what the short way of a claim writes.
 
--- The sets were read above. The first write can't grow: with memory full, work goes on.
+-- The sets were read before. The first write needs no memory: with memory full, work goes on.
 local function write_leases(worker)
   local n = #taken
   meta.asked_at = now

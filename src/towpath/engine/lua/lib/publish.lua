@@ -1,21 +1,21 @@
--- publish: entries of the stream of events, and the token that wakes who waits. Nobody's job
--- depends on it, so a key that somebody gave another type stops no work: pcall.
+-- publish: writes events to the stream, and pushes the wake-up. No job depends on them, so a key of
+-- another type stops no work: pcall.
 --
--- Events are written while somebody follows the queue, or always if its options say so. Followers
--- set and renew (`follow`) the times until which they want all events, `watched`, or those that end
--- jobs, `awaited`. Where one of them is over, the first event that is not written is replaced by a
--- mark, and the time becomes 0: so a gap is in the stream, once.
+-- Events are written while the queue has followers, or always if its options say so. Followers set
+-- and renew (`follow`) the times until which they want all events, `watched`, or those that end jobs,
+-- `awaited`. When one of these times is over, the first event that is not written is replaced by a
+-- mark, and the time becomes 0: so each gap is marked in the stream, once.
 
-local WAIT_CAP_MS = 5000  -- nobody waits longer without looking
+local WAIT_CAP_MS = 5000  -- no waiter waits longer without looking for work
 local ENTRY_BYTES = 8192  -- so that a stream which is capped in entries is capped in bytes too
-local FIRST_MS = 1000     -- a queue that was just created has its events written for so long
+local FIRST_MS = 1000     -- the events of a new queue are written for so long
 local ENDS = { complete = true, dead = true, cancel = true, delete = true }
 
 local function add_entry(...)
   redis.pcall('XADD', EVENTS, 'MAXLEN', '~', options.events_most, '*', ...)
 end
 
--- What is too long for one entry: *ids* are lines, and are cut between two of them.
+-- Write an event that is too long for one entry: *ids* are lines, and are cut between two of them.
 local function add_in_parts(event, ids)
   local from = 1
   while from <= #ids do
@@ -52,7 +52,7 @@ end
 local function add_followed(told)
   local none, watched, awaited = options.events == 'none', meta.watched, meta.awaited
   if options.events == 'all' or (watched > now and not none) then return add_events(told) end
-  if watched < 0 then  -- whoever followed the queue before it existed could not say so
+  if watched < 0 then  -- a new queue: its followers could not set the time before it existed
     if none then return end
     meta.watched = now + FIRST_MS
     redis.call('HSET', META, 'state', PACKED_STATE)
