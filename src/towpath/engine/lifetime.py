@@ -125,7 +125,7 @@ class Lifetime(Spaces):
         await self._cluster.close()
 
     def close_here(self) -> None:
-        """Internal: leave an engine that was entered `in_threads`. Does nothing after a fork."""
+        """Internal: leave an engine entered `in_threads`. Does nothing in a forked child."""
         if self._home == os.getpid():
             run_to_end(self.__aexit__())
 

@@ -13,7 +13,7 @@
 -- args   id       text
 --        payload  bytes
 --        more     map      what is not plain, as in submit
---        owner    text     only if this is the owner of the job that is there; nil = whoever owns it
+--        owner    text     refused if the job that is there has another owner; nil = any owner
 -- reply  new <state>
 --        replaced <state>
 --        JOB_NOT_OWNED
