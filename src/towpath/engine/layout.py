@@ -19,7 +19,7 @@ from towpath.engine.resp import SLOTS, ConnectionLost, SlotUnknown, slot_of
 Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
 """Sends one command to the server at a place, on a connection of its own. Returns the reply."""
 
-_ASKED_FOR, _NEXT_AFTER = 1.0, 0.25
+_ANSWER_WITHIN, _NEXT_AFTER = 1.0, 0.25
 """Seconds that one server has for its answer, and after which the next one is asked as well."""
 
 
@@ -106,21 +106,21 @@ class Sentinels:
 
     async def learn(self) -> None:
         """Ask all sentinels at once, and use the first answer that names a primary."""
-        asks = [partial(self._told_by, sentinel) for sentinel in self._sentinels]
+        asks = [partial(self._ask_sentinel, sentinel) for sentinel in self._sentinels]
         self._primary = await self._port.first(asks, 0)
         self._doubted = False
 
     def primaries(self) -> list[Place]:
         return [self._primary] if self._primary else []
 
-    async def _told_by(self, sentinel: Place) -> Place:
-        async with self._port.within(_ASKED_FOR):
+    async def _ask_sentinel(self, sentinel: Place) -> Place:
+        async with self._port.within(_ANSWER_WITHIN):
             flat = await self._ask(sentinel, ("SENTINEL", "MASTER", self._service))
-        told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
-        flags = told[b"flags"].split(",")
+        fields = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        flags = fields[b"flags"].split(",")
         if {"s_down", "o_down"} & set(flags) or "master" not in flags:
             raise ConnectionLost(f"the primary of {self._service} is down")
-        return told[b"ip"], int(told[b"port"])
+        return fields[b"ip"], int(fields[b"port"])
 
 
 class SlotOwners:
@@ -153,24 +153,24 @@ class SlotOwners:
         """Ask one node, and soon the next one if it does not answer: it may be frozen."""
         nodes = random.sample(self._nodes, len(self._nodes))
         nodes += [seed for seed in self._seeds if seed not in self._nodes]
-        asks = [partial(self._told_by, place) for place in nodes]
-        node, told = await self._port.first(asks, _NEXT_AFTER)
-        self._believe(told, node)
+        asks = [partial(self._ask_node, place) for place in nodes]
+        node, slots = await self._port.first(asks, _NEXT_AFTER)
+        self._set_owners(slots, node)
 
     def primaries(self) -> list[Place]:
         return list({owner: None for owner in self._owners if owner is not None})
 
-    async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
-        async with self._port.within(_ASKED_FOR):
-            told = await self._ask(node, ("CLUSTER", "SLOTS"))
-        if not told:
+    async def _ask_node(self, node: Place) -> tuple[Place, list[Any]]:
+        async with self._port.within(_ANSWER_WITHIN):
+            slots = await self._ask(node, ("CLUSTER", "SLOTS"))
+        if not slots:
             raise SlotUnknown("the node reports no slots")
-        return node, told
+        return node, slots
 
-    def _believe(self, told: list[Any], node: Place) -> None:
+    def _set_owners(self, slots: list[Any], node: Place) -> None:
         owners: list[Place | None] = [None] * SLOTS
         nodes: dict[Place, None] = {}
-        for first, last, *servers in told:
+        for first, last, *servers in slots:
             # A node that does not know the host name by which it is reached sends none.
             places = [
                 ((server[0] or b"").decode() or node[0], int(server[1])) for server in servers

@@ -169,8 +169,8 @@ class Workers:
         """The live workers, and whether the list is complete. One round trip."""
         flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
         found: list[LivingWorker] = []
-        for name, said in zip(flat[::2], flat[1::2], strict=True):
-            since, _, about = said.partition(b" ")
+        for name, report in zip(flat[::2], flat[1::2], strict=True):
+            since, _, about = report.partition(b" ")
             with suppress(msgspec.MsgspecError, ValueError):
                 doing = msgspec.json.decode(about, type=Doing)
                 found.append(LivingWorker(name.decode(), instant(int(since)), doing))

@@ -125,7 +125,7 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 FIELDS = declared(JobOptions)
 NO_HEADERS = Said().headers
-_SAID_NOTHING = msgspec.structs.asdict(Said())
+_UNSET_ATTRIBUTES = msgspec.structs.asdict(Said())
 _UNREADABLE = "(headers that this release can't read)"
 LEASE_FIELDS = (
     *Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths", "excused",
@@ -136,10 +136,12 @@ LEASE_FIELDS = (
 
 def said(kept: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes of `Said`, from the options that are stored with a job."""
-    return {name: _read(name, kept[name]) for name in Said.__struct_fields__ if name in kept}
+    return {
+        name: _read_attribute(name, kept[name]) for name in Said.__struct_fields__ if name in kept
+    }
 
 
-def _read(name: str, kept: Any) -> Any:
+def _read_attribute(name: str, kept: Any) -> Any:
     """The value of one attribute. One that only a newer release can read counts as not set. But
     unreadable headers become the name of a handler that does not exist, so that the job is left to
     other workers.
@@ -147,7 +149,7 @@ def _read(name: str, kept: Any) -> Any:
     try:
         return FIELDS[name].kind.read(kept)
     except (msgspec.MsgspecError, InvalidOption):
-        return {"handler": _UNREADABLE} if name == "headers" else _SAID_NOTHING[name]
+        return {"handler": _UNREADABLE} if name == "headers" else _UNSET_ATTRIBUTES[name]
 
 
 def with_own_attempts(options: JobOptions) -> JobOptions:

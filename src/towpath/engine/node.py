@@ -105,7 +105,7 @@ class Node:
         if isinstance(self.refusal, ServerUnreachable):
             self.refusal = None  # no longer true: the next call must not fail
         if self.refusal is None:
-            self._say_back()
+            self._log_back()
 
     def reconnected(self, key: str) -> None:
         """Note an answer after trouble, and probe: another or changed server may answer now."""
@@ -118,7 +118,7 @@ class Node:
         """
         if not isinstance(trouble, ServerUnreachable):
             self.refusal = trouble
-        self._say(trouble, steady())
+        self._log_unreachable(trouble, steady())
         self._start(key, steady())
 
     async def close(self) -> None:
@@ -131,7 +131,7 @@ class Node:
             self._probing = Background("probe of the server", probe, log=self._log).start()
 
     async def _probe_until_answered(self, key: str, since: float) -> None:
-        while (trouble := await self._probed(key)) is not None:
+        while (trouble := await self._try_probe(key)) is not None:
             self._note_trouble(trouble, since)
             await asyncio.sleep(PROBE_EVERY)
         self._note_answer()
@@ -144,28 +144,28 @@ class Node:
         """
         if isinstance(trouble, EngineClosed):
             return  # the server is not at fault
-        self._say(trouble, since)
+        self._log_unreachable(trouble, since)
         if self._is_given_up or not isinstance(trouble, ServerUnreachable):
             self.refusal = trouble
 
     def _note_answer(self) -> None:
         self.refusal, self._is_given_up, self._probed_at = None, False, steady()
-        self._say_back()
+        self._log_back()
 
-    async def _probed(self, key: str) -> ServerError | None:
+    async def _try_probe(self, key: str) -> ServerError | None:
         try:
             await self._probe(key)
         except ServerError as error:
             return error
         return None
 
-    def _say_back(self) -> None:
+    def _log_back(self) -> None:
         if self._away_since is not None:
             since, back, self._away_since = self._away_since, steady(), None
             self.last_outage = Outage(since, back)
             self._log.emit(events.SERVER_BACK, server=self._name, away=back - since)
 
-    def _say(self, trouble: ServerError, since: float) -> None:
+    def _log_unreachable(self, trouble: ServerError, since: float) -> None:
         if self._away_since is None:
             self._away_since = since
             name = type(trouble).__qualname__

@@ -145,7 +145,7 @@ class ScriptedOptions:
 
     def packed(self, options: QueueOptions) -> bytes:
         """The form, then each option: a zero-terminated word, or a double."""
-        values = (_scripted(name, getattr(options, name)) for name in self.names)
+        values = (_script_value(name, getattr(options, name)) for name in self.names)
         return self.form.encode() + b"".join(
             value.encode() + b"\0" if isinstance(value, str) else struct.pack("<d", value)
             for value in values
@@ -154,15 +154,15 @@ class ScriptedOptions:
     def decided(self, options: QueueOptions, decided: Collection[str]) -> dict[str, str | float]:
         """The *decided* options by name, for scripts of releases with another form."""
         names = (name for name in self.names if name in decided)
-        return {name: _scripted(name, getattr(options, name)) for name in names}
+        return {name: _script_value(name, getattr(options, name)) for name in names}
 
     def default(self, name: str) -> str:
         """The default of an option as Lua writes it."""
-        value = _scripted(name, getattr(self._defaults, name))
+        value = _script_value(name, getattr(self._defaults, name))
         return f"'{value}'" if isinstance(value, str) else f"{value:.0f}"
 
 
-def _scripted(name: str, value: int | Duration | StrEnum | None) -> str | float:
+def _script_value(name: str, value: int | Duration | StrEnum | None) -> str | float:
     """An option as scripts know it: a duration in ms, and 0 for None."""
     if isinstance(value, StrEnum):
         return str(value)
@@ -193,7 +193,7 @@ class InForce(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, options: QueueOptions) -> InForce:
         """Options that one caller chose: those that differ from the defaults are decided."""
-        return cls(options, "", decided=_differing(options, DEFAULTS))
+        return cls(options, "", decided=_differing_names(options, DEFAULTS))
 
     @property
     def base(self) -> QueueOptions:
@@ -232,12 +232,12 @@ class InForce(msgspec.Struct, frozen=True):
 
     def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> InForce:
         """These with other *options*. Those that differ become decided, and so do *decides*."""
-        changed = _differing(options, self.options).union(decides)
+        changed = _differing_names(options, self.options).union(decides)
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
     def replacing(self, options: QueueOptions) -> InForce:
         """These with *options* in place of all options that this release knows."""
-        decided = _differing(options, DEFAULTS) | KNOWN.intersection(self._declarations())
+        decided = _differing_names(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def resetting(self, names: Collection[str]) -> InForce:
@@ -260,7 +260,7 @@ class InForce(msgspec.Struct, frozen=True):
             return {}
 
 
-def _differing(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
+def _differing_names(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
     return frozenset(
         name
         for name in QueueOptions.__struct_fields__

@@ -90,7 +90,8 @@ class SchedulePlan(
             when=every or Cron(self.cron, self.tz),
             payload=payload,
             options=cast(
-                "JobOptions", {name: _said(name, value) for name, value in self.options.items()}
+                "JobOptions",
+                {name: _read_option(name, value) for name, value in self.options.items()},
             ),
             missed=self.missed,
         )
@@ -103,7 +104,7 @@ def _text(kept: Any) -> int | str:
     return kept.decode() if isinstance(kept, bytes) else kept
 
 
-def _said(name: str, kept: int | str) -> Any:
+def _read_option(name: str, kept: int | str) -> Any:
     if name not in FIELDS:
         raise InvalidOption(
             name, kept, rule="is an option of a job that this release does not know"
@@ -159,7 +160,7 @@ def schedule_info(
             when=when,
             readable=seen is not None,
             last=last,
-            next=_next(when, at),
+            next=_next_firing(when, at),
         )
         return info, None
     kept = stored(queue, name, plan, payload or b"")
@@ -176,13 +177,13 @@ def schedule_info(
         payload=payload,
         readable=work is not None,
         last=last,
-        next=None if kept.paused else _next(work.when if work else None, at),
+        next=None if kept.paused else _next_firing(work.when if work else None, at),
         version=kept.version,
     )
     return info, work
 
 
-def _next(when: Schedule | None, at: datetime | None) -> datetime | None:
+def _next_firing(when: Schedule | None, at: datetime | None) -> datetime | None:
     return next(when.after(at), None) if when and at else None
 
 

@@ -115,7 +115,7 @@ class LoopPort:
             while True:
                 ask = next(left, None)
                 if ask is not None:
-                    running.add(asyncio.create_task(_awaited(ask)))
+                    running.add(asyncio.create_task(_await_ask(ask)))
                 elif not running:
                     raise ConnectionLost(
                         f"no server tells who is responsible: {trouble}"
@@ -160,5 +160,5 @@ class LoopPort:
         return before if is_running else detached(name, work())
 
 
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+async def _await_ask(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()

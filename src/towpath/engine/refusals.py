@@ -34,9 +34,9 @@ class QueueChanged(ServerError):
     external = False
 
 
-_PASSING = (ConnectionLost, TimeoutError, OSError, Redirected, SlotUnknown)
+_TEMPORARY = (ConnectionLost, TimeoutError, OSError, Redirected, SlotUnknown)
 """Temporary trouble: a fail-over, a restart, a slot that is being moved, a full disk."""
-_PASSING_TEXT = re.compile(
+_TEMPORARY_TEXT = re.compile(
     r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
     r"|non local key|read only replica"
 )
@@ -67,7 +67,7 @@ def translated(error: Exception, key: str = "") -> ServerError | None:
         return ServerRefused(text)
     if (failed := failed_handshake(error)) is not None:
         return failed
-    if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
+    if isinstance(error, _TEMPORARY) or _TEMPORARY_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:
         return CALL_WORDS[word](text)

@@ -29,7 +29,7 @@ PROMPT = minutes(1)
 """A firing that is late by no more than this was not missed."""
 SCHEDULED = "scheduled"
 """The job header that says which instant a job was fired for."""
-_DECIDED = ("id", "delay", "due")
+_SET_BY_FIRINGS = ("id", "delay", "due")
 _LONGEST_CRON = 256
 _ZONE_RULE = "must be the name of a time zone, e.g. Europe/Berlin"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -194,7 +194,7 @@ class NamedSchedule(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("when", self.when, rule="must be a Cron or an Every")
         if not isinstance(self.missed, Missed):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("missed", self.missed, rule="must be a Missed: skip, once or all")
-        for option in _DECIDED:
+        for option in _SET_BY_FIRINGS:
             if option in self.options:
                 rule = "is set by the schedule"
                 raise InvalidOption(option, self.options.get(option), rule=rule)

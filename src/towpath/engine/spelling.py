@@ -29,10 +29,10 @@ def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
         case None:
             return DEFAULT
         case _:
-            return _retry(value)
+            return _write_retry(value)
 
 
-def _retry(policy: RetryPolicy) -> str:
+def _write_retry(policy: RetryPolicy) -> str:
     usual = Exponential()
     match policy:
         case Exponential():
@@ -56,21 +56,21 @@ def read_retry(text: str) -> RetryPolicy:
         case "never", []:
             return Never()
         case "fixed", [every]:
-            return Fixed(_wait(every))
+            return Fixed(_read_wait(every))
         case "listed", [_, *_]:
-            return Listed(tuple(map(_wait, words)))
+            return Listed(tuple(map(_read_wait, words)))
         case "exponential", _ if len(words) <= len(_EXPONENTIAL):
-            said = zip(_EXPONENTIAL.items(), words, strict=False)
-            return Exponential(**{name: read(word) for (name, read), word in said})
+            given = zip(_EXPONENTIAL.items(), words, strict=False)
+            return Exponential(**{name: read(word) for (name, read), word in given})
         case _:
             raise InvalidOption("retry", text, rule=f"must be {POLICIES}")
 
 
-def _wait(word: str) -> Duration:
+def _read_wait(word: str) -> Duration:
     return parse_duration("retry", word)
 
 
-def _number(word: str) -> float:
+def _read_number(word: str) -> float:
     try:
         return float(word)
     except ValueError:
@@ -78,8 +78,8 @@ def _number(word: str) -> float:
 
 
 _EXPONENTIAL: dict[str, Callable[[str], Any]] = {
-    "first": _wait,
-    "longest": _wait,
-    "factor": _number,
-    "jitter": _number,
+    "first": _read_wait,
+    "longest": _read_wait,
+    "factor": _read_number,
+    "jitter": _read_number,
 }

@@ -70,11 +70,11 @@ Change = Callable[[QueueOptions], QueueOptions]
 
 _NEW = InForce(DEFAULTS, "")
 _KNOWN = pack(dict.fromkeys(sorted(KNOWN), True))
-_NONE = "none"
+_NO_VERSION = "none"
 """In place of a version: options are stored only if the queue has none."""
 _CHANGES_MOST = 1000
 """How often a queue's options may change during one call before that is an error."""
-_LISTED_S = 1.0
+_LISTING_SECONDS = 1.0
 _AT_ONCE = 50
 """Maximum number of queues in one message: a server does nothing else until it has answered."""
 
@@ -175,9 +175,9 @@ class Store:
             known = None if learning else self._in_force.get(queue)
             if not (creates or learning or known or await self.exists(queue)):
                 raise QueueUnknown(f"no queue {queue}")
-            known = known or await self._introduced(queue, _NEW)
+            known = known or await self._learn_options_once(queue, _NEW)
             if self._unlisted and self._unlisted.get(queue, math.inf) <= steady():
-                await self._list_now(queue)
+                await self._list_queue_now(queue)
             try:
                 args = _arguments(verb, body(known.options), known.version)
                 prepare = calling(script, keys, args, call)
@@ -185,10 +185,10 @@ class Store:
             except (QueueUnknown, QueueChanged) as refused:
                 if not creates and isinstance(refused, QueueUnknown):
                     raise
-                await self._introduced(queue, known)
+                await self._learn_options_once(queue, known)
             except PayloadTooLarge:
                 # The known limit may be outdated; nothing was sent yet.
-                if await self._options_now(queue) == known:
+                if await self._restore_options(queue) == known:
                     raise
         raise OptionsUnstable(queue)
 
@@ -299,7 +299,7 @@ class Store:
 
         Writes nothing, so that a caller who only reads creates no queue.
         """
-        if (found := await self._options_of(queue, within)) is not None:
+        if (found := await self._read_options(queue, within)) is not None:
             if not found.declared and queue in self._declarations:
                 return found.options  # the queue is new: the next call declares before it writes
             self._in_force[queue] = found
@@ -309,9 +309,9 @@ class Store:
 
     async def exists(self, queue: QueueName) -> bool:
         """Whether Redis has options of *queue*: every use of it stores some."""
-        return await self._options_of(queue) is not None
+        return await self._read_options(queue) is not None
 
-    async def _options_of(self, queue: QueueName, within: float | None = None) -> InForce | None:
+    async def _read_options(self, queue: QueueName, within: float | None = None) -> InForce | None:
         """The stored options of *queue*; None if there are none. Raises ServerRefused."""
         fields = ("whole", "version", "declared", "options")
         stored, version, *more = await self.calls.command(
@@ -319,11 +319,11 @@ class Store:
         )
         if version is None:
             return None
-        return _in_force(queue, stored or b"", version, *more)
+        return _parse_options(queue, stored or b"", version, *more)
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, InForce.of(wanted), _NONE)
+        in_force = await self._write_options(queue, InForce.of(wanted), _NO_VERSION)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
@@ -364,7 +364,7 @@ class Store:
         """Delete an empty queue that was not used for that time. Returns False for any other queue,
         and if its options were changed after they were declared.
         """
-        stored = await self._options_of(queue)
+        stored = await self._read_options(queue)
         if stored is not None and stored.is_changed:
             return False
         version = stored.version if stored else ""
@@ -382,7 +382,7 @@ class Store:
         await self.command("HDEL", REGISTRY, queue)
         await self.options(queue)
         if queue in self._in_force:  # it was used meanwhile
-            await self._list(queue)
+            await self._list_queue(queue)
         return True
 
     async def _learn_options(self, queue: QueueName, known: InForce) -> InForce:
@@ -393,16 +393,16 @@ class Store:
         by a process that may know no handler. Then the declarations of this engine are made again,
         before another call of this engine uses the defaults.
         """
-        now = await self._store_options(queue, _unnamed(known), _NONE)
+        now = await self._store_options(queue, _without_version(known), _NO_VERSION)
         wanted = self._declarations.get(queue)
         if wanted and not now.declared:
             _, now = await self._replace(queue, now, lambda stored: stored.declaring(wanted))
         return await self._keep_options(queue, now)
 
-    async def _options_now(self, queue: QueueName) -> InForce:
+    async def _restore_options(self, queue: QueueName) -> InForce:
         known = self._in_force.get(queue)
-        wanted = _unnamed(known) if known else _NEW  # stored only if Redis has none
-        return await self._write_options(queue, wanted, _NONE)
+        wanted = _without_version(known) if known else _NEW  # stored only if Redis has none
+        return await self._write_options(queue, wanted, _NO_VERSION)
 
     async def change_options(
         self, queue: QueueName, change: Change, decides: Collection[str] = ()
@@ -416,7 +416,7 @@ class Store:
         return changed.now
 
     async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
-        stored = await self._options_of(queue) or await self._options_now(queue)
+        stored = await self._read_options(queue) or await self._restore_options(queue)
         before, now = await self._replace(queue, stored, change)
         await self._keep_options(queue, now)
         return Declared(before.options, now.options)
@@ -445,14 +445,14 @@ class Store:
         for raw, value in entries.items():
             name = raw.decode(errors="backslashreplace")
             try:
-                found[queue_name(name)] = _decoded(name, value)
+                found[queue_name(name)] = _decode_options(name, value)
             except (InvalidName, ServerRefused) as error:
                 if name not in self._unreadable:
                     self._unreadable.add(name)
                     self._log.emit(QUEUE_UNREADABLE, queue=name[:100], reason=str(error))
         return found
 
-    async def _introduced(self, queue: QueueName, known: InForce) -> InForce:
+    async def _learn_options_once(self, queue: QueueName, known: InForce) -> InForce:
         """Learn or store the options of a queue. Concurrent calls on an event loop share this;
         each thread does it for itself, and all store the same.
         """
@@ -470,35 +470,35 @@ class Store:
         decided = pack(SCRIPTED.decided(wanted.options, wanted.decided))
         args = (whole, packed, version, over, wanted.declared, decided, _KNOWN)
         script = self._scripts["configure"]
-        return _in_force(queue, *await self.calls.read(script, keys_of(queue), *args))
+        return _parse_options(queue, *await self.calls.read(script, keys_of(queue), *args))
 
     async def _keep_options(self, queue: QueueName, in_force: InForce) -> InForce:
         """Use these options from now on."""
         self._in_force[queue] = in_force
-        await self._list(queue)
+        await self._list_queue(queue)
         return in_force
 
-    async def _list(self, queue: QueueName) -> None:
+    async def _list_queue(self, queue: QueueName) -> None:
         """Write *queue* into the list of queues. On a cluster another server may have that list:
         only the first caller waits for it, for a second at most, and calls go on without it.
         """
         if self._port.in_threads:
-            await self._list_now(queue)
+            await self._list_queue_now(queue)
         elif queue not in self._listing:
             task = detached("entry of the directory of queues", self._keep_listing(queue))
             self._listing[queue] = task
             task.add_done_callback(lambda _: self._listing.pop(queue))
-            await asyncio.wait((task,), timeout=_LISTED_S)
+            await asyncio.wait((task,), timeout=_LISTING_SECONDS)
 
-    async def _list_now(self, queue: QueueName) -> None:
+    async def _list_queue_now(self, queue: QueueName) -> None:
         """Write the entry in the caller's thread. If its server does not answer, a later write to
         the queue tries again, because without an event loop there is no task that could.
         """
         if (options := self._in_force.get(queue)) is None:
             return  # deleted meanwhile
-        self._unlisted[queue] = steady() + 2 * _LISTED_S
+        self._unlisted[queue] = steady() + 2 * _LISTING_SECONDS
         try:
-            await self._write_entry(queue, options, _LISTED_S)
+            await self._write_entry(queue, options, _LISTING_SECONDS)
         except ServerUnreachable:
             return
         except ServerError:
@@ -512,7 +512,7 @@ class Store:
             try:
                 await self._write_entry(queue, options)
             except ServerUnreachable:
-                await asyncio.sleep(_LISTED_S)
+                await asyncio.sleep(_LISTING_SECONDS)
             except ServerError:
                 return  # full, or not allowed
             else:
@@ -541,15 +541,15 @@ def _arguments(verb: str, request: Any, version: str) -> tuple[Any, ...]:
     return (pack(request), version)
 
 
-def _unnamed(known: InForce) -> InForce:
+def _without_version(known: InForce) -> InForce:
     """The same without a version: it is then made from the options, equal in all processes."""
     return msgspec.structs.replace(known, version="")
 
 
-def _in_force(
+def _parse_options(
     queue: str, stored: bytes, version: bytes, declared: bytes | None, packed: bytes | None
 ) -> InForce:
-    options = _decoded(queue, stored)
+    options = _decode_options(queue, stored)
     if not version.startswith(LAYOUT_MARK.encode()):
         raise LayoutDiffers(queue, LAYOUT)  # another layout was written over ours
     _, whole = msgspec.json.decode(stored, type=tuple[int, dict[str, msgspec.Raw]])
@@ -559,7 +559,7 @@ def _in_force(
     return InForce(options, version.decode(), declared or b"", decided, is_foreign, beyond)
 
 
-def _decoded(queue: str, stored: bytes) -> QueueOptions:
+def _decode_options(queue: str, stored: bytes) -> QueueOptions:
     """Read stored options. Raises ServerRefused for those that only a newer release can read,
     LayoutDiffers for a queue with another layout.
     """

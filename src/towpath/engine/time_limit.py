@@ -10,8 +10,8 @@ from typing import Protocol, TypeVar
 from towpath.clock import Duration, steady
 
 T = TypeVar("T")
-_LOOKS_PER_LIMIT = 4
-_LOOK_EVERY = 1.0
+_CHECKS_PER_LIMIT = 4
+_CHECK_EVERY = 1.0
 
 
 class TimeLimit(Protocol):
@@ -43,19 +43,19 @@ class SharedTimeLimit:
 
     def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
         self._limit, self._silence = limit.total_seconds(), silence
-        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
+        self._every = min(self._limit / _CHECKS_PER_LIMIT, _CHECK_EVERY)
         self.waiting: dict[asyncio.Task[object], float] = {}
         """Task -> when its wait ends."""
         self._seen: dict[asyncio.Task[object], float] = {}
         self.over: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._stood_still = 0.0
 
     def stood_still(self, now: float) -> float:
         """Total seconds for which the loop stood still while a task waited."""
-        # The same as `_late`, without a call: this runs twice for each call to the server.
-        late = now - self._look_at
+        # The same as `_lateness`, without a call: this runs twice for each call to the server.
+        late = now - self._check_at
         if late > self._every and self._timer is not None:
             return self._stood_still + late
         return self._stood_still
@@ -73,7 +73,7 @@ class SharedTimeLimit:
         is_far = now - deadline.made_at <= deadline.limit - self._limit
         self.waiting[task] = now + (self._limit if is_far else min(self._limit, deadline.left(now)))
         if self._timer is None:
-            self._start()
+            self._start_timer()
         return _Wait(self, task)
 
     def close(self) -> None:
@@ -82,18 +82,18 @@ class SharedTimeLimit:
             self._timer.cancel()
             self._timer = None
 
-    def _start(self) -> None:
-        self._look_at = steady() + self._every
-        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+    def _start_timer(self) -> None:
+        self._check_at = steady() + self._every
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._check_waits)
 
-    def _late(self, now: float) -> float:
+    def _lateness(self, now: float) -> float:
         """Seconds by which the current check is late; 0 for the usual lateness of timers."""
-        late = now - self._look_at if self._timer is not None else 0.0
+        late = now - self._check_at if self._timer is not None else 0.0
         return late if late > self._every else 0.0
 
-    def _look(self) -> None:
+    def _check_waits(self) -> None:
         now = steady()
-        late, self._timer = self._late(now), None
+        late, self._timer = self._lateness(now), None
         if late:
             self._stood_still += late
             self.waiting = {task: until + late for task, until in self.waiting.items()}
@@ -105,7 +105,7 @@ class SharedTimeLimit:
             self._silence()
         self._seen = dict(self.waiting)
         if self.waiting:
-            self._start()
+            self._start_timer()
 
 
 class Deadline:
@@ -162,5 +162,5 @@ async def wait_within(limit: float, wait: Callable[[], Awaitable[T]]) -> T:
             async with asyncio.timeout(limit):
                 return await wait()
         except TimeoutError:
-            if steady() - until < _LOOK_EVERY:
+            if steady() - until < _CHECK_EVERY:
                 raise

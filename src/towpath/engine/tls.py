@@ -73,10 +73,10 @@ class Tls(Options, frozen=True, kw_only=True):
         """
         context = ssl.create_default_context()
         if self.ca is not None:
-            _read("tls.ca (ssl_ca_certs)", self.ca, context.load_verify_locations)
+            _load_file("tls.ca (ssl_ca_certs)", self.ca, context.load_verify_locations)
         if self.cert is not None:
             show = partial(context.load_cert_chain, keyfile=self.key)
-            _read("tls.cert (ssl_certfile)", self.cert, show)
+            _load_file("tls.cert (ssl_certfile)", self.cert, show)
         context.check_hostname = self.verify is Verify.FULL
         context.verify_mode = ssl.CERT_NONE if self.verify is Verify.NONE else ssl.CERT_REQUIRED
         return context
@@ -97,7 +97,7 @@ def _flag(query: Mapping[str, str], name: str, words: Mapping[str, bool]) -> boo
     return words[text]
 
 
-def _read(name: str, path: str, load: Callable[[str], object]) -> None:
+def _load_file(name: str, path: str, load: Callable[[str], object]) -> None:
     try:
         load(path)
     except (OSError, ValueError) as error:
@@ -110,7 +110,7 @@ def _read(name: str, path: str, load: Callable[[str], object]) -> None:
 
 _REASON = re.compile(r"\[SSL: (\w+)\]([^(\[]*)")
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
-_BROKEN_OFF = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
+_CONNECTION_BROKEN = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
 """The connection broke during the handshake: that is temporary, as for any connection."""
 
 
@@ -122,21 +122,21 @@ def failed_handshake(error: BaseException) -> TlsFailed | None:
     cause: BaseException | None = error
     while cause is not None:
         found = _REASON.search(str(cause))
-        if found and not found[1].startswith(_BROKEN_OFF):
-            return _told(found[1], found[2])
+        if found and not found[1].startswith(_CONNECTION_BROKEN):
+            return _handshake_failure(found[1], found[2])
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def _told(reason: str, words: str) -> TlsFailed:
+def _handshake_failure(reason: str, words: str) -> TlsFailed:
     if reason == "CERTIFICATE_VERIFY_FAILED":
         why = words.removeprefix(" certificate verify failed:").strip()
         return TlsFailed(f"the server's certificate was refused: {why}")
     if reason in _NOT_TLS:
         return TlsFailed("the server does not speak TLS on this port")
     if "ALERT" in reason:
-        said = reason.partition("ALERT_")[2].replace("_", " ").lower()
-        return TlsFailed(f"the server refused the TLS connection: {said}")
+        alert = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return TlsFailed(f"the server refused the TLS connection: {alert}")
     return TlsFailed(f"the TLS connection failed: {words.strip() or reason.lower()}")
 
 

@@ -78,7 +78,7 @@ class Waker:
         self._unread = Waiters()
         """Waiters without a read."""
         self._glances: dict[Waiters, Glances] = {}
-        self._selecting: dict[QueueName, _Listener] = {}
+        self._selector_listeners: dict[QueueName, _Listener] = {}
 
     async def wait(self, queue: QueueName, pause: Duration) -> bool:
         """Wait until there may be work in *queue*, at most for *pause* on the clock.
@@ -87,7 +87,7 @@ class Waker:
         """
         called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         pause = self._enlist(queue, called, pause)
-        return bool(await self._first(called, pause, lambda _: self.hand_on(queue)))
+        return bool(await self._await_wakeup(called, pause, lambda _: self.hand_on(queue)))
 
     def watch(
         self, queue: QueueName, pause: Duration, since: float, act: Callable[[bool], None]
@@ -105,14 +105,14 @@ class Waker:
 
     def _enlist(self, queue: QueueName, waiter: Waiter, pause: Duration) -> Duration:
         """Add *waiter* to those of *queue*. Returns how long it may wait without looking itself."""
-        listener = self._listener(queue)
+        listener = self._find_listener(queue)
         if listener is None:
             self._unread.add(waiter, queue)
         else:
             listener.enlist(waiter, queue)
         if listener in self._own:
             return min(pause, WAIT_CAP)
-        self._glance(self._unread if listener is None else listener.waiters)
+        self._start_glances(self._unread if listener is None else listener.waiters)
         return pause
 
     async def wait_on(
@@ -126,23 +126,27 @@ class Waker:
         if left < 0:
             await self._clock.sleep(min(pause, _AT_LIMIT))
         elif selectors:
-            return await self._wait_for(queue, selectors, pause)
+            return await self._wait_for_selectors(queue, selectors, pause)
         else:
             await self.wait(queue, pause)
         return ""
 
-    async def _wait_for(self, queue: QueueName, selectors: Sequence[str], pause: Duration) -> str:
-        listener = self._selecting.get(queue)
-        if listener is None and len(self._selecting) < _SELECTING:
-            listener = self._selecting[queue] = self._selecting_listener(queue)
+    async def _wait_for_selectors(
+        self, queue: QueueName, selectors: Sequence[str], pause: Duration
+    ) -> str:
+        listener = self._selector_listeners.get(queue)
+        if listener is None and len(self._selector_listeners) < _SELECTING:
+            listener = self._selector_listeners[queue] = self._new_selector_listener(queue)
         if listener is None or len(listener.waiters) + len(selectors) > _SELECTORS_MOST:
             await self._clock.sleep(min(pause, _UNREAD))
             return ""
         called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         listener.enlist(called, *selectors)
-        return await self._first(called, min(pause, WAIT_CAP), partial(self._hand_on_for, queue))
+        return await self._await_wakeup(
+            called, min(pause, WAIT_CAP), partial(self._hand_on_selector, queue)
+        )
 
-    async def _first(
+    async def _await_wakeup(
         self, called: asyncio.Future[str], pause: Duration, hand_on: Callable[[str], None]
     ) -> str:
         """The name whose wake-up the caller got; '' = none came within *pause*."""
@@ -161,15 +165,15 @@ class Waker:
         finally:
             stop_timer()
 
-    def _queue_listener(self, recall: str | None = None) -> _Listener:
+    def _new_queue_listener(self, recall: str | None = None) -> _Listener:
         def give_back(queue: str) -> None:
-            self._pushes.push(_wake_of(queue))
+            self._pushes.push(_wake_key(queue))
 
         return _Listener(
-            self._cluster.channel(), self._pushes, recall, key_of=_wake_of, give_back=give_back
+            self._cluster.channel(), self._pushes, recall, key_of=_wake_key, give_back=give_back
         )
 
-    def _selecting_listener(self, queue: QueueName) -> _Listener:
+    def _new_selector_listener(self, queue: QueueName) -> _Listener:
         keys = keys_of(queue)
         return _Listener(
             self._cluster.channel(),
@@ -179,8 +183,8 @@ class Waker:
             give_back=lambda selector: self._pushes.send(self._call_for(queue, selector)),
         )
 
-    def _hand_on_for(self, queue: QueueName, selector: str) -> None:
-        if not self._selecting[queue].waiters.call_one(selector):
+    def _hand_on_selector(self, queue: QueueName, selector: str) -> None:
+        if not self._selector_listeners[queue].waiters.call_one(selector):
             self._pushes.send(self._call_for(queue, selector))
 
     def hand_on(self, queue: QueueName) -> None:
@@ -196,18 +200,18 @@ class Waker:
     async def close(self) -> None:
         for glances in self._glances.values():
             await glances.close()
-        for listener in (*self._own, *self._shared, *self._selecting.values()):
+        for listener in (*self._own, *self._shared, *self._selector_listeners.values()):
             await listener.close()
         await self._pushes.close()
 
-    def _glance(self, waiters: Waiters) -> None:
+    def _start_glances(self, waiters: Waiters) -> None:
         """Start the periodic check for these waiters: wake-ups may be lost, or have no read."""
         if waiters not in self._glances:
             every = _unread_every if waiters is self._unread else _shared_every
             self._glances[waiters] = Glances(self._cluster, self._clock, waiters, every)
         self._glances[waiters].begin()
 
-    def _listener(self, queue: QueueName) -> _Listener | None:
+    def _find_listener(self, queue: QueueName) -> _Listener | None:
         """The listener that reads for *queue*, or has room for it; None = too many queues."""
         mine = next(
             (listener for listener in (*self._own, *self._shared) if listener.listens_for(queue)),
@@ -217,13 +221,13 @@ class Waker:
             return mine
         mine = next((listener for listener in self._own if listener.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
-            mine = self._queue_listener()
+            mine = self._new_queue_listener()
             self._own.append(mine)
         if mine is not None or self._cluster.in_slots:
             return mine
         fewest = min(self._shared, key=lambda listener: len(listener.waiters), default=None)
         if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
-            fewest = self._queue_listener(recall_key(secrets.token_hex(8)))
+            fewest = self._new_queue_listener(recall_key(secrets.token_hex(8)))
             self._shared.append(fewest)
         return fewest if len(fewest.waiters) < _SHARED_MOST else None
 
@@ -288,19 +292,21 @@ class _ExactTimer:
 
     def __init__(self, at: float, act: Callable[[], None]) -> None:
         self._at, self._act, self._loop = at, act, asyncio.get_running_loop()
-        self._handle: asyncio.Handle = self._loop.call_later(_whole_ms(at - steady()), self._look)
+        self._handle: asyncio.Handle = self._loop.call_later(
+            _whole_ms(at - steady()), self._check_clock
+        )
 
     def cancel(self) -> None:
         self._handle.cancel()
 
-    def _look(self) -> None:
+    def _check_clock(self) -> None:
         left = self._at - steady()
         if left <= 0:
             self._act()
         elif left < _TURNS_S:
-            self._handle = self._loop.call_soon(self._look)
+            self._handle = self._loop.call_soon(self._check_clock)
         else:
-            self._handle = self._loop.call_later(_whole_ms(left), self._look)
+            self._handle = self._loop.call_later(_whole_ms(left), self._check_clock)
 
 
 def _whole_ms(left: float) -> float:
@@ -322,11 +328,11 @@ class _Pushes:
 
     def push(self, key: str, *, keep_ms: int | None = None) -> None:
         """Push a wake-up to the list *key*, in a task. A lost one costs a waiter some seconds."""
-        self.send(self._put(key, keep_ms))
+        self.send(self._push_wakeup(key, keep_ms))
 
     def send(self, sending: Awaitable[Any]) -> None:
         """Await *sending* in a task. Its errors are ignored: the wake-up is then lost."""
-        task = detached("token for who waits", _quiet(sending))
+        task = detached("token for who waits", _ignore_errors(sending))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -337,18 +343,18 @@ class _Pushes:
         if under_way:
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _put(self, key: str, keep_ms: int | None) -> None:
+    async def _push_wakeup(self, key: str, keep_ms: int | None) -> None:
         await self._command("RPUSH", key, "1")
         if keep_ms is not None:
             await self._command("PEXPIRE", key, keep_ms)
 
 
-async def _quiet(sending: Awaitable[Any]) -> None:
+async def _ignore_errors(sending: Awaitable[Any]) -> None:
     with suppress(TowpathError):
         await sending
 
 
-def _wake_of(queue: str) -> str:
+def _wake_key(queue: str) -> str:
     return keys_of(QueueName(queue)).wake
 
 
@@ -362,19 +368,19 @@ class _Listener:
 
     def __init__(
         self,
-        line: Channel,
+        channel: Channel,
         pushes: _Pushes,
         recall: str | None,
         *,
         key_of: Callable[[str], str],
         give_back: Callable[[str], None],
     ) -> None:
-        self._line, self._pushes, self._recall = line, pushes, recall
+        self._channel, self._pushes, self._recall = channel, pushes, recall
         self._key_of, self._give_back = key_of, give_back
         self.waiters = Waiters()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._read: Mapping[str, None] = {}
+        self._read_keys: Mapping[str, None] = {}
         """The lists that the current read waits on."""
         self._recalled = False
 
@@ -383,28 +389,28 @@ class _Listener:
     @property
     def free(self) -> bool:
         """Whether there are no waiters and no read is under way."""
-        return not self._read and not self.waiters.names()
+        return not self._read_keys and not self.waiters.names()
 
     def listens_for(self, name: str) -> bool:
-        return name in self.waiters or self._key_of(name) in self._read
+        return name in self.waiters or self._key_of(name) in self._read_keys
 
     def enlist(self, waiter: Waiter, *names: str) -> None:
         self.waiters.add(waiter, *names)
         self._wanted.set()
         if self._task is None or self._task.done():
             self._task = detached("listener for work", self._listen())
-        elif self._read and any(self._key_of(name) not in self._read for name in names):
-            self._call_back()
+        elif self._read_keys and any(self._key_of(name) not in self._read_keys for name in names):
+            self._end_read()
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        await self._line.close()
+        await self._channel.close()
 
     # ── the read ─────────────────────────────────────────────────────────────────────────
 
-    def _call_back(self) -> None:
+    def _end_read(self) -> None:
         if not self._recalled and self._recall is not None:
             self._recalled = True
             self._pushes.push(self._recall, keep_ms=_RECALL_KEPT_MS)
@@ -415,7 +421,7 @@ class _Listener:
                 await self._read_once()
             except TROUBLE:
                 # Each waiter looks for work itself, and meets the trouble or finds it over.
-                await self._line.hang_up()
+                await self._channel.hang_up()
                 self.waiters.call_all()
                 await asyncio.sleep(_AFTER_TROUBLE)
 
@@ -427,7 +433,7 @@ class _Listener:
                 async with asyncio.timeout(_IDLE):
                     await self._wanted.wait()
             except TimeoutError:
-                await self._line.close()
+                await self._channel.close()
                 if not self.waiters.names():
                     return False
         return True
@@ -437,12 +443,12 @@ class _Listener:
         block = WAIT_CAP.total_seconds()
         names = {self._key_of(name): name for name in self.waiters.names()}
         recall = () if self._recall is None else (self._recall,)
-        self._read = {**dict.fromkeys(recall), **dict.fromkeys(names)}
+        self._read_keys = {**dict.fromkeys(recall), **dict.fromkeys(names)}
         try:
             async with asyncio.timeout(block + _SLACK):
-                answer = await self._line.send("BLPOP", *self._read, block)
+                answer = await self._channel.send("BLPOP", *self._read_keys, block)
         finally:
-            self._read, self._recalled = {}, False
+            self._read_keys, self._recalled = {}, False
         name = names.get(answer[0].decode()) if answer else None
         if name is None:
             return
