@@ -56,7 +56,7 @@ end
 -- another type. MSET writes all or nothing.
 local function write(fresh)
   for _, id in ipairs(outlived) do zrem(DONE, id) end
-  local wake = somebody_should_look()
+  local wake = plan_wakeups()
   if #fresh > 0 then read_past() end
   check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end

@@ -10,9 +10,9 @@
 
 local found = {}
 local names = redis.call('ZRANGEBYSCORE', LIVING, '(' .. int(now), '+inf', 'LIMIT', 0, most)
-local said = #names > 0 and redis.call('HMGET', TOLD, unpack(names)) or {}
+local reports = #names > 0 and redis.call('HMGET', TOLD, unpack(names)) or {}
 for i, name in ipairs(names) do
   found[#found + 1] = name
-  found[#found + 1] = said[i] or ''
+  found[#found + 1] = reports[i] or ''
 end
 return found

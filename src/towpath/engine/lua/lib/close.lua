@@ -47,7 +47,7 @@ local function close(answer, memory)
     for _, id in ipairs(ids) do zrem(key, id) end
   end
   for i = 1, #changed do plan_job(changed[i]) end
-  local wake = somebody_should_look()
+  local wake = plan_wakeups()
   if #changed > 0 or next(meta_changes) then read_past() end
   check_keys()
 

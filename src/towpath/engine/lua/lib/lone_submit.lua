@@ -21,9 +21,9 @@ if lone_id then
     end
     tick = tick + 1
     if tick < now then tick = now end
-    local told = events == 'all' or (watched > now and events ~= 'none')  -- as in `publish`, which ends what is over
+    local writes_event = events == 'all' or (watched > now and events ~= 'none')  -- as in `publish`
     if max_length == 0 and #lone_payload <= max_payload and now - minute < 60000
-      and (told or watched == 0) and tick - now < AHEAD_MOST then
+      and (writes_event or watched == 0) and tick - now < AHEAD_MOST then
       local large = #lone_payload > SMALL
       local text = large and struct.pack(START, READY + APART, tick, tick - now)
         or struct.pack(START, READY, tick, tick - now) .. lone_payload
@@ -39,7 +39,7 @@ if lone_id then
       if type(placed) == 'number' then
         if large then call('SET', tag .. ':load:' .. lone_id, lone_payload) end
         call('HSET', KEYS[1], 'in', struct.pack('<i6i6', tick, submitted + 1))
-        if told then redis.pcall('XADD', tag .. ':events', 'MAXLEN', '~', events_most, '*', 'submit', lone_id) end
+        if writes_event then redis.pcall('XADD', tag .. ':events', 'MAXLEN', '~', events_most, '*', 'submit', lone_id) end
         if wake then redis.pcall('RPUSH', tag .. ':wake', '1') end
         return { 'ready' }
       end

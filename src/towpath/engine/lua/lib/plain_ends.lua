@@ -62,5 +62,5 @@ local function write_ends()
   redis.call('UNLINK', unpack(unlinks))
   if #kept > 0 then write_kept() end
   meta.completed, meta.service_ms = meta.completed + #ended, mean
-  told = { 'complete', ended }
+  event_ids = { 'complete', ended }
 end

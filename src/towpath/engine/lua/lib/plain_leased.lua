@@ -12,6 +12,6 @@ local function write_leases(worker)
   for i = 1, n do
     redis.call('SET', LOCK .. taken[i], worker .. ' ' .. int(memory[2 * i + 2]), 'PX', lasting)
   end
-  told[#told + 1] = 'claim'
-  told[#told + 1] = taken
+  event_ids[#event_ids + 1] = 'claim'
+  event_ids[#event_ids + 1] = taken
 end

@@ -25,10 +25,10 @@ local function add_in_parts(event, ids)
   end
 end
 
-local function add_events(told)
+local function add_events(event_ids)
   local entry, bytes = {}, 0
-  for i = 1, #told, 2 do
-    entry[i], entry[i + 1] = told[i], table.concat(told[i + 1], '\n')
+  for i = 1, #event_ids, 2 do
+    entry[i], entry[i + 1] = event_ids[i], table.concat(event_ids[i + 1], '\n')
     bytes = bytes + #entry[i + 1]
   end
   if bytes > ENTRY_BYTES then
@@ -38,27 +38,27 @@ local function add_events(told)
   end
 end
 
-local function ends_of(told)
+local function ends_of(event_ids)
   local ends = {}
-  for i = 1, #told, 2 do
-    if ENDS[told[i]] then
-      ends[#ends + 1] = told[i]
-      ends[#ends + 1] = told[i + 1]
+  for i = 1, #event_ids, 2 do
+    if ENDS[event_ids[i]] then
+      ends[#ends + 1] = event_ids[i]
+      ends[#ends + 1] = event_ids[i + 1]
     end
   end
   return ends
 end
 
-local function add_followed(told)
+local function add_followed(event_ids)
   local none, watched, awaited = options.events == 'none', meta.watched, meta.awaited
-  if options.events == 'all' or (watched > now and not none) then return add_events(told) end
+  if options.events == 'all' or (watched > now and not none) then return add_events(event_ids) end
   if watched < 0 then  -- a new queue: its followers could not set the time before it existed
     if none then return end
     meta.watched = now + FIRST_MS
     redis.call('HSET', META, 'state', PACKED_STATE)
-    return add_events(told)
+    return add_events(event_ids)
   end
-  local ends = ends_of(told)
+  local ends = ends_of(event_ids)
   local lost = #ends > 0 and awaited > 0 and (awaited <= now or none)
   if watched > 0 or lost then
     add_entry('gap', '')
@@ -68,8 +68,8 @@ local function add_followed(told)
   if awaited > now and not none then add_events(ends) end
 end
 
--- *told* is event, {id, ...}, event, {id, ...}, ...
-local function publish(wake, told)
-  if told[1] and (meta.watched ~= 0 or meta.awaited ~= 0 or options.events == 'all') then add_followed(told) end
+-- *event_ids* is event, {id, ...}, event, {id, ...}, ...
+local function publish(wake, event_ids)
+  if event_ids[1] and (meta.watched ~= 0 or meta.awaited ~= 0 or options.events == 'all') then add_followed(event_ids) end
   if wake then redis.pcall('RPUSH', WAKE, '1') end
 end

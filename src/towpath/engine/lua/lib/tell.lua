@@ -26,7 +26,7 @@ end
 
 -- Whether to push a wake-up. A list has at most one; a waiter that takes it and leaves work behind
 -- pushes another.
-local function somebody_should_look()
+local function plan_wakeups()
   for selector in pairs(wanted_of) do
     if redis.pcall('LLEN', WAKES .. selector) == 0 then called[#called + 1] = selector end
   end
