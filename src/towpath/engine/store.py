@@ -1,4 +1,4 @@
-"""Redis as the engine sees it: scripts by name, and queues, whose first use stores options."""
+"""Redis as the engine sees it: scripts by name, and the options of queues."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ class Store:
         deadline: Deadline | None = None,
         creates: bool = True,
     ) -> Any:
-        """Run a script that writes, in the way of *calling*, until *deadline*. Returns its answer.
+        """Run a script that writes, called as *calling* says, until *deadline*. Returns its answer.
 
         If Redis has no options of the queue, they are stored first. If it has others than this
         engine knew, the call is repeated with those. In both cases the refused call changed
@@ -440,7 +440,7 @@ class Store:
         raise OptionsUnstable(queue)
 
     def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
-        """The queues of the list of queues that this release can read."""
+        """The entries of the list of queues that this release can read."""
         found: dict[QueueName, QueueOptions] = {}
         for raw, value in entries.items():
             name = raw.decode(errors="backslashreplace")
