@@ -83,7 +83,7 @@ MUTANTS = [
     ),
     Mutant(
         "what another worker said is shown",
-        ("living", "said[i] or ''", "said[#names + 1 - i] or ''"),
+        ("living", "reports[i] or ''", "reports[#names + 1 - i] or ''"),
     ),
 ]  # fmt: skip
 

@@ -11,9 +11,9 @@ from functools import lru_cache
 from towpath.ids import QueueName, StreamName
 
 REGISTRY = "towpath:queues"
-"""hash: queue -> its options, for those who look for queues."""
+"""hash: queue -> its options. Lists all queues of the deployment."""
 PROBE = "towpath:probe"
-"""Written to see whether the server takes a write; gone a moment later."""
+"""Written to check that Redis accepts writes; it expires after a millisecond."""
 
 TYPES = {
     "queue": "zset",
@@ -48,7 +48,10 @@ TYPES = {
 
 
 class DeclaredKeys:
-    """What every script declares, and where calls are remembered: all in the slot of *first*."""
+    """The keys that every script call declares, and those of remembered calls.
+
+    All are in the slot of *first*.
+    """
 
     __slots__ = ("first", "never", "tag")
 
@@ -116,39 +119,39 @@ class QueueKeys(DeclaredKeys):
         return f"{self.tag}:group:{group}"
 
     def recall(self, name: str) -> str:
-        """list: calls back the blocking read of one process that waits for some selectors."""
+        """list: ends the blocking read of one process that waits for selectors of the queue."""
         return f"{self.tag}:recall:{name}"
 
 
 def recall_key(name: str) -> str:
-    """list: calls back the blocking read of one process that waits for many queues."""
+    """list: ends the blocking read of one process that waits on many queues."""
     return f"towpath:recall:{name}"
 
 
 def stream_keys(stream: StreamName) -> DeclaredKeys:
-    """The stream that outsiders read; it belongs to no queue, and its whole name is its tag."""
+    """A stream for other programs. It belongs to no queue, and its whole name is its hash tag."""
     key = f"towpath:stream:{stream}"
     return DeclaredKeys(key, f"{{{key}}}")
 
 
 def published_keys(name: str) -> DeclaredKeys:
-    """A record of one key, of a name that outsiders know; its whole name is its tag."""
+    """An entry with one key whose name other programs know; the whole name is its hash tag."""
     return DeclaredKeys(name, f"{{{name}}}")
 
 
-# A closing brace would end the tag early: at the beginning of an id it would spread the record
-# over slots, elsewhere two records could share a key. '%' is escaped so that no two ids become one.
+# A closing brace would end the tag early: at the beginning of an id it would spread the entry
+# over slots, elsewhere two entries could share a key. '%' is escaped so that no two ids become one.
 _ESCAPED = str.maketrans({"}": "%7D", "%": "%25"})
 
 
 def record_keys(space: str, id: str) -> DeclaredKeys:
-    """A record of an application: `upload:{<id>}:…`, one slot."""
+    """An entry of a space: `upload:{<id>}:…`, all in one slot."""
     name = f"{space}:{{{id.translate(_ESCAPED)}}}"
     return DeclaredKeys(name, name)
 
 
 def probe_key(key: str, channel: str) -> str:
-    """A key in the slot of *key* that only *channel* writes, to see whether the server takes it."""
+    """A key in the slot of *key* that only *channel* writes, to check that its server answers."""
     tag = key.partition("{")[2].partition("}")[0] or key
     return f"{{{tag}}}:call:{channel}"
 

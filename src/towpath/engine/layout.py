@@ -1,8 +1,8 @@
-"""Who is responsible for a key: one server, the primary that sentinels name, a slot's master.
+"""Which server is responsible for a key: the only one, the sentinels' primary, a slot's master.
 
-What was learnt is believed until it is doubted: whoever gets no answer from a server doubts it, and
-the next command to it asks others first. So a call that a time limit ends is not sent to a frozen
-master again and again.
+A server is trusted until a call to it gets no reply. Then it is in doubt: before the next command
+for it, other servers are asked which one is responsible. So a call that reached its time limit is
+not sent to a frozen master again and again.
 """
 
 from __future__ import annotations
@@ -17,36 +17,39 @@ from towpath.engine.port import Port
 from towpath.engine.resp import SLOTS, ConnectionLost, SlotUnknown, slot_of
 
 Ask = Callable[[Place, tuple[Any, ...]], Awaitable[Any]]
-"""The answer of the server at a place to one command, on a connection for this alone."""
+"""Sends one command to the server at a place, on a connection of its own. Returns the reply."""
 
-_ASKED_FOR, _NEXT_AFTER = 1.0, 0.25
-"""Seconds for one server to tell who is responsible, and until another is asked as well."""
+_ANSWER_WITHIN, _NEXT_AFTER = 1.0, 0.25
+"""Seconds that one server has for its answer, and after which the next one is asked as well."""
 
 
 class Layout(Protocol):
-    """Who is responsible for what."""
+    """Which server is responsible for which key."""
 
     only: Place | None
-    """The server that is responsible for everything, whatever happens; None = it may change."""
+    """The server that is responsible for all keys and never changes; None = it may change."""
 
     def place(self, command: tuple[Any, ...]) -> Place | None:
-        """Where *command* belongs, as far as known and not in doubt."""
+        """The server that *command* belongs to; None if it is not known or in doubt."""
         ...
 
     def owner(self, command: tuple[Any, ...]) -> Place | None:
-        """What stands for the server that *command* is for, in doubt or not; None = not known."""
+        """An identifier of the server that *command* belongs to, in doubt or not; None = not known.
+
+        Behind sentinels it is the name of the service, whichever server is the primary.
+        """
         ...
 
     def doubt(self, place: Place) -> None:
-        """The server there did not answer, or refused: ask others before it is used again."""
+        """Note that this server did not answer, or refused. Others are asked before it is used."""
         ...
 
     def moved(self, slot: int, place: Place) -> None:
-        """The server there has *slot* from now on: another said so."""
+        """Note that another server named *place* as the master of *slot*."""
         ...
 
     async def learn(self) -> None:
-        """Ask who is responsible now. Raises one of TROUBLE."""
+        """Ask which server is responsible now. Raises one of TROUBLE."""
         ...
 
     def primaries(self) -> list[Place]:
@@ -55,7 +58,7 @@ class Layout(Protocol):
 
 
 class OneServer:
-    """A server that is responsible for everything."""
+    """A single server, responsible for all keys."""
 
     def __init__(self, place: Place) -> None:
         self.only: Place | None = place
@@ -66,20 +69,20 @@ class OneServer:
     owner = place
 
     def doubt(self, place: Place) -> None:
-        """There is nobody to ask."""
+        """Does nothing: there is no other server to ask."""
 
     def moved(self, slot: int, place: Place) -> None:
-        """It has no slots."""
+        """Does nothing: there are no slots."""
 
     async def learn(self) -> None:
-        """There is nobody to ask."""
+        """Does nothing: there is no other server to ask."""
 
     def primaries(self) -> list[Place]:
         return [self.only] if self.only else []
 
 
 class Sentinels:
-    """The server that sentinels take for the primary of *service*."""
+    """The server that the sentinels name as the primary of *service*."""
 
     only: Place | None = None
 
@@ -99,25 +102,25 @@ class Sentinels:
         self._doubted = self._doubted or place == self._primary
 
     def moved(self, slot: int, place: Place) -> None:
-        """It has no slots."""
+        """Does nothing: there are no slots."""
 
     async def learn(self) -> None:
-        """Ask all sentinels at once; the first that knows a primary is believed."""
-        asks = [partial(self._told_by, sentinel) for sentinel in self._sentinels]
+        """Ask all sentinels at once, and use the first answer that names a primary."""
+        asks = [partial(self._ask_sentinel, sentinel) for sentinel in self._sentinels]
         self._primary = await self._port.first(asks, 0)
         self._doubted = False
 
     def primaries(self) -> list[Place]:
         return [self._primary] if self._primary else []
 
-    async def _told_by(self, sentinel: Place) -> Place:
-        async with self._port.within(_ASKED_FOR):
+    async def _ask_sentinel(self, sentinel: Place) -> Place:
+        async with self._port.within(_ANSWER_WITHIN):
             flat = await self._ask(sentinel, ("SENTINEL", "MASTER", self._service))
-        told = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
-        flags = told[b"flags"].split(",")
+        fields = {flat[i]: flat[i + 1].decode() for i in range(0, len(flat), 2)}
+        flags = fields[b"flags"].split(",")
         if {"s_down", "o_down"} & set(flags) or "master" not in flags:
             raise ConnectionLost(f"the primary of {self._service} is down")
-        return told[b"ip"], int(told[b"port"])
+        return fields[b"ip"], int(fields[b"port"])
 
 
 class SlotOwners:
@@ -147,28 +150,28 @@ class SlotOwners:
             self._nodes.append(place)
 
     async def learn(self) -> None:
-        """Ask one node, and soon another if that keeps silent: it may be the frozen one."""
+        """Ask one node, and soon the next one if it does not answer: it may be frozen."""
         nodes = random.sample(self._nodes, len(self._nodes))
         nodes += [seed for seed in self._seeds if seed not in self._nodes]
-        asks = [partial(self._told_by, place) for place in nodes]
-        node, told = await self._port.first(asks, _NEXT_AFTER)
-        self._believe(told, node)
+        asks = [partial(self._ask_node, place) for place in nodes]
+        node, slots = await self._port.first(asks, _NEXT_AFTER)
+        self._set_owners(slots, node)
 
     def primaries(self) -> list[Place]:
         return list({owner: None for owner in self._owners if owner is not None})
 
-    async def _told_by(self, node: Place) -> tuple[Place, list[Any]]:
-        async with self._port.within(_ASKED_FOR):
-            told = await self._ask(node, ("CLUSTER", "SLOTS"))
-        if not told:
+    async def _ask_node(self, node: Place) -> tuple[Place, list[Any]]:
+        async with self._port.within(_ANSWER_WITHIN):
+            slots = await self._ask(node, ("CLUSTER", "SLOTS"))
+        if not slots:
             raise SlotUnknown("the node reports no slots")
-        return node, told
+        return node, slots
 
-    def _believe(self, told: list[Any], node: Place) -> None:
+    def _set_owners(self, slots: list[Any], node: Place) -> None:
         owners: list[Place | None] = [None] * SLOTS
         nodes: dict[Place, None] = {}
-        for first, last, *servers in told:
-            # A node that does not know under which name it is reached tells none.
+        for first, last, *servers in slots:
+            # A node that does not know the host name by which it is reached sends none.
             places = [
                 ((server[0] or b"").decode() or node[0], int(server[1])) for server in servers
             ]

@@ -1,4 +1,4 @@
-"""Leases outside of a worker: kept where they were handed out, or known by their token alone."""
+"""Leases outside of a worker: held by the process that claimed them, or known by their token."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from towpath.engine.retry import RetryPolicy
 from towpath.ids import Token
 
 _FORGET_MOST = 2
-"""More than come in, so that leases nobody settled do not pile up: the oldest are first."""
+"""Each `hold` adds one lease and drops up to two that have ended, so the dict cannot fill up."""
 
 
 def lease_by_token(
     job: JobRef, token: int, *, worker: str, attempt: int = 1, retry: RetryPolicy | None = None
 ) -> Lease:
-    """A lease as far as its token names it: the store knows the rest."""
+    """A lease with only what is needed to settle it by its token: Redis knows the rest."""
     return Lease(job, b"", Token(token), max(attempt, 1), worker, 0, 0, retry=retry)
 
 
 class HeldLeases:
-    """The leases of *ttl* that were handed out here, by job, until they are settled or over."""
+    """The leases of *ttl* that this process holds, by job id, until they are settled or end."""
 
     def __init__(self, ttl: Duration) -> None:
         self._ttl_ms = duration_ms("ttl", ttl)
@@ -40,7 +40,7 @@ class HeldLeases:
         self._held[lease.id] = lease
 
     def get(self, id: str) -> Lease | None:
-        """The lease of a job; None if it was not handed out here, or ended long ago."""
+        """The lease of a job; None if this process never held it, or it ended long ago."""
         return self._held.get(id)
 
     def settled(self, id: str) -> None:

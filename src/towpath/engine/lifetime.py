@@ -36,7 +36,7 @@ _PARTS = ("queues", "inspect", "events", "schedules")
 
 
 class Lifetime(Spaces):
-    """An engine from `async with` to its end, without its verbs."""
+    """The base of `Engine`: how it is entered and left, and its parts, without its verbs."""
 
     queues: Queues
     """Queues: which exist, their options, pause and resume."""
@@ -68,16 +68,16 @@ class Lifetime(Spaces):
         self.workers = Workers(self.worker_index)
 
     def tolerant(self) -> Self:
-        """Internal: the same engine, not yet entered. It does not refuse its server when it is
-        entered; each call raises what is wrong until that is fixed.
+        """Internal: let this engine be entered although its server is unfit. Each call then raises
+        the error until the server is fixed. Call it before entering; returns the same engine.
         """
         self._is_tolerant = True
         return self
 
     def in_threads(self) -> Self:
-        """Internal: the same engine, not yet entered, for threads without an event loop. Its
-        methods are driven by `run_to_end`. What needs tasks is not there: claims that wait, events.
-        Waiting for the end of a job is.
+        """Internal: let threads without an event loop use this engine: `run_to_end` drives its
+        methods. What needs tasks is missing: waiting claims and events. Waiting for the end of a
+        job works. Call it before entering; returns the same engine.
         """
         self._port, self._home = BlockingPort(), os.getpid()
         return self
@@ -125,13 +125,13 @@ class Lifetime(Spaces):
         await self._cluster.close()
 
     def close_here(self) -> None:
-        """Internal: leave an engine that was entered `in_threads`; not that of a parent process."""
+        """Internal: leave an engine entered `in_threads`. Does nothing in a forked child."""
         if self._home == os.getpid():
             run_to_end(self.__aexit__())
 
     def close_at_exit(self) -> None:
-        """Internal: the same at the end of the program. Threads that wait for a job are left
-        waiting: there are only daemon threads by then.
+        """Internal: as `close_here`, at the end of the program. Threads that wait for a job are not
+        woken: only daemon threads are left by then.
         """
         if self._home == os.getpid() and self._blocking_ends is not None:
             self._blocking_ends.leave_at_exit()

@@ -15,13 +15,13 @@ from towpath.engine.space import SpaceRecord
 from towpath.ids import worker_name
 
 TELL_EVERY, SILENT_AFTER = seconds(10), seconds(25)
-"""How often a worker tells that it lives, and after what silence it is no longer listed."""
+"""How often a worker reports that it is alive, and after what silence it is no longer listed."""
 WORKERS_MOST, SHOWN_MOST = 10_000, 1000
-"""Workers that are known at most, and that one answer lists."""
+"""Maximum number of workers that are stored, and that one answer lists."""
 QUEUES_SHOWN, JOBS_SHOWN = 50, 20
-"""What a worker tells of itself is bounded: so many of its queues, and of the jobs it runs."""
+"""Maximum number of queues, and of running jobs, in the report of a worker."""
 HANDLERS_SHOWN = 100
-"""Handlers that a worker lists; one that has more may have any handler."""
+"""Maximum number of handlers in a report. A worker with more of them may have any handler."""
 
 
 class RunningJob(msgspec.Struct, frozen=True):
@@ -121,7 +121,7 @@ class WorkerSurvey(NamedTuple):
     def may_handle(
         self, queue: str, name: str | None, *, besides: str, but: str | None = None
     ) -> bool:
-        """Whether a worker *besides* that one may have the handler: see `Doing.may_handle`."""
+        """Whether a worker other than *besides* may have the handler: see `Doing.may_handle`."""
         return not self.is_complete or any(
             worker.name != besides and worker.doing.may_handle(queue, name, but=but)
             for worker in self.workers
@@ -166,11 +166,11 @@ class Workers:
         return (await self.survey()).workers
 
     async def survey(self) -> WorkerSurvey:
-        """The same, and whether these are all. One round trip."""
+        """The live workers, and whether the list is complete. One round trip."""
         flat: list[Any] = await self._record().read("living", most=SHOWN_MOST)
         found: list[LivingWorker] = []
-        for name, said in zip(flat[::2], flat[1::2], strict=True):
-            since, _, about = said.partition(b" ")
+        for name, report in zip(flat[::2], flat[1::2], strict=True):
+            since, _, about = report.partition(b" ")
             with suppress(msgspec.MsgspecError, ValueError):
                 doing = msgspec.json.decode(about, type=Doing)
                 found.append(LivingWorker(name.decode(), instant(int(since)), doing))
@@ -181,7 +181,7 @@ class Workers:
 
 def find_records_elsewhere(workers: Iterable[LivingWorker], ledger: str) -> dict[str, list[str]]:
     """The queues whose jobs have their records in another database than *ledger*, with the names of
-    the workers that say so.
+    the workers that report it.
     """
     found: dict[str, list[str]] = {}
     for worker in workers:

@@ -1,4 +1,4 @@
-"""Connecting within a time limit where there is no event loop: the look-up of a name included."""
+"""Connecting to a host within a time limit, name look-up included, without an event loop."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def connect_within(place: Place, limit: float) -> socket.socket:
     for at, (family, kind, protocol, _, address) in enumerate(addresses):
         sock: socket.socket | None = None
         try:
-            sock = socket.socket(family, kind, protocol)  # refused where IPv6 is switched off
-            # A silent address leaves some of the time to those behind it.
+            sock = socket.socket(family, kind, protocol)  # fails if IPv6 is switched off
+            # Each address gets its share of the time left, so a silent one can't use it all up.
             sock.settimeout(max((until - steady()) / (len(addresses) - at), _SHORTEST))
             sock.connect(address)
         except OSError as error:
@@ -45,8 +45,8 @@ def _close(sock: socket.socket | None) -> None:
 
 
 class _Lookup(threading.Thread):
-    """The system's own look-up of a name. It knows no time limit, so it has a thread of its own,
-    which is left to itself if it takes too long.
+    """The system's look-up of a name. It has no time limit, so it runs in a thread of its own,
+    which is left running if it takes too long.
     """
 
     def __init__(self, place: Place) -> None:
@@ -63,13 +63,13 @@ class _Lookup(threading.Thread):
 
 
 _last_lookups: dict[Place, _Lookup] = {}
-"""Those who want the same name share a look-up that is under way: while a name server is silent,
-one thread waits for it, however often it is tried."""
+"""The last look-up of each place. Callers share one that still runs: while a name server is silent,
+one thread waits for it, however often callers try."""
 
 
 def _look_up(place: Place, limit: float) -> list[Any]:
     host, port = place
-    with suppress(socket.gaierror):  # it is a name
+    with suppress(socket.gaierror):  # not a numeric address
         numeric = socket.AI_NUMERICHOST
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=numeric)
     lookup = _last_lookups.get(place)

@@ -58,14 +58,14 @@ class NewJob(NamedTuple):
     id: JobId
     payload: bytes
     more: dict[str, Any] | None = None
-    """What is not plain."""
+    """All options but the id and the payload; None = the job is plain."""
 
 
 class JobOptions(TypedDict, total=False):
     """The options of a job when it is submitted. The queue decides what is left out.
 
-    The one declaration of each field: its type, its kind, a sentence. A field that is only passed
-    along needs no more than this and an attribute of `Said`.
+    Each field is declared only here: its type, its kind, a sentence. A new field that is only
+    passed along needs no more than this and an attribute of `Said`.
     """
 
     id: Annotated[str | None, Text(job_id), "Your own id; the same id twice is one job."]
@@ -125,32 +125,35 @@ class Said(msgspec.Struct, frozen=True, kw_only=True):
 
 FIELDS = declared(JobOptions)
 NO_HEADERS = Said().headers
-_SAID_NOTHING = msgspec.structs.asdict(Said())
+_UNSET_ATTRIBUTES = msgspec.structs.asdict(Said())
 _UNREADABLE = "(headers that this release can't read)"
 LEASE_FIELDS = (
     *Said.__struct_fields__, "due", "asked_due", "reason", "claimed", "record", "deaths", "excused",
     "unhandled", "unhandled_since",
 )  # fmt: skip
-"""What a claim answers about a job that is not plain."""
+"""The fields that a claim returns for a job that is not plain."""
 
 
 def said(kept: Mapping[str, Any]) -> dict[str, Any]:
-    """The attributes of `Said`, from what a record keeps."""
-    return {name: _read(name, kept[name]) for name in Said.__struct_fields__ if name in kept}
+    """The attributes of `Said`, from the options that are stored with a job."""
+    return {
+        name: _read_attribute(name, kept[name]) for name in Said.__struct_fields__ if name in kept
+    }
 
 
-def _read(name: str, kept: Any) -> Any:
-    """One of them. What only a newer release can read is as if it had not been said; but a job
-    whose headers are such names a handler that there is not, and is left to other workers.
+def _read_attribute(name: str, kept: Any) -> Any:
+    """The value of one attribute. One that only a newer release can read counts as not set. But
+    unreadable headers become the name of a handler that does not exist, so that the job is left to
+    other workers.
     """
     try:
         return FIELDS[name].kind.read(kept)
     except (msgspec.MsgspecError, InvalidOption):
-        return {"handler": _UNREADABLE} if name == "headers" else _SAID_NOTHING[name]
+        return {"handler": _UNREADABLE} if name == "headers" else _UNSET_ATTRIBUTES[name]
 
 
 def with_own_attempts(options: JobOptions) -> JobOptions:
-    """*options*, with as many attempts as their retry policy is made for if they name no limit."""
+    """*options*, with the number of attempts that their retry policy needs if they set no limit."""
     if "retry" in options and options.get("max_attempts") is None:
         most = own_attempts(options["retry"])
         return {**options, "max_attempts": most} if most else options
@@ -181,7 +184,7 @@ def new_job(payload: bytes, **options: Unpack[JobOptions]) -> NewJob:
 
 
 LEASE_ENDED = "LEASE_ENDED"
-"""How the reason of an attempt begins that no worker ended."""
+"""The beginning of the reason for an attempt whose lease ended before it was settled."""
 
 
 class Submitted(msgspec.Struct, frozen=True):
@@ -223,8 +226,8 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 OnConflict = Literal["refuse", "keep"]
-"""What becomes of a submit whose id is that of a job with another payload: it is refused, or the
-job that was there first is the answer."""
+"""What to do if the id of a submit belongs to a job with another payload: refuse the submit, or
+return the existing job."""
 
 
 class Lease(Said, frozen=True):

@@ -1,8 +1,8 @@
 """One server as its callers see it: the channels to it, and whether it answers.
 
-Every server of a cluster has channels of its own: calls to one that is away take no channel from
-calls to the others. Once a call was given up, the server is probed; if the probe is not answered
-either, calls fail at once until one is.
+Every server of a cluster has channels of its own, so calls to an unreachable server take no channel
+from calls to the others. After a call was given up, the server is probed. If it does not answer the
+probe either, calls fail at once until it answers one.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from towpath.telemetry.logs import Log
 PROBE_EVERY = 1.0
 
 Probe = Callable[[str], Awaitable[None]]
-"""Sees that the server responsible for a key answers. Raises ServerError."""
+"""Checks that the server responsible for a key answers. Raises ServerError."""
 
 
 class Outage(NamedTuple):
@@ -40,21 +40,23 @@ class Node:
     def __init__(self, name: str, channels: Sequence[Channel], probe: Probe, log: Log) -> None:
         self._name, self._probe, self._log = name, probe, log
         self.idle = list(channels)
-        """Those that nobody uses."""
+        """Channels that no call uses."""
         self._queued: deque[asyncio.Future[Channel]] = deque()
         self._probing: Background | None = None
         self._probed_at = float("-inf")
         self._away_since: float | None = None
         self._is_given_up = False
         self.refusal: ServerError | None = None
-        """What every caller is told, until a probe is answered."""
+        """The error that every call raises until a probe is answered; None = calls are sent."""
         self.last_outage: Outage | None = None
-        """When it last gave no answer, if that is over."""
+        """The last outage that is over."""
 
     async def take(self, deadline: Deadline) -> Channel:
-        """A channel that nobody uses. Raises ServerUnreachable, and what a probe was told."""
+        """Take a free channel, or wait for one. Raises ServerUnreachable, and the last probe's
+        error.
+        """
         if self.refusal is not None:
-            # Whoever tries again without a pause must not keep the probe from its turn.
+            # A caller that retries without a pause must not starve the probe.
             await asyncio.sleep(0)
         if self.refusal is not None:
             raise self.refusal.with_traceback(None)
@@ -71,7 +73,7 @@ class Node:
                     self.give_back(turn.result())
                 if not isinstance(error, TimeoutError):
                     raise
-                # There is time left if the loop stood still meanwhile.
+                # If the event loop stood still meanwhile, there is time left.
                 if deadline.left(steady()) <= 0:
                     raise ServerUnreachable("all connections were waiting for answers") from error
 
@@ -86,36 +88,37 @@ class Node:
     # ── whether it answers ───────────────────────────────────────────────────────────────
 
     def gave_up(self, key: str, since: float) -> None:
-        """A call about *key* that began at *since* was given up. If a probe isn't answered either,
-        calls fail at once: it was not the call's own fault.
+        """Note that a call about *key* that began at *since* was given up, and probe the server.
+
+        If it does not answer the probe either, the call was not at fault: then calls fail at once.
         """
         self._is_given_up = True
         self._start(key, since)
 
     @property
     def is_away(self) -> bool:
-        """Whether that was said, and it was not said that it is back."""
+        """Whether `server.unreachable` was logged without a `server.back` since."""
         return self._away_since is not None
 
     def answered(self) -> None:
-        """A call was answered. The probe that is under way goes on: it asks more."""
+        """Note that a call was answered. A running probe continues, because it checks more."""
         if isinstance(self.refusal, ServerUnreachable):
-            self.refusal = None  # no longer true: the next call must not be told so
+            self.refusal = None  # no longer true: the next call must not fail
         if self.refusal is None:
-            self._say_back()
+            self._log_back()
 
     def reconnected(self, key: str) -> None:
-        """A call was answered after trouble: it may be another server now, or one changed."""
+        """Note an answer after trouble, and probe: another or changed server may answer now."""
         if steady() - self._probed_at >= PROBE_EVERY:
             self._start(key, steady())
 
     def begin_away(self, trouble: ServerError, key: str) -> None:
-        """Nobody has called yet, and it does not answer, or is not fit: say so, and probe until it
-        does and is.
+        """Log that the server does not answer, or is unfit, before the first call; and probe it
+        until it answers and is fit.
         """
         if not isinstance(trouble, ServerUnreachable):
             self.refusal = trouble
-        self._say(trouble, steady())
+        self._log_unreachable(trouble, steady())
         self._start(key, steady())
 
     async def close(self) -> None:
@@ -128,7 +131,7 @@ class Node:
             self._probing = Background("probe of the server", probe, log=self._log).start()
 
     async def _probe_until_answered(self, key: str, since: float) -> None:
-        while (trouble := await self._probed(key)) is not None:
+        while (trouble := await self._try_probe(key)) is not None:
             self._note_trouble(trouble, since)
             await asyncio.sleep(PROBE_EVERY)
         self._note_answer()
@@ -136,33 +139,33 @@ class Node:
             self._probing.retire()
 
     def _note_trouble(self, trouble: ServerError, since: float) -> None:
-        """A probe was not answered, or refused. Permanent trouble is raised to every caller;
-        silence, only once the first ones have used up their time.
+        """Note that a probe was not answered, or refused. Permanent errors fail all calls at once.
+        A silent server fails later calls only after one call has used up its time.
         """
         if isinstance(trouble, EngineClosed):
-            return  # that is no trouble of the server
-        self._say(trouble, since)
+            return  # the server is not at fault
+        self._log_unreachable(trouble, since)
         if self._is_given_up or not isinstance(trouble, ServerUnreachable):
             self.refusal = trouble
 
     def _note_answer(self) -> None:
         self.refusal, self._is_given_up, self._probed_at = None, False, steady()
-        self._say_back()
+        self._log_back()
 
-    async def _probed(self, key: str) -> ServerError | None:
+    async def _try_probe(self, key: str) -> ServerError | None:
         try:
             await self._probe(key)
         except ServerError as error:
             return error
         return None
 
-    def _say_back(self) -> None:
+    def _log_back(self) -> None:
         if self._away_since is not None:
             since, back, self._away_since = self._away_since, steady(), None
             self.last_outage = Outage(since, back)
             self._log.emit(events.SERVER_BACK, server=self._name, away=back - since)
 
-    def _say(self, trouble: ServerError, since: float) -> None:
+    def _log_unreachable(self, trouble: ServerError, since: float) -> None:
         if self._away_since is None:
             self._away_since = since
             name = type(trouble).__qualname__

@@ -21,9 +21,9 @@ NUMBERS: Mapping[str, Mapping[str, str]] = MappingProxyType(
 )
 """Field of `{queue}:meta` -> the numbers in it, each in the form that Lua's struct.pack knows.
 
-A script reads and writes a field as one: `in` is what a submit changes, `out` what a claim and a
-completion change, `state` is asked often and changed seldom. A release never adds a number to a
-field, because the release before it would write the field back without it: it adds a field.
+A script reads and writes a whole field: submits change `in`, claims and completions change `out`,
+`state` is read often and changed seldom. Never add a number to a field: an older release would
+write the field back without it. Add a field.
 """
 
 FIELD_OF: Mapping[str, str] = MappingProxyType(
@@ -37,5 +37,5 @@ def number_format(field: str) -> str:
 
 
 def number_bytes(field: str) -> int:
-    """How long a field is."""
+    """The length of a field in bytes."""
     return sum(8 if form == "d" else int(form[1:]) for form in NUMBERS[field].values())

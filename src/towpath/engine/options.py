@@ -1,4 +1,4 @@
-"""The options of a queue: written at its first use, the same for everybody who uses it."""
+"""The options of a queue: stored at its first use, the same for all that use it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from towpath.errors import InvalidOption
 LAYOUT = 1
 """The number of the layout of a queue's data. Data with another one is refused, never changed."""
 LAYOUT_MARK = f"{LAYOUT}."
-"""How the versions of the options of such a queue begin: what the scripts compare."""
+"""The beginning of each version of a queue's options with this layout; scripts compare it."""
 ATTEMPTS, LANE_ATTEMPTS = 20, 10
-"""Attempts where nobody set a limit: with the default policy, over about a day. A job that holds
-its lane meanwhile gives up within a quarter of an hour."""
+"""Attempts if neither the job nor its queue sets a limit. With the default policy, 20 take about a
+day; the 10 of a job that holds its lane meanwhile take up to a quarter of an hour."""
 LARGEST_PAYLOAD = 64 * 1024 * 1024
 
 
@@ -112,7 +112,7 @@ class QueueOptions(msgspec.Struct, frozen=True, kw_only=True):
             msgspec.structs.force_setattr(self, name, duration(name, getattr(self, name)))
 
     def attempts_of(self, lane: str | None) -> int:
-        """How many attempts a job of this queue may have that sets no limit of its own."""
+        """The maximum number of attempts of a job that sets no limit of its own."""
         if self.max_attempts is not None:
             return self.max_attempts
         return LANE_ATTEMPTS if lane and self.lanes is not LanePolicy.SKIP else ATTEMPTS
@@ -124,11 +124,11 @@ KNOWN = frozenset(QueueOptions.__struct_fields__)
 
 
 class ScriptedOptions:
-    """The options that scripts go by: all of *kind* that are a number, a duration or a word.
+    """The options that scripts use: all of *kind* that are a number, a duration or a word.
 
-    They are packed in the order of their names, behind the *form*: it stands for their names, types
-    and defaults, so a script knows options that were packed by a release with others. It then takes
-    the decided ones by name, and its own defaults for the rest.
+    They are packed in the order of their names, after the *form*, a hash of their names, types and
+    defaults. By the form a script recognizes options that another release has packed. It then takes
+    the decided options by name, and its own defaults for the others.
     """
 
     def __init__(self, kind: type[QueueOptions] = QueueOptions) -> None:
@@ -144,26 +144,26 @@ class ScriptedOptions:
         self.form = hashlib.sha1(about.encode(), usedforsecurity=False).hexdigest()[:8]
 
     def packed(self, options: QueueOptions) -> bytes:
-        """The form, then each option: a word with a zero behind it, or a double."""
-        values = (_scripted(name, getattr(options, name)) for name in self.names)
+        """The form, then each option: a zero-terminated word, or a double."""
+        values = (_script_value(name, getattr(options, name)) for name in self.names)
         return self.form.encode() + b"".join(
             value.encode() + b"\0" if isinstance(value, str) else struct.pack("<d", value)
             for value in values
         )
 
     def decided(self, options: QueueOptions, decided: Collection[str]) -> dict[str, str | float]:
-        """Those that are *decided*, by name, for scripts that know another form."""
+        """The *decided* options by name, for scripts of releases with another form."""
         names = (name for name in self.names if name in decided)
-        return {name: _scripted(name, getattr(options, name)) for name in names}
+        return {name: _script_value(name, getattr(options, name)) for name in names}
 
     def default(self, name: str) -> str:
         """The default of an option as Lua writes it."""
-        value = _scripted(name, getattr(self._defaults, name))
+        value = _script_value(name, getattr(self._defaults, name))
         return f"'{value}'" if isinstance(value, str) else f"{value:.0f}"
 
 
-def _scripted(name: str, value: int | Duration | StrEnum | None) -> str | float:
-    """Durations are ms; 0 = what is not set, where None is a value."""
+def _script_value(name: str, value: int | Duration | StrEnum | None) -> str | float:
+    """An option as scripts know it: a duration in ms, and 0 for None."""
     if isinstance(value, StrEnum):
         return str(value)
     if isinstance(value, Duration):
@@ -175,12 +175,12 @@ SCRIPTED = ScriptedOptions()
 
 
 class InForce(msgspec.Struct, frozen=True):
-    """The options a queue has now. Scripts refuse a caller that goes by another version."""
+    """The options a queue has now. Scripts refuse a call that names another version."""
 
     options: QueueOptions
     version: str
     declared: bytes = b""
-    """What was declared of them last, option by option, as it is stored; empty = nothing was."""
+    """The value of each option that was declared last, as stored; empty = none was declared."""
     decided: frozenset[str] = frozenset()
     """The options that were declared or changed. Only these are stored: the others follow the
     defaults of the release that reads them."""
@@ -193,13 +193,13 @@ class InForce(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, options: QueueOptions) -> InForce:
         """Options that one caller chose: those that differ from the defaults are decided."""
-        return cls(options, "", decided=_differing(options, DEFAULTS))
+        return cls(options, "", decided=_differing_names(options, DEFAULTS))
 
     @property
     def base(self) -> QueueOptions:
-        """What they would be if nobody had changed them: as declared, and the defaults.
+        """The options without later changes: the declared values, and defaults for the others.
 
-        What only a newer release can declare is as if it had not been.
+        If only a newer release can read what was declared, all are defaults.
         """
         try:
             return msgspec.json.decode(self.declared or b"{}", type=QueueOptions)
@@ -208,15 +208,15 @@ class InForce(msgspec.Struct, frozen=True):
 
     @property
     def is_changed(self) -> bool:
-        """Whether somebody changed them since they were declared: also one of another release."""
+        """Whether an option was changed after it was declared, also one of another release."""
         declared = self._declarations().items()
         others = {name: value for name, value in declared if name not in KNOWN}
         beyond = {name: msgspec.json.decode(value) for name, value in self.beyond.items()}
         return self.options != self.base or beyond != others
 
     def declaring(self, wanted: Mapping[str, Any]) -> InForce:
-        """The same after *wanted* was declared, which holds for each option that still is what was
-        declared of it last. What somebody changed since stays.
+        """These options after *wanted* was declared. A value applies only if the option still has
+        the value that was declared last: a change since then stays.
         """
         base = self.base
         holds = {
@@ -231,24 +231,24 @@ class InForce(msgspec.Struct, frozen=True):
         return InForce(options, self.version, declared, decided, beyond=self.beyond)
 
     def changing(self, options: QueueOptions, decides: Collection[str] = ()) -> InForce:
-        """The same with other *options*. Those that differ are decided, and so are *decides*."""
-        changed = _differing(options, self.options).union(decides)
+        """These with other *options*. Those that differ become decided, and so do *decides*."""
+        changed = _differing_names(options, self.options).union(decides)
         return msgspec.structs.replace(self, options=options, decided=self.decided | changed)
 
     def replacing(self, options: QueueOptions) -> InForce:
-        """The same with *options* in place of all that this release knows."""
-        decided = _differing(options, DEFAULTS) | KNOWN.intersection(self._declarations())
+        """These with *options* in place of all options that this release knows."""
+        decided = _differing_names(options, DEFAULTS) | KNOWN.intersection(self._declarations())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def resetting(self, names: Collection[str]) -> InForce:
-        """The same where the options of these *names* are as declared, or undecided."""
+        """These with the options *names* as declared, or undecided if they were not declared."""
         base = {name: getattr(self.base, name) for name in names}
         options = msgspec.structs.replace(self.options, **base)
         decided = self.decided - (frozenset(names) - self._declarations().keys())
         return msgspec.structs.replace(self, options=options, decided=decided)
 
     def written(self) -> bytes:
-        """The decided options as they are stored: behind the number of the layout."""
+        """The decided options as they are stored, after the number of the layout."""
         known = {name: getattr(self.options, name) for name in self.decided}
         whole = msgspec.json.encode(self.beyond | known, order="deterministic")
         return b"[%d,%s]" % (LAYOUT, whole)
@@ -256,11 +256,11 @@ class InForce(msgspec.Struct, frozen=True):
     def _declarations(self) -> dict[str, Any]:
         try:
             return msgspec.json.decode(self.declared or b"{}", type=dict[str, Any])
-        except msgspec.MsgspecError:  # somebody has spoilt them: the next one is the first
+        except msgspec.MsgspecError:  # unreadable: the next declaration counts as the first
             return {}
 
 
-def _differing(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
+def _differing_names(options: QueueOptions, others: QueueOptions) -> frozenset[str]:
     return frozenset(
         name
         for name in QueueOptions.__struct_fields__
@@ -279,7 +279,7 @@ def new_version() -> str:
 
 
 def layout_of(stored: bytes) -> int | None:
-    """The layout of a queue, by what is stored of its options; None = of a clone that had none."""
+    """The layout of a queue, from its stored options; None = from before layouts had numbers."""
     try:
         number, _ = msgspec.json.decode(stored, type=tuple[int, msgspec.Raw])
     except msgspec.MsgspecError:
@@ -288,7 +288,7 @@ def layout_of(stored: bytes) -> int | None:
 
 
 class Declared(NamedTuple):
-    """What a declaration came to: the options before it, and now."""
+    """The options of a queue before a declaration, and now."""
 
     before: QueueOptions
     now: QueueOptions

@@ -1,4 +1,4 @@
-"""Leases that ended while Redis could not be reached: how scripts get to know of it."""
+"""Outages of Redis: scripts must know of them to judge leases that ended meanwhile."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from towpath.ids import QueueName
 _REMEMBERED = 300.0
 """Seconds for which an outage is remembered after its end."""
 _BEFORE_MS = 15_000
-"""An outage may have begun that long before the first call that was not answered: an engine with
-little to do asks seldom."""
+"""How long before the first unanswered call an outage may have begun: an idle engine seldom
+calls."""
 
 
 class Outages:
-    """Tells scripts when this engine had no answer, by the clock of the server.
+    """Tells scripts when this engine got no answers, in times of the server's clock.
 
-    Leases that ended in such a time are not counted against their jobs: no worker could renew them.
-    The server's clock is known from the last answer, so no wall clock matters. A call that was
-    under way when the server stopped names the time at which it was sent.
+    A lease that ended in an outage costs its job no attempt, because no worker could renew it. The
+    server's clock is estimated from its answers, so no wall clock matters. Each call also names the
+    time at which it was sent, in case the server stopped while it was under way.
     """
 
     def __init__(self, calls: Calls, times: ServerTimes) -> None:

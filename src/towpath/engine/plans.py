@@ -17,12 +17,12 @@ from towpath.ids import QueueName
 
 
 class ScheduleSource(StrEnum):
-    """Who says when a schedule falls due."""
+    """Where a schedule is defined."""
 
     CODE = "code"
-    """The app that declares it."""
+    """In the code of an app."""
     STORED = "stored"
-    """The store: it was made at run time."""
+    """In Redis: it was created at run time."""
 
 
 class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,26 +34,27 @@ class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     """In words."""
     when: Schedule | None = None
-    """None if this release can't tell."""
+    """None if this release can't read it."""
     missed: Missed | None = None
     paused: bool = False
     options: JobOptions = {}
-    """Of its jobs. Of what code declares, only the code knows them, the payload and `missed`."""
+    """The options of its jobs. If code declares it, only the code knows the options, the payload
+    and `missed`."""
     payload: bytes | None = None
     """None in a list."""
     readable: bool = True
     """False for one that only a newer release can read: it is not fired here."""
     last: datetime | None = None
-    """What it was last fired for."""
+    """The time of its last firing."""
     next: datetime | None = None
-    """What comes next; past, if that is due and nobody has come to fire it yet."""
+    """The time of its next firing; in the past if that is due and was not made yet."""
     version: str = ""
 
 
 class SchedulePlan(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
 ):
-    """A schedule as it is stored, but for its name and its payload."""
+    """A schedule as it is stored, without its name and its payload."""
 
     cron: str = ""
     tz: str = "UTC"
@@ -63,9 +64,9 @@ class SchedulePlan(
     missed: Missed = Missed.ONCE
     paused: bool = False
     options: dict[str, int | str] = {}
-    """As a job's record keeps them."""
+    """As they are stored with a job."""
     size: int = 0
-    """Of the payload, in bytes."""
+    """The size of the payload, in bytes."""
 
     @classmethod
     def of(cls, work: NamedSchedule, *, paused: bool) -> SchedulePlan:
@@ -81,7 +82,7 @@ class SchedulePlan(
         return msgspec.structs.replace(plan, every=every, anchor=anchor)
 
     def work(self, queue: str, name: str, payload: bytes = b"") -> NamedSchedule:
-        """What is to be fired. Raises InvalidOption, InvalidName."""
+        """The schedule as it is fired. Raises InvalidOption, InvalidName."""
         every = Every(milliseconds(self.every), instant(self.anchor)) if self.every else None
         return NamedSchedule(
             name=name,
@@ -89,7 +90,8 @@ class SchedulePlan(
             when=every or Cron(self.cron, self.tz),
             payload=payload,
             options=cast(
-                "JobOptions", {name: _said(name, value) for name, value in self.options.items()}
+                "JobOptions",
+                {name: _read_option(name, value) for name, value in self.options.items()},
             ),
             missed=self.missed,
         )
@@ -102,7 +104,7 @@ def _text(kept: Any) -> int | str:
     return kept.decode() if isinstance(kept, bytes) else kept
 
 
-def _said(name: str, kept: int | str) -> Any:
+def _read_option(name: str, kept: int | str) -> Any:
     if name not in FIELDS:
         raise InvalidOption(
             name, kept, rule="is an option of a job that this release does not know"
@@ -111,27 +113,27 @@ def _said(name: str, kept: int | str) -> Any:
 
 
 class Stored(NamedTuple):
-    """A schedule that is kept in its queue, ready to be fired."""
+    """A stored schedule, ready to be fired."""
 
     version: str
     work: NamedSchedule | None
-    """Without its payload: the store has that. None = this release can't read it."""
+    """Without its payload, which stays in Redis. None = this release can't read it."""
     paused: bool = False
     size: int = 0
 
 
 def stored(queue: str, name: str, value: bytes, payload: bytes = b"") -> Stored:
-    """What is stored under *name*."""
+    """Read the schedule that is stored under *name*."""
     version, _, text = value.decode(errors="replace").partition(" ")
     try:
         plan = msgspec.json.decode(text, type=SchedulePlan)
         return Stored(version, plan.work(queue, name, payload), plan.paused, plan.size)
     except (msgspec.MsgspecError, ValueError, InvalidOption, InvalidName, OverflowError):
-        return Stored(version, None)  # a newer release's, or a foreign one
+        return Stored(version, None)  # only a newer release can read it, or it is damaged
 
 
 def seen_firing(value: bytes | None) -> LastFiring | None:
-    """How far a schedule has got; None if this release can't read it, or nothing is known."""
+    """The last firing of a schedule; None if there is none, or this release can't read it."""
     try:
         return last_firing(value) if value else None
     except (ValueError, OverflowError):
@@ -145,7 +147,7 @@ def schedule_info(
     seen: LastFiring | None,
     payload: bytes | None,
 ) -> tuple[ScheduleInfo, NamedSchedule | None]:
-    """What is known of one name, and what is to be fired if it is kept here and can be read."""
+    """The schedule *name* as readers see it; and as it is fired, if it is stored and readable."""
     about = seen.about if seen else ""
     last, at = (seen.last, seen.at) if seen else (None, None)
     if plan is None:
@@ -158,7 +160,7 @@ def schedule_info(
             when=when,
             readable=seen is not None,
             last=last,
-            next=_next(when, at),
+            next=_next_firing(when, at),
         )
         return info, None
     kept = stored(queue, name, plan, payload or b"")
@@ -175,18 +177,18 @@ def schedule_info(
         payload=payload,
         readable=work is not None,
         last=last,
-        next=None if kept.paused else _next(work.when if work else None, at),
+        next=None if kept.paused else _next_firing(work.when if work else None, at),
         version=kept.version,
     )
     return info, work
 
 
-def _next(when: Schedule | None, at: datetime | None) -> datetime | None:
+def _next_firing(when: Schedule | None, at: datetime | None) -> datetime | None:
     return next(when.after(at), None) if when and at else None
 
 
 def all_schedules(queue: QueueName, look: QueueSchedules) -> list[ScheduleInfo]:
-    """All that one look at a queue gave, by name."""
+    """All schedules that one read of a queue found, by name."""
     names = sorted({*look.last, *look.plans, *look.unreadable})
     return [
         schedule_info(queue, name, look.plans.get(name), look.last.get(name), None)[0]

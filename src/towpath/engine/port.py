@@ -24,9 +24,9 @@ from towpath.telemetry.logs import Log
 
 T = TypeVar("T")
 Running = dict[str, "asyncio.Task[T]"]
-"""What several callers wait for, by its key."""
+"""Tasks that several callers wait for, by key."""
 ProbeOn = Callable[[Channel, str], Awaitable[None]]
-"""Sees on a channel that the server responsible for a key answers. Raises ServerError."""
+"""Checks on a channel that the server responsible for a key answers. Raises ServerError."""
 
 
 class Port(Protocol):
@@ -40,7 +40,7 @@ class Port(Protocol):
         ...
 
     def time_limit(self, limit: Duration, silence: Callable[[], None]) -> TimeLimit:
-        """The limit for each reply; *silence* is called while somebody waits for one."""
+        """The limit for each reply; *silence* is called while a call waits for one."""
         ...
 
     def node(
@@ -75,8 +75,8 @@ class Port(Protocol):
         work: Callable[[], Coroutine[Any, Any, None]],
         before: asyncio.Task[None] | None,
     ) -> asyncio.Task[None] | None:
-        """Do *work* beside the callers, unless what was detached *before* still runs. Without an
-        event loop it is done now.
+        """Run *work* in the background, unless the task *before* still runs. Without an event loop,
+        run it now.
         """
         ...
 
@@ -108,14 +108,14 @@ class LoopPort:
         return await asyncio.gather(*(ask() for ask in asks), return_exceptions=True)
 
     async def first(self, asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
-        """The next one is asked after *every* seconds too, or when one fails."""
+        """Start the next of *asks* after *every* seconds, or as soon as one fails."""
         left, running = iter(asks), set[asyncio.Task[T]]()
         trouble: BaseException | None = None
         try:
             while True:
                 ask = next(left, None)
                 if ask is not None:
-                    running.add(asyncio.create_task(_awaited(ask)))
+                    running.add(asyncio.create_task(_await_ask(ask)))
                 elif not running:
                     raise ConnectionLost(
                         f"no server tells who is responsible: {trouble}"
@@ -160,5 +160,5 @@ class LoopPort:
         return before if is_running else detached(name, work())
 
 
-async def _awaited(ask: Callable[[], Awaitable[T]]) -> T:
+async def _await_ask(ask: Callable[[], Awaitable[T]]) -> T:
     return await ask()

@@ -47,7 +47,7 @@ class Preview(msgspec.Struct, frozen=True):
     firings: list[datetime]
     """With the offset of the schedule's own time zone."""
     clock_changes: list[ClockChange]
-    """Those of a year that make a difference to it."""
+    """The changes within a year that affect the schedule."""
 
 
 def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
@@ -57,11 +57,11 @@ def preview(when: Schedule, after: datetime, count: int = 5) -> Preview:
     if not isinstance(when, Cron):
         return Preview(firings, [])
     zone = ZoneInfo(when.tz)
-    changes = list(_changes(when, after, zone))
+    changes = list(_find_changes(when, after, zone))
     return Preview([firing.astimezone(zone) for firing in firings], changes)
 
 
-def _changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChange]:
+def _find_changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChange]:
     fields = when.expression.split()
     fixed = len(fields) == 5 and not any(field.startswith("*") for field in fields[:2])
     for at in _transitions(after, zone):
@@ -77,10 +77,10 @@ def _changes(when: Cron, after: datetime, zone: ZoneInfo) -> Iterator[ClockChang
             if forward
             else (Effect.ONCE if fixed else Effect.DOUBLED)
         )
-        yield ClockChange(at, effect, _told(effect, first, last, hit))
+        yield ClockChange(at, effect, _describe_effect(effect, first, last, hit))
 
 
-def _told(effect: Effect, first: datetime, last: datetime, hit: datetime) -> str:
+def _describe_effect(effect: Effect, first: datetime, last: datetime, hit: datetime) -> str:
     span = f"{first:%Y-%m-%d %H:%M} to {last:%H:%M}"
     match effect:
         case Effect.SKIPPED:
@@ -98,7 +98,7 @@ def _offset(at: datetime, zone: ZoneInfo) -> Duration:
 
 
 def _transitions(after: datetime, zone: ZoneInfo) -> Iterator[datetime]:
-    """The instants of a year from which the zone's offset is another."""
+    """The instants within a year at which the zone's offset changes."""
     low = after.astimezone(UTC).replace(microsecond=0)
     end = low + _AHEAD
     while low < end:

@@ -1,7 +1,6 @@
-"""A job's record as the scripts write it: a head of fixed fields, a map of what is not plain, and
-the payload if it is small. Scripts answer records without payloads.
+"""A job's data as scripts store it: fixed fields, a map of what is not plain, a small payload.
 
-lua/lib/record.lua is the other side; a test compares the two.
+Scripts return it without the payload. lua/lib/record.lua writes it; a test compares the two.
 """
 
 from __future__ import annotations
@@ -15,24 +14,23 @@ from towpath.engine.codec import unpack_raw
 from towpath.engine.states import State
 
 _START, _LAST_LEASE = struct.Struct("<B6s3s"), struct.Struct("<7sI")
-"""State and parts, tick, how far the tick is ahead of the time of submission; and, if it was ever
-leased, token and attempts. The worker's name follows, which ends with a zero."""
+"""First: state and parts, tick, and how far the tick is ahead of the time of submission. Then, if
+the job was ever leased: token and attempts, followed by the worker's zero-terminated name."""
 _STATE, _WAS_LEASED, _NOT_PLAIN, _UNKNOWN = 7, 8, 16, 64
-"""The state's code in the first byte, and which parts follow."""
+"""Bits of the first byte: the state's code, the parts that follow, and the lowest unused one."""
 _SIZE = struct.Struct("<I")
 
 STATES = (
     State.READY, State.DELAYED, State.WAITING, State.LEASED,
     State.DONE, State.CANCELLED, State.DEAD,
 )  # fmt: skip
-"""By code, from 1."""
+"""States by code, from 1."""
 _WAIT = (State.READY, State.DELAYED, State.WAITING)
 STORED = {
     "due_at": "asked_due", "next_try_at": "due", "claimed_at": "claimed", "ended_at": "ended",
     "cancel_requested": "cancel",
 }  # fmt: skip
-"""What scripts call a field whose name is another in `JobInfo`: as it is stored. All else that
-both know has one name."""
+"""Field of `JobInfo` -> its stored name, where that is another. All other fields have one name."""
 
 
 class StoredJob(msgspec.Struct, frozen=True):
@@ -43,13 +41,13 @@ class StoredJob(msgspec.Struct, frozen=True):
     attempts: int
     worker: str
     more: dict[str, Any]
-    """What is not plain: the fields that were said, `named`, and what scripts add (lib/record).
-    Those that are set; texts as bytes."""
+    """What is not plain: the options of the submit, `named`, and what scripts add (lib/record).
+    Only fields that are set; texts are bytes."""
 
     @property
     def due_ms(self) -> int:
-        """The due time that was asked for; 0 = none was. The record has it by itself only where
-        the time of another try has taken its place.
+        """The due time that was asked for; 0 = none was. It has a field of its own only if the time
+        of another try has taken its place.
         """
         due = self.more.get(STORED["next_try_at"], 0)
         return int(self.more.get(STORED["due_at"], due))
@@ -62,12 +60,12 @@ class StoredJob(msgspec.Struct, frozen=True):
 
     @property
     def claimed_ms(self) -> int:
-        """When it was last claimed: what its token tells, in µs, unless the record says it."""
+        """When it was last claimed: the token is that time in µs, unless the time is stored."""
         return int(self.more.get(STORED["claimed_at"], self.token // 1000))
 
 
 def decode(text: bytes) -> StoredJob:
-    """The record behind what a script wrote. Raises ValueError or struct.error if it is spoilt."""
+    """Read what a script stored. Raises ValueError or struct.error if it is damaged."""
     parts, order, ahead = cast("tuple[int, bytes, bytes]", _START.unpack_from(text))
     token, attempts, worker, end = b"", 0, "", _START.size
     if parts >= _UNKNOWN or not parts & _STATE:
@@ -98,7 +96,7 @@ def decode(text: bytes) -> StoredJob:
 
 
 def readable(text: bytes | None) -> StoredJob | None:
-    """The same; None for what is not there, or what somebody has spoilt."""
+    """As `decode`; None if there is no data, or it is damaged."""
     try:
         return decode(text) if text else None
     except (struct.error, ValueError, LookupError, AttributeError):

@@ -1,4 +1,4 @@
-"""What a server's errors mean: trouble that passes, a refusal of the call, or a defect."""
+"""What an error of Redis means: temporary trouble, a refusal of the call, or a defect."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class QueueChanged(ServerError):
     external = False
 
 
-_PASSING = (ConnectionLost, TimeoutError, OSError, Redirected, SlotUnknown)
-"""Trouble that passes by itself: a fail-over, a start, a slot on its way, a disk that is full."""
-_PASSING_TEXT = re.compile(
+_TEMPORARY = (ConnectionLost, TimeoutError, OSError, Redirected, SlotUnknown)
+"""Temporary trouble: a fail-over, a restart, a slot that is being moved, a full disk."""
+_TEMPORARY_TEXT = re.compile(
     r"-?\b(?:READONLY|LOADING|BUSY|TRYAGAIN|CLUSTERDOWN|MASTERDOWN|NOREPLICAS|MISCONF)\b"
     r"|non local key|read only replica"
 )
-"""The same, where an error inside a script is told in the words of another."""
+"""The same in the text of an error: Redis wraps an error inside a script into another one."""
 _NOT_ALLOWED = re.compile(r"\b(?:NOPERM|ACL failure|can't run this command|can't access)\b")
 
 CALL_WORDS: dict[str, Callable[[str], ServerError]] = {
@@ -59,15 +59,15 @@ _KEY = re.compile(r"\{[^}]+\}")
 
 
 def translated(error: Exception, key: str = "") -> ServerError | None:
-    """Towpath's error for the server's; None for what passes by itself. The call was about *key*
-    and others of its hash tag.
+    """Towpath's error for an error of Redis; None for temporary trouble. *key* is one of the keys
+    of the call, which all have the same hash tag.
     """
     text = str(error)
     if isinstance(error, LoginRefused):
         return ServerRefused(text)
     if (failed := failed_handshake(error)) is not None:
         return failed
-    if isinstance(error, _PASSING) or _PASSING_TEXT.search(text):
+    if isinstance(error, _TEMPORARY) or _TEMPORARY_TEXT.search(text):
         return None
     if (word := text.partition(" ")[0]) in CALL_WORDS:
         return CALL_WORDS[word](text)
@@ -76,6 +76,6 @@ def translated(error: Exception, key: str = "") -> ServerError | None:
     if "WRONGTYPE" in text:
         tag = _KEY.match(key)
         return WrongKeyType(tag[0] if tag else key)
-    # What a user may not do in a script, the server tells as an error of the script.
+    # A command that the user may not run inside a script is reported as an error of the script.
     defect = "user_script" in text and not _NOT_ALLOWED.search(text)
     return ScriptDefect(text) if defect else ServerRefused(text)

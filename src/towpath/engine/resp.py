@@ -11,17 +11,17 @@ from hiredis import pack_command  # pyright: ignore[reportUnknownVariableType] -
 SLOTS = 16_384
 _NUMBERS = (int, float)
 _LARGE = 64 * 1024
-"""Bytes of an argument from which on copies of it cost more than the rest of a call."""
+"""Bytes from which on copying an argument costs more than the rest of a call."""
 
 
 class RedisError(Exception):
-    """What a command may end with in place of a reply. OSError and TimeoutError are trouble, too:
+    """A command failed instead of returning a reply. It may also raise OSError and TimeoutError:
     see TROUBLE.
     """
 
 
 class ConnectionLost(RedisError):
-    """The connection ended, could not be made, or said what is no Redis protocol."""
+    """The connection ended, could not be made, or sent bytes that are not the Redis protocol."""
 
 
 class SlotUnknown(RedisError):
@@ -38,7 +38,7 @@ class ErrorReply(RedisError):
 
 
 class LoginRefused(ErrorReply):
-    """The server does not take the user's name or password, or wants some."""
+    """The server refused the user's name or password, or requires a login."""
 
 
 class ScriptUnknown(ErrorReply):
@@ -63,7 +63,7 @@ class Redirected(ErrorReply):
 
 
 TROUBLE = (TimeoutError, OSError, RedisError)
-"""What a command may end with in place of a reply."""
+"""What a command may raise instead of returning a reply."""
 
 _CLASSES: dict[str, type[ErrorReply]] = {
     "NOSCRIPT": ScriptUnknown,
@@ -73,9 +73,9 @@ _CLASSES: dict[str, type[ErrorReply]] = {
     "NOAUTH": LoginRefused,
 }
 _REFUSED_LOGINS = ("invalid password", "Client sent AUTH", "AUTH <password> called")
-"""How servers of different ages begin to say that the login is wrong."""
+"""The beginnings of errors by which Redis refuses a login, in all its versions."""
 _NOT_SERVING = ("LOADING ", "ERR max number of clients reached")
-"""How a server begins to say that it serves nobody now, or not this connection."""
+"""The beginnings of errors by which Redis serves no connection now, or not this one."""
 
 
 def error_reply(text: str) -> RedisError:
@@ -89,8 +89,8 @@ def error_reply(text: str) -> RedisError:
 
 
 def new_reader() -> hiredis.Reader:
-    """A parser of replies. An error reply is returned as `error_reply` makes it; what is no Redis
-    protocol raises ConnectionLost.
+    """A parser of replies. It returns an error reply as the exception that `error_reply` makes, and
+    raises ConnectionLost for bytes that are not the Redis protocol.
     """
     return hiredis.Reader(
         protocolError=ConnectionLost, replyError=error_reply, notEnoughData=NOT_ENOUGH

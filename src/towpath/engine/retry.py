@@ -30,8 +30,8 @@ class Exponential(msgspec.Struct, frozen=True, tag="exponential"):
     def __post_init__(self) -> None:
         _set(self, "first", duration("retry.first", self.first))
         _set(self, "longest", duration("retry.longest", self.longest))
-        _between("retry.factor", self.factor, 1, 100)
-        _between("retry.jitter", self.jitter, 0, 1)
+        _check_between("retry.factor", self.factor, 1, 100)
+        _check_between("retry.jitter", self.jitter, 0, 1)
 
     def delay(self, attempt: int, chance: float) -> Duration | None:
         """The wait after *attempt* (from 1); None = no further attempt. *chance* is from 0 to 1."""
@@ -90,12 +90,12 @@ RetryPolicy = Exponential | Fixed | Listed | Never
 
 
 def own_attempts(policy: RetryPolicy | None) -> int | None:
-    """How many attempts *policy* is made for; None if it would go on as long as it may."""
+    """The number of attempts that *policy* itself allows; None if it sets no limit."""
     # Not for Never: a crashed worker's job comes back, and that is another attempt.
     return len(policy.waits) + 1 if isinstance(policy, Listed) else None
 
 
-def _between(option: str, value: float, least: float, most: float) -> None:
+def _check_between(option: str, value: float, least: float, most: float) -> None:
     if not isinstance(value, int | float) or not least <= value <= most:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption(option, value, rule=f"must be a number from {least} to {most}")
 

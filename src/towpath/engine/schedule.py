@@ -1,7 +1,7 @@
 """When schedules are due: cron expressions and intervals, and what happens to missed firings.
 
-Values and pure functions: they are told the time, and all who have the same schedule and the same
-last firing come to the same instants.
+Values and pure functions: the time is an argument, so all processes with the same schedule and the
+same last firing compute the same instants.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PROMPT = minutes(1)
 """A firing that is late by no more than this was not missed."""
 SCHEDULED = "scheduled"
 """The job header that says which instant a job was fired for."""
-_DECIDED = ("id", "delay", "due")
+_SET_BY_FIRINGS = ("id", "delay", "due")
 _LONGEST_CRON = 256
 _ZONE_RULE = "must be the name of a time zone, e.g. Europe/Berlin"
 _MILLISECOND = timedelta(milliseconds=1)
@@ -82,7 +82,7 @@ class Cron(msgspec.Struct, frozen=True):
             raise InvalidOption("cron", self.expression, rule=rule)
 
     def _has_no_such_day(self) -> bool:
-        """Whether nothing but its months is wrong: 30 February."""
+        """Whether the expression would be valid without its months: 30 February."""
         fields = self.expression.split()
         try:
             firings_of(" ".join([*fields[:-2], "*", *fields[-1:]]), instant(0))
@@ -96,7 +96,7 @@ class Cron(msgspec.Struct, frozen=True):
     def after(self, last: datetime) -> Iterator[datetime]:
         """The times of the firings after *last*, in order."""
         for local in firings_of(self.expression, last.astimezone(_zone(self.tz))):
-            # cronsim forgets which of the repeated hours it began in, and may look back.
+            # cronsim forgets in which of two repeated hours it began, and may return earlier times.
             if (at := local.astimezone(UTC)) > last:
                 yield at
 
@@ -151,7 +151,7 @@ _EVERY = re.compile(
 
 
 def described(words: str) -> Schedule | None:
-    """The schedule whose `str` is *words*; None where they are those of another release."""
+    """The schedule whose `str` is *words*; None if only another release can read them."""
     try:
         if found := _EVERY.fullmatch(words):
             parts = {
@@ -166,7 +166,7 @@ def described(words: str) -> Schedule | None:
 
 
 class ScheduleOptions(JobOptions, total=False):
-    """What may be said about jobs that a schedule submits, for type checkers."""
+    """The options of a schedule and of the jobs that it submits, for type checkers."""
 
     tz: str | None
     missed: Missed
@@ -175,16 +175,16 @@ class ScheduleOptions(JobOptions, total=False):
 class NamedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     """A job to be submitted again and again: under a name, by a schedule, into a queue.
 
-    All is checked when it is made: raises InvalidName, InvalidOption.
+    All values are checked when it is created. Raises InvalidName, InvalidOption.
     """
 
     name: str
-    """Tells it from the other schedules of its queue, also after a restart."""
+    """Identifies it among the schedules of its queue, also after a restart."""
     when: Schedule
     queue: str
     payload: bytes = b"null"
     options: JobOptions = msgspec.field(default_factory=JobOptions)
-    """Those of a submit; id and due time are the firing's own."""
+    """The options of its jobs, except id and due time: each firing sets those."""
     missed: Missed = Missed.ONCE
 
     def __post_init__(self) -> None:
@@ -194,14 +194,14 @@ class NamedSchedule(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("when", self.when, rule="must be a Cron or an Every")
         if not isinstance(self.missed, Missed):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("missed", self.missed, rule="must be a Missed: skip, once or all")
-        for option in _DECIDED:
+        for option in _SET_BY_FIRINGS:
             if option in self.options:
                 rule = "is set by the schedule"
                 raise InvalidOption(option, self.options.get(option), rule=rule)
         self.job(instant(0))
 
     def job(self, at: datetime, id: str | None = None) -> NewJob:
-        """The job of the firing at that instant: its id says which, unless another one is given."""
+        """The job of the firing at that instant. By default, its id is the name and the instant."""
         text = at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
         headers: Mapping[str, str] = self.options.get("headers") or {}
         own = {"id": id or f"{self.name}@{text}", "headers": {**headers, SCHEDULED: text}}
@@ -209,21 +209,21 @@ class NamedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Due(msgspec.Struct, frozen=True):
-    """What is to be done about a schedule now."""
+    """The firings of a schedule that are due now."""
 
     firings: tuple[datetime, ...]
     """The instants to submit a job for, in order."""
     last: datetime
-    """Where the schedule has got to with them."""
+    """The last firing of the schedule after these."""
     missed: int
-    """How many firings nobody was there for, whatever becomes of them."""
+    """How many firings no process made in time, whether or not jobs are submitted for them."""
 
 
 def due(when: Schedule, last: datetime, now: datetime, missed: Missed) -> Due:
     """What is due at *now* after the firing at *last*.
 
-    Looks at no more than MOST_AT_ONCE instants. If there are more, ask again from the answer's
-    last one: nothing is left out, and of a long absence `ONCE` still makes one job.
+    Looks at no more than MOST_AT_ONCE instants. If there are more, call again with the answer's
+    `last`: no firing is left out, and `ONCE` still makes one job after a long absence.
     """
     found = list(islice(takewhile(lambda at: at <= now, when.after(last)), MOST_AT_ONCE + 1))
     instants = tuple(found[:MOST_AT_ONCE])

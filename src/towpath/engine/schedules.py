@@ -3,9 +3,9 @@
     await engine.schedules.set("reports", "nightly", Cron("0 3 * * *", "Europe/Berlin"), b"{}")
     await engine.schedules.pause("reports", "nightly")
 
-A schedule is kept in its queue's slot, beside its last firing. An index says which queues have
-some: it is written before and after each change, so that whoever fires hears of it by one small
-question a second (`changes`), and what was left half done is seen.
+A schedule is kept in its queue's slot, beside its last firing. An index lists the queues that have
+schedules. It is written before and after each change, so processes that fire schedules learn of a
+change by one small call per second (`changes`), and notice a change that was not finished.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ from towpath.errors import (
 from towpath.ids import QueueName, new_job_id, queue_name, schedule_name
 
 MOST_IN_A_QUEUE, MOST_IN_ALL = 1_000, 10_000
-"""Schedules that are kept."""
+"""Maximum number of stored schedules."""
 _CHANGES_MOST = 100
 _AT_ONCE = 16
-_AS_BEFORE = -1
-_DONE = (b"made", b"replaced", b"deleted")
+_SAME_COUNT = -1
+_DONE_WORDS = (b"made", b"replaced", b"deleted")
 _ENTRY = re.compile(r"(begun|done) (\S+) (\d+)")
 
 
@@ -75,24 +75,24 @@ class SchedulePage(msgspec.Struct, frozen=True):
 
 
 class IndexEntry(NamedTuple):
-    """What the index says of a queue."""
+    """The entry of a queue in the index."""
 
     begun: bool
-    """A change is under way, or was left so."""
+    """A change is under way, or was not finished."""
     change: str
 
 
 class Changes(NamedTuple):
-    """Where the index stands."""
+    """The state of the index."""
 
     last: str
     now: datetime
     queues: dict[QueueName, IndexEntry] | None
-    """None where no other change came than was known."""
+    """None if there was no change after the known one."""
 
 
-class _Found(NamedTuple):
-    """One name of a queue, as it was a moment ago."""
+class _CurrentSchedule(NamedTuple):
+    """A schedule as it was read before a change; without *info* if there is none."""
 
     info: ScheduleInfo | None
     work: NamedSchedule | None
@@ -134,7 +134,7 @@ class Schedules(ScheduleFirings):
             name=name, queue=queue, when=when, payload=payload, options=options, missed=missed
         )
 
-        def decide(found: _Found) -> tuple[NamedSchedule, bool]:
+        def decide(found: _CurrentSchedule) -> tuple[NamedSchedule, bool]:
             if found.info is not None:
                 _check_owner(found.info, for_owner)
             return work, paused
@@ -159,7 +159,7 @@ class Schedules(ScheduleFirings):
         and ScheduleNotFound.
         """
 
-        def decide(found: _Found) -> tuple[NamedSchedule, bool]:
+        def decide(found: _CurrentSchedule) -> tuple[NamedSchedule, bool]:
             info, before = cast("ScheduleInfo", found.info), cast("NamedSchedule", found.work)
             _check_owner(info, for_owner)
             both = {**before.options, **options}
@@ -221,7 +221,7 @@ class Schedules(ScheduleFirings):
         target, name = queue_name(queue), schedule_name(name)
         for _ in range(_CHANGES_MOST):
             found = await self._find(target, name)
-            info, work = _own(target, name, found)
+            info, work = _require_stored(target, name, found)
             _check_owner(info, for_owner)
             job = work.job(found.now, id or f"{name}!{new_job_id()}")
             try:
@@ -266,7 +266,7 @@ class Schedules(ScheduleFirings):
         last = f"{page[-1].queue}/{page[-1].name}" if len(found) > size else None
         return SchedulePage(page, last)
 
-    # ── for those who fire ───────────────────────────────────────────────────────────────
+    # ── for processes that fire schedules ────────────────────────────────────────────────
 
     async def changes(self, known: str = "") -> Changes:
         """Internal: which queues have stored schedules, unless the last change is the *known* one.
@@ -278,7 +278,7 @@ class Schedules(ScheduleFirings):
             return Changes(known, instant(now), None)
         words = [word.decode(errors="replace") for word in flat]
         queues = {
-            QueueName(queue): _entry(text)
+            QueueName(queue): _parse_entry(text)
             for queue, text in zip(words[::2], words[1::2], strict=True)
             if queue != "*"
         }
@@ -286,35 +286,35 @@ class Schedules(ScheduleFirings):
 
     async def mend(self, queue: str, change: str = "") -> None:
         """Internal: correct the index's count for *queue* if *change* is the last that it knows of,
-        or if it does not know the queue: after a change that was not finished, or a server that
-        lost data.
+        or if it does not know the queue: after a change that was not finished, or after Redis lost
+        data.
         """
         count = await self._store.command("HLEN", keys_of(queue_name(queue)).schedules)
         if count or change:
-            await self._tell(queue_name(queue), change or secrets.token_hex(8), count)
+            await self._write_index(queue_name(queue), change or secrets.token_hex(8), count)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _find(self, queue: QueueName, name: str) -> _Found:
+    async def _find(self, queue: QueueName, name: str) -> _CurrentSchedule:
         plan, payload, last, now = await self._store.read("scheduled", queue, name)
         seen = seen_firing(last)
         if plan is None and last is None:
-            return _Found(None, None, b"", b"", instant(now))
+            return _CurrentSchedule(None, None, b"", b"", instant(now))
         info, work = schedule_info(queue, name, plan, seen, payload)
-        return _Found(info, work, plan or b"", payload or b"", instant(now))
+        return _CurrentSchedule(info, work, plan or b"", payload or b"", instant(now))
 
     async def _put(
         self,
         queue: QueueName,
         name: str,
-        decide: Callable[[_Found], tuple[NamedSchedule, bool]],
+        decide: Callable[[_CurrentSchedule], tuple[NamedSchedule, bool]],
         *,
         make: bool = False,
     ) -> SetSchedule:
         for _ in range(_CHANGES_MOST):
             found = await self._find(queue, name)
             if not (make and found.info is None):
-                _own(queue, name, found)
+                _require_stored(queue, name, found)
             work, paused = decide(found)
             before = found.info.version if found.info else ""
             version, plan = (
@@ -345,10 +345,10 @@ class Schedules(ScheduleFirings):
         *,
         more: bool = False,
     ) -> bytes | None:
-        """Change what is stored, with the index told before and after; what was done, None if
-        somebody came between.
+        """Change a stored schedule, and write the index before and after. Returns what was done;
+        None if another change came first.
         """
-        change, count = secrets.token_hex(8), _AS_BEFORE
+        change, count = secrets.token_hex(8), _SAME_COUNT
         begun = await self._index().run(
             "changing", queue=queue, change=change, more=int(more), most=MOST_IN_ALL
         )
@@ -357,34 +357,38 @@ class Schedules(ScheduleFirings):
         try:
             answer = await self._store.write(verb, queue, body)
         except ServerUnreachable:
-            raise  # it may be done yet: let those who fire look each second
+            raise  # it may still take effect: the index stays at "begun", so it is checked
         except TowpathError:
-            await self._tell(queue, change, count)
+            await self._write_index(queue, change, count)
             raise
-        if answer[0] in _DONE:
+        if answer[0] in _DONE_WORDS:
             count = answer[1]
-        await self._tell(queue, change, count)
+        await self._write_index(queue, change, count)
         match answer:
-            case [bytes(done), int()] if done in _DONE:
+            case [bytes(done), int()] if done in _DONE_WORDS:
                 return done
             case [b"SCHEDULE_CHANGED", _] | [b"SCHEDULE_DECLARED"]:
-                return None  # the next look tells which
+                return None  # the caller reads the schedule again, which shows why
             case [b"SCHEDULES_FULL", most]:
                 raise SchedulesFull(f"queue {queue}", most)
             case _:
                 raise ScriptDefect(f"{verb} answered {answer!r}")
 
-    async def _tell(self, queue: QueueName, change: str, count: int) -> None:
+    async def _write_index(self, queue: QueueName, change: str, count: int) -> None:
         try:
             news = secrets.token_hex(8)
             await self._index().run("changed", queue=queue, change=change, count=count, news=news)
         except ServerError:
-            # The index says that a change has begun: whoever fires looks each second, and mends it.
+            # The index stays at "begun": processes that fire check each second, and correct it.
             return
 
 
-def _own(queue: QueueName, name: str, found: _Found) -> tuple[ScheduleInfo, NamedSchedule]:
-    """A schedule that was made at run time. Raises why it is none."""
+def _require_stored(
+    queue: QueueName, name: str, found: _CurrentSchedule
+) -> tuple[ScheduleInfo, NamedSchedule]:
+    """The schedule that was read, if it is a stored one. Raises ScheduleNotFound, ScheduleDeclared,
+    ScheduleUnreadable.
+    """
     if found.info is None:
         raise ScheduleNotFound(queue, name)
     if found.info.source is ScheduleSource.CODE:
@@ -399,7 +403,7 @@ def _check_owner(info: ScheduleInfo, for_owner: str | None) -> None:
         raise NotOwned(f"schedule {info.queue}/{info.name}")
 
 
-def _entry(text: str) -> IndexEntry:
+def _parse_entry(text: str) -> IndexEntry:
     found = _ENTRY.fullmatch(text)
     return (
         IndexEntry(found[1] == "begun", found[2]) if found else IndexEntry(begun=True, change=text)

@@ -20,8 +20,8 @@ from towpath.ids import QueueName, queue_name
 async def scratch_queue(engine: Engine) -> AsyncGenerator[QueueName]:
     """A new queue that keeps nothing: no results, no ids, no events.
 
-    Afterwards its own keys are removed, and its name is forgotten. Jobs are not looked for: who
-    leaves some behind leaves their records behind. Notes about calls end by themselves.
+    Afterwards its own keys are removed, and its entry in the list of queues. The data of jobs that
+    are left in it stays. Remembered calls expire by themselves.
     """
     queue = queue_name(f"scratch-{secrets.token_hex(6)}")
     await engine.queues.configure(queue, QueueOptions(remember=ZERO, events=EventPolicy.NONE))

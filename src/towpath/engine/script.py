@@ -1,4 +1,4 @@
-"""The scripts: read from lua/, joined with the pieces each one names, known by their digest."""
+"""The scripts: read from lua/, joined with the pieces that each one uses, named by a digest."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Header(msgspec.Struct, frozen=True):
     fields: dict[str, list[str]]
     """keys, args, reply, moves, cost, full, short, stored, uses, runs: the lines of each."""
     stored: str
-    """What its calls are remembered under: one word."""
+    """The word under which its calls are remembered."""
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -111,17 +111,17 @@ def lua_text(name: str) -> str:
     return (verb if verb.is_file() else folder / "lib" / f"{name}.lua").read_text("utf-8")
 
 
-def _named_in(text: str, field: str) -> list[str]:
+def _header_words(text: str, field: str) -> list[str]:
     if f"-- {field} " not in text:
         return []
     return " ".join(header_of(text).fields[field]).split()
 
 
-def _joined(names: list[str], text_of: Callable[[str], str] = lua_text) -> list[str]:
+def _resolve_pieces(names: list[str], text_of: Callable[[str], str] = lua_text) -> list[str]:
     order: list[str] = []
 
     def add(piece: str) -> None:
-        for used in _named_in(text_of(piece), "uses"):
+        for used in _header_words(text_of(piece), "uses"):
             if used not in order:
                 add(used)
         if piece not in order:
@@ -134,11 +134,11 @@ def _joined(names: list[str], text_of: Callable[[str], str] = lua_text) -> list[
 
 def pieces_of(name: str) -> list[str]:
     """The names of all texts a script is made of, each once, in order, its own last."""
-    return _joined([*_short_way(name), name])
+    return _resolve_pieces([*_short_pieces(name), name])
 
 
-def _short_way(name: str) -> list[str]:
-    return _joined(_named_in(lua_text(name), "short"))
+def _short_pieces(name: str) -> list[str]:
+    return _resolve_pieces(_header_words(lua_text(name), "short"))
 
 
 _NUMBER = re.compile(r"\bmeta\.(\w+)|\b(?:count|set_meta)\('(\w+)'")
@@ -154,7 +154,7 @@ def _number_fields(text: str) -> list[str]:
     return [field for field in NUMBERS if field in found]
 
 
-def _quoted(names: Iterable[str]) -> str:
+def _quote_names(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
@@ -162,8 +162,8 @@ def _zeros(field: str) -> str:
     return _NUL * number_bytes(field)
 
 
-def _unpacked(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
-    """For each of the fields: its names in `meta`, and what they are read from in `values`."""
+def _unpack_expressions(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
+    """For each field: its names in `meta`, and the Lua expression that reads them in `values`."""
     return [
         (
             ", ".join(f"meta.{name}" for name in NUMBERS[field]),
@@ -173,60 +173,63 @@ def _unpacked(fields: Sequence[str], at: int) -> list[tuple[str, str]]:
     ]
 
 
-def _reading(fields: Sequence[str]) -> str:
-    """Makes `meta` of `values`: in one step, since a table that grows is made several times."""
+def _lua_to_read(fields: Sequence[str]) -> str:
+    """Lua that makes `meta` from `values`, in one step: a growing table is made several times."""
     names = [name for field in fields for name in NUMBERS[field]]
     table = ", ".join(f"{name} = {name}" for name in names)
-    return "\n".join([*_reading_locals(fields), f"meta = {{ {table} }}"])
+    return "\n".join([*_lua_to_read_locals(fields), f"meta = {{ {table} }}"])
 
 
-def _reading_locals(fields: Sequence[str]) -> list[str]:
-    """Makes a variable of each number in `values`."""
-    return [f"local {names.replace('meta.', '')} = {text}" for names, text in _unpacked(fields, 3)]
+def _lua_to_read_locals(fields: Sequence[str]) -> list[str]:
+    """Lua that makes a variable of each number in `values`."""
+    return [
+        f"local {names.replace('meta.', '')} = {text}"
+        for names, text in _unpack_expressions(fields, 3)
+    ]
 
 
-def _reading_more(fields: Sequence[str]) -> str:
-    """Adds to `meta`, by a command of its own."""
+def _lua_to_read_more(fields: Sequence[str]) -> str:
+    """Lua that reads more fields into `meta`, with a command of its own."""
     if not fields:
         return ""
-    read = [f"{names} = {text}" for names, text in _unpacked(fields, 1)]
-    return "\n".join([f"local values = redis.call('HMGET', META, {_quoted(fields)})", *read])
+    read = [f"{names} = {text}" for names, text in _unpack_expressions(fields, 1)]
+    return "\n".join([f"local values = redis.call('HMGET', META, {_quote_names(fields)})", *read])
 
 
-def _packed_numbers(field: str) -> str:
+def _lua_to_pack(field: str) -> str:
     names = ", ".join(f"meta.{name}" for name in NUMBERS[field])
     return f"struct.pack('{number_format(field)}', {names})"
 
 
 def _number_constants(fields: Sequence[str], more: Sequence[str]) -> dict[str, str]:
-    """What a script has of the queue's numbers: *fields* at first, *more* on the long way."""
+    """The constants of the queue's numbers: *fields* are read first, *more* on the long way."""
     every = [*fields, *more]
     names = [f"{name} = '{field}'" for field in every for name in NUMBERS[field]]
     writing = [
-        f"if meta_changes['{field}'] then add('{field}', {_packed_numbers(field)}) end"
+        f"if meta_changes['{field}'] then add('{field}', {_lua_to_pack(field)}) end"
         for field in every
     ]
     tables = [
-        f"['{field}'] = {{ '{number_format(field)}', {_quoted(NUMBERS[field])} }}"
+        f"['{field}'] = {{ '{number_format(field)}', {_quote_names(NUMBERS[field])} }}"
         for field in NUMBERS
     ]
     read_options = (
         f"local {', '.join(SCRIPTED.names)} = struct.unpack('{SCRIPTED.format}', packed, 9)"
     )
     return {
-        "READ_LOCALS": "\n".join([read_options, *_reading_locals(["in", "state"])]),
-        "META_FIELDS": _quoted(["options", "version", *fields]),
-        "READ_NUMBERS": _reading(fields),
-        "READ_MORE_NUMBERS": _reading_more(more),
+        "READ_LOCALS": "\n".join([read_options, *_lua_to_read_locals(["in", "state"])]),
+        "META_FIELDS": _quote_names(["options", "version", *fields]),
+        "READ_NUMBERS": _lua_to_read(fields),
+        "READ_MORE_NUMBERS": _lua_to_read_more(more),
         "WRITE_NUMBERS": "\n".join(writing),
         "FIELD_OF": f"{{ {', '.join(names)} }}",
         "NUMBER_FIELDS": f"{{ {', '.join(tables)} }}",
-        **{f"PACKED_{field.upper()}": _packed_numbers(field) for field in NUMBERS},
+        **{f"PACKED_{field.upper()}": _lua_to_pack(field) for field in NUMBERS},
     }
 
 
 def _option_constants() -> dict[str, str]:
-    """What a script knows about queue options."""
+    """The constants of the queue's options."""
     names = SCRIPTED.names
     places = (f"{name} = {at}" for at, name in enumerate(names, 1))
     return {
@@ -244,8 +247,8 @@ _WORDS = re.compile(r"\b[A-Z]+\b(?! *(?:, [A-Z, ]+)?= tag)")
 _KEY_NAMES = re.compile(r"^local ([A-Z, ]+) = (tag \.\. .*?) *(?:--.*)?$", re.MULTILINE)
 
 
-def _named_keys(text: str, named: Collection[str], *, with_code: bool = True) -> str:
-    """A piece with the names of those keys alone that are *named*: each is made at every call."""
+def _keep_named_keys(text: str, named: Collection[str], *, with_code: bool = True) -> str:
+    """A piece that makes only those keys that are *named*, because every call makes them again."""
 
     def chosen(match: re.Match[str]) -> str:
         pairs = zip(match[1].split(", "), match[2].split(", "), strict=True)
@@ -259,10 +262,10 @@ def _named_keys(text: str, named: Collection[str], *, with_code: bool = True) ->
 def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
     """The pieces in one text, those of the short way first.
 
-    The others are made only if the short way was too short for the call: in a function, because
-    to make so many functions costs more than to run those that a plain job needs.
+    The others are inside one function, which runs only if the short way can't handle the call:
+    to create so many functions costs more than to run those that a plain job needs.
     """
-    header, short = header_of(lua_text(name)), _short_way(name)
+    header, short = header_of(lua_text(name)), _short_pieces(name)
     texts = {piece: edit(piece, lua_text(piece)) for piece in pieces_of(name)}
     made = [texts.pop(piece) for piece in short]
     later = list(texts.values())
@@ -270,10 +273,10 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         later.append(f"return {header.fields['runs'][0]}")
     every = _WORDS.findall("\n".join([*made, *later]))
     named = set(_WORDS.findall("\n".join(made))) if short else set(every)
-    kept = [_named_keys(text, named) for text in made]
+    kept = [_keep_named_keys(text, named) for text in made]
     first = "\n".join(kept)
-    missing = [_named_keys(text, set(every) - named, with_code=False) for text in made]
-    rest = "\n".join([*missing, *(_named_keys(text, set(every)) for text in later)])
+    missing = [_keep_named_keys(text, set(every) - named, with_code=False) for text in made]
+    rest = "\n".join([*missing, *(_keep_named_keys(text, set(every)) for text in later)])
     fields, more = _number_fields(first), _number_fields(rest)
     if not short:
         fields, more = more, fields
@@ -284,12 +287,14 @@ def _compose(name: str, edit: Callable[[str, str], str]) -> Script:
         f"local full = '{header.fields['full'][0]}'",
         first,
         "return (function()" if short else "",
-        f"local LEASE_FIELDS = {{ {_quoted(LEASE_FIELDS)} }}" if "LEASE_FIELDS" in rest else "",
+        f"local LEASE_FIELDS = {{ {_quote_names(LEASE_FIELDS)} }}"
+        if "LEASE_FIELDS" in rest
+        else "",
         rest,
         "end)()" if short else "",
     ]
     source = "\n".join(parts)
-    # Written in place of their names: a local would be made at each call.
+    # Constants replace their names in the text, because each call would create a local again.
     constants = _number_constants(fields, more) | _option_constants()
     source = _COMMENT.sub(lambda match: match[1] or "", source)
     for constant, value in constants.items():
@@ -303,8 +308,8 @@ def _digest(source: str) -> str:
 
 
 class Scripts(dict[str, Script]):
-    """All scripts, by name. *edit* may change the text of each piece, and what comes before the
-    first, under no name: how tests plant faults.
+    """All scripts, by name. Tests plant faults with *edit*: it may change the text of each piece,
+    and the text before the first one, which has an empty name.
     """
 
     def __init__(self, edit: Callable[[str, str], str] = lambda _, text: text) -> None:
@@ -312,8 +317,8 @@ class Scripts(dict[str, Script]):
         self._edit = edit
 
     def of_records(self, folder: Traversable) -> dict[str, RecordScript]:
-        """The scripts of a folder that is not the verbs': each about one record of a space, with
-        the keys and arguments that its header names and no others.
+        """The scripts in the folder of a space. Each is about one entry of the space, and has only
+        the keys and arguments that its header names.
 
         Raises SpaceInvalid for one that breaks a rule.
         """
@@ -350,10 +355,10 @@ _COMMANDS = {
     ),
     "stream": ("XLEN XRANGE XREVRANGE", "XADD XDEL XTRIM"),
 }
-"""Commands of Redis 6.2 whose keys come first: what they are for, those that read and those that
-write."""
+"""The allowed commands, by type of key: those that read, and those that write. Redis 6.2 has all of
+them, and their keys come first."""
 _ALL_KEYS = ("DEL", "EXISTS", "MGET", "RENAME", "UNLINK")
-"""Those of which every word is a key."""
+"""Commands of which every argument is a key."""
 _ARGUMENTS = {
     "int": "tonumber(ARGV[%d])",
     "text": "ARGV[%d]",
@@ -361,16 +366,16 @@ _ARGUMENTS = {
     "list": "cmsgpack.unpack(ARGV[%d])",
 }
 """The types of arguments, and how a script reads them."""
-_PROMISED = ("keys", "args", "reply", "cost", "full")
-_OFFERED = ("clock",)
+_REQUIRED_FIELDS = ("keys", "args", "reply", "cost", "full")
+_SHARED_PIECES = ("clock",)
 """The engine's pieces that other scripts may use."""
 _NAME, _WORD = re.compile(r"[a-z]+"), re.compile(r"[a-z]+(?:_[a-z]+)*")
 _KEY = re.compile(rf"{_WORD.pattern}:?")
-_TAKEN = re.compile(
+_RESERVED = re.compile(
     "call|durability|now|and|break|do|else|elseif|end|false|for|function|if|in|local|nil|not|or|"
     "repeat|return|then|true|until|while"
 )
-"""What arguments can't be called: the options of a call, and Lua's own words."""
+"""Names that arguments can't have: options of a call, `now`, and the keywords of Lua."""
 _STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
 _COMMENT = re.compile(rf"({_STRING})|--[^\n]*")
 _TOKEN = re.compile(rf"{_STRING}|.", re.DOTALL)
@@ -382,7 +387,7 @@ class RecordScript(Script, frozen=True):
     """A script about one record."""
 
     keys: dict[str, str]
-    """By name: the types of its keys. One that ends with a colon is many: what follows is free."""
+    """Name -> type. A name that ends with a colon stands for all keys that begin with it."""
     args: dict[str, str]
     writes: bool
 
@@ -390,36 +395,37 @@ class RecordScript(Script, frozen=True):
 def _compose_record(
     folder: Traversable, name: str, edit: Callable[[str, str], str]
 ) -> RecordScript:
-    """A script behind its keys and arguments; one that writes, inside the memory of its calls."""
+    """Join keys, arguments and pieces. A script that writes also remembers its calls."""
 
     def text_of(piece: str) -> str:
         file = folder / f"{name}.lua" if piece == name else folder / "lib" / f"{piece}.lua"
-        return lua_text(piece) if piece in _OFFERED else file.read_text("utf-8")
+        return lua_text(piece) if piece in _SHARED_PIECES else file.read_text("utf-8")
 
     try:
-        header, pieces = header_of(text_of(name)), _joined([name], text_of)
+        header, pieces = header_of(text_of(name)), _resolve_pieces([name], text_of)
     except (OSError, ValueError) as error:
         raise SpaceInvalid(name, str(error)) from error
-    keys, args = _promised(name, header)
+    keys, args = _check_header(name, header)
     texts = {piece: edit(piece, text_of(piece)) for piece in pieces}
-    offered = [texts.pop(piece) for piece in pieces if piece in _OFFERED]
-    writes = _checked(name, "\n".join(texts.values()), keys)
+    offered = [texts.pop(piece) for piece in pieces if piece in _SHARED_PIECES]
+    writes = _check_commands(name, "\n".join(texts.values()), keys)
     at = itertools.count(4 if writes else 2)
     parts = [
         *offered,
-        *(f"local {_constant(key)} = KEYS[1] .. '{_suffix(key)}'" for key in keys),
+        *(f"local {_constant_name(key)} = KEYS[1] .. '{_key_suffix(key)}'" for key in keys),
         *(f"local {arg} = {_ARGUMENTS[kind] % next(at)}" for arg, kind in args.items()),
         *texts.values(),
     ]
-    source = "\n".join(_remembered(parts, header, edit) if writes else parts)
+    source = "\n".join(_wrap_in_memory(parts, header, edit) if writes else parts)
     return RecordScript(name, source, _digest(source), keys, args, writes)
 
 
-def _remembered(own: list[str], header: Header, edit: Callable[[str, str], str]) -> list[str]:
-    """A script's own parts in a function: its names are not those of the memory around it.
+def _wrap_in_memory(own: list[str], header: Header, edit: Callable[[str, str], str]) -> list[str]:
+    """Put a script's own parts into a function, and the code that remembers its calls around it.
 
-    With memory full Redis refuses a script whose first write may grow it: one that works then
-    first removes what never is there. An error is no answer: the call may be made again.
+    The function keeps the names of the two apart. With memory full, Redis refuses a script whose
+    first write may need memory: a script that must work then first deletes a key that never exists.
+    An error is not remembered, so the call may be made again.
     """
     return [
         f"local VERB, CALL = '{header.stored}', string.sub(KEYS[2], 1, -6) .. 'call:'",
@@ -434,53 +440,55 @@ def _remembered(own: list[str], header: Header, edit: Callable[[str, str], str])
     ]
 
 
-def _promised(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]]:
+def _check_header(name: str, header: Header) -> tuple[dict[str, str], dict[str, str]]:
     """The keys and the arguments of a header, each with its type."""
     if _WORD.fullmatch(name) is None or not header.title.startswith(f"{name}: "):
         raise SpaceInvalid(name, "must be named by letters a-z, in its header's first line too")
     if _NAME.fullmatch(header.stored) is None:
         raise SpaceInvalid(name, "a name of several words needs one word in the line `stored`")
-    if missing := [field for field in _PROMISED if not header.fields.get(field)]:
+    if missing := [field for field in _REQUIRED_FIELDS if not header.fields.get(field)]:
         raise SpaceInvalid(name, f"its header lacks: {', '.join(missing)}")
     if header.fields["full"][0] not in {"works", "refused"}:
         raise SpaceInvalid(name, "full must be works or refused")
-    keys = _typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})
-    args = _typed(name, "argument", header.fields["args"], _WORD, _ARGUMENTS.keys())
+    keys = _parse_typed(name, "key", header.fields["keys"], _KEY, _COMMANDS.keys() - {"any"})
+    args = _parse_typed(name, "argument", header.fields["args"], _WORD, _ARGUMENTS.keys())
     taken = [key for key in keys if key in {"never", "call", "call:"}]
-    if taken := taken + [arg for arg in args if _TAKEN.fullmatch(arg)]:
+    if taken := taken + [arg for arg in args if _RESERVED.fullmatch(arg)]:
         raise SpaceInvalid(name, f"the name {taken[0]} is taken")
     return keys, args
 
 
-def _typed(
+def _parse_typed(
     name: str, what: str, lines: list[str], rule: re.Pattern[str], types: Collection[str]
 ) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in [] if lines == ["none"] else lines:
         word, kind, sentence = [*line.split(None, 2), "", ""][:3]
         if rule.fullmatch(word) is None or kind not in types or not sentence or word in found:
-            told = f"each {what} needs a name of its own, a type and a sentence: {line!r}"
-            raise SpaceInvalid(name, f"{told}; types are {', '.join(sorted(types))}")
+            problem = f"each {what} needs a name of its own, a type and a sentence: {line!r}"
+            raise SpaceInvalid(name, f"{problem}; types are {', '.join(sorted(types))}")
         found[word] = kind
     return found
 
 
-def _constant(key: str) -> str:
+def _constant_name(key: str) -> str:
     return key.rstrip(":").upper()
 
 
-def _suffix(key: str) -> str:
+def _key_suffix(key: str) -> str:
     return "" if key == "record" else f":{key}"
 
 
-def _checked(name: str, text: str, keys: Mapping[str, str]) -> bool:
-    """Whether a script writes. Each of its commands must be for a key of its header, and for the
-    type of that key: so it can't leave the slot of its record, and the header does not lie.
+def _check_commands(name: str, text: str, keys: Mapping[str, str]) -> bool:
+    """Check a script against its header. Returns whether it writes. Raises SpaceInvalid.
+
+    Each command must be for a key of the header, and for the type of that key. So the script can't
+    leave the slot of its entry, and the header is true.
     """
     code = _COMMENT.sub(lambda match: match[1] or "", text)
     bare = re.sub(_STRING, lambda match: "_" * len(match[0]), code)
     kinds = {own.upper(): keys[own] for own in keys}
-    names = "|".join(map(_constant, keys)) or "-"
+    names = "|".join(map(_constant_name, keys)) or "-"
     if found := _FORBIDDEN.search(bare):
         raise SpaceInvalid(name, f"must not use {found[0]}")
     if found := re.search(rf"\b({names})\b\s*(?:,[\w\s,]*)?=(?!=)", bare):

@@ -1,7 +1,8 @@
-"""When to send a call so that it arrives as a job falls due: not before it, by the server's clock.
+"""When to send a call so that it arrives as a job falls due by the server's clock, not before.
 
-Each answer says what the server's clock was between two moments of ours. From these the clock is
-known better with every answer, whatever the wall clock here says.
+Each answer contains the server's time at a moment between the sending of the call and the reading
+of the answer. So the estimate of its clock gets better with every answer, whatever our wall clock
+says.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from towpath.ids import QueueName
 _DRIFT = 5e-5
 """How much faster or slower the server's clock may go than ours: in a second, 50 µs."""
 _LEAD = 0.75
-"""Part of the shortest round trip that a call is sent ahead of its time. The estimate of the clock
-is late by the way of an answer, and a call by the way to the server: together a whole round trip.
-A call that comes early gets nothing and costs another one, so a quarter is kept as a reserve."""
+"""Part of the shortest round trip by which a call is sent early. The estimate of the clock is late
+by the time that an answer takes, and the call by the time that it takes: together a whole round
+trip. A call that arrives early gets nothing and must be repeated, so a quarter is the reserve."""
 _FORGET = 1.01
-"""By how much the shortest round trip grows with each answer, if it is not reached any more."""
+"""Factor by which the shortest round trip grows with each answer, until one is as short again."""
 _LEAST = seconds(0.0001)
 
 
 class _Estimate:
-    """What is known of one server's clock."""
+    """The estimate of one server's clock."""
 
     __slots__ = ("ahead", "learned_at", "round_trip")
 
@@ -34,7 +35,7 @@ class _Estimate:
 class ServerTimes:
     """Estimates the clock of each queue's server, and how far away the server is.
 
-    With *goes_by_clock* False, the times of scripts are those of a test, and nothing is known.
+    With *goes_by_clock* False, scripts get their times from a test, and nothing is estimated.
     """
 
     def __init__(self, *, goes_by_clock: bool) -> None:
@@ -66,9 +67,8 @@ class ServerTimes:
         return None if known is None else known.ahead * 1000
 
     def until(self, queue: QueueName, due_ms: int, now_ms: int, *, at: float) -> Duration:
-        """How long to wait from *at* on before a call is sent that is to arrive at *due_ms*;
-        *now_ms* is what the server's clock said just now. Only what is due already has to wait for
-        nothing.
+        """How long to wait from *at* on before sending a call that shall arrive at *due_ms*;
+        *now_ms* is the server's time in its last answer. Zero only if *due_ms* is not after that.
         """
         if due_ms <= now_ms:
             return ZERO

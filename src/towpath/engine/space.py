@@ -35,15 +35,15 @@ MOST_KEPT = 10_000_000
 _MOST_FIELDS = 100
 _EXACT = 2**53
 """Up to here the numbers of Lua are exact."""
-_SENT: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
+_ENCODINGS: dict[str, tuple[tuple[type, ...], Callable[[Any], bytes]]] = {
     "text": ((str,), str.encode),
     "bytes": ((bytes, memoryview), lambda value: value),
     "list": ((list, tuple), pack),
 }
-"""Of each type of argument, what it may be and how it is sent. Bytes are not copied."""
-_ENGINES_OWN = "towpath"
+"""Type of an argument -> its types in Python, and how it is encoded. Bytes are not copied."""
+_OWN_SPACE = "towpath"
 BESIDE = Path(__file__).parent / "lua" / "beside"
-"""The engine's own scripts that are about no queue."""
+"""The engine's own scripts that belong to no queue."""
 
 
 class SpaceRecord:
@@ -95,8 +95,8 @@ class SpaceRecord:
         return await self._calls().clocked(found, self._keys, *_arguments(found, args))
 
     # ── large values ─────────────────────────────────────────────────────────────────────
-    # Lua would copy them twice on the server. So these are plain commands, for bytes that count
-    # only when a script says so; where that must not be, pass them to a script.
+    # Lua would copy them twice in Redis, so these are plain commands. The bytes count only after a
+    # script says so; where that is not enough, pass them to a script.
 
     async def keep(self, key: str, data: bytes | memoryview, *, expiry: int) -> None:
         """Store *data* under `<record>:<key>` for *expiry* ms, in place of what is there."""
@@ -110,7 +110,7 @@ class SpaceRecord:
         lost reply: then the data must not be used.
         """
         name = self._key(key)
-        there = ("SET", name, b"", "PX", expiry, "NX")  # so that nothing is there without its end
+        there = ("SET", name, b"", "PX", expiry, "NX")  # so that no data is without expiry
         return int(await self._calls().command("APPEND", name, data, behind=there))
 
     async def values(self, keys: Sequence[str]) -> list[bytes | None]:
@@ -179,11 +179,11 @@ class Spaces:
         An application asks for it when it starts, before or after the engine is entered. Raises
         InvalidName, and SpaceInvalid if another folder has the name, or if a script breaks a rule.
         """
-        if space_name(name) == _ENGINES_OWN:
+        if space_name(name) == _OWN_SPACE:
             raise SpaceInvalid(f"space {name}", "is a prefix of the engine itself")
-        return self._claimed(name, scripts)
+        return self._get_space(name, scripts)
 
-    def _claimed(self, name: str, folder: Traversable) -> Space:
+    def _get_space(self, name: str, folder: Traversable) -> Space:
         space = self._spaces.get(name)
         if space is None:
             scripts = self._scripts.of_records(folder)
@@ -195,11 +195,11 @@ class Spaces:
 
     def schedule_index(self) -> SpaceRecord:
         """Internal: the record of which queues have stored schedules."""
-        return self._claimed(_ENGINES_OWN, BESIDE).at("schedules")
+        return self._get_space(_OWN_SPACE, BESIDE).at("schedules")
 
     def worker_index(self) -> SpaceRecord:
         """Internal: the record in which workers report that they are alive."""
-        return self._claimed(_ENGINES_OWN, BESIDE).at("workers")
+        return self._get_space(_OWN_SPACE, BESIDE).at("workers")
 
     async def publish(
         self, stream: str, entries: Sequence[Mapping[str, str | bytes]], *, cap: int
@@ -214,8 +214,10 @@ class Spaces:
         keys, cap = stream_keys(stream_name(stream)), whole("cap", cap, 1, MOST_KEPT)
         if not 1 <= len(entries) <= LARGEST_BATCH:
             raise InvalidOption("entries", len(entries), rule=f"from 1 to {LARGEST_BATCH}")
-        record = self._claimed(_ENGINES_OWN, BESIDE).record(keys)
-        ids: list[bytes] = await record.run("append", cap=cap, entries=list(map(_words, entries)))
+        record = self._get_space(_OWN_SPACE, BESIDE).record(keys)
+        ids: list[bytes] = await record.run(
+            "append", cap=cap, entries=list(map(_flatten_entry, entries))
+        )
         return [id.decode() for id in ids]
 
     async def broadcast(self, channel: str, message: bytes) -> int:
@@ -228,26 +230,26 @@ class Spaces:
         return await self._store.calls.command("PUBLISH", channel_name(channel), message)
 
 
-def _words(entry: Mapping[str, str | bytes]) -> list[str | bytes]:
+def _flatten_entry(entry: Mapping[str, str | bytes]) -> list[str | bytes]:
     if not 1 <= len(entry) <= _MOST_FIELDS:
         raise InvalidOption("entry", len(entry), rule=f"must have 1 to {_MOST_FIELDS} fields")
     return [word for field in entry.items() for word in field]
 
 
 def _arguments(script: RecordScript, given: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a script is sent, in the order of its header."""
+    """The arguments of a script as they are sent, in the order of its header."""
     if given.keys() != script.args.keys():
         raise TypeError(f"script {script.name} takes {', '.join(script.args) or 'no arguments'}")
-    return tuple(_sent(name, kind, given[name]) for name, kind in script.args.items())
+    return tuple(_encode_argument(name, kind, given[name]) for name, kind in script.args.items())
 
 
-def _sent(name: str, kind: str, value: Any) -> bytes | int:
+def _encode_argument(name: str, kind: str, value: Any) -> bytes | int:
     if kind == "int":
         return whole(name, value, -_EXACT, _EXACT)
-    types, sent = _SENT[kind]
+    types, encode = _ENCODINGS[kind]
     if not isinstance(value, types):
         raise InvalidOption(name, type(value).__name__, rule=f"must be {kind}")
     try:
-        return sent(value)
+        return encode(value)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidOption(name, type(value).__name__, rule=f"can't be sent: {error}") from error

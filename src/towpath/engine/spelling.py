@@ -11,14 +11,14 @@ from towpath.engine.retry import Exponential, Fixed, Listed, Never, RetryPolicy
 from towpath.errors import InvalidOption
 
 DEFAULT = "default"
-"""How the command line writes and reads an option that nobody decided."""
+"""The word on the command line for an option that is not decided."""
 POLICIES = (
     "exponential[:FIRST[:LONGEST[:FACTOR[:JITTER]]]], fixed:EVERY, listed:WAIT,WAIT,… or never"
 )
 
 
 def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
-    """One option's value, short and without Python's words; a number stays one."""
+    """The value of an option as short text; a number stays a number."""
     match value:
         case Duration():
             return spelled(value)
@@ -29,10 +29,10 @@ def written(value: Duration | StrEnum | RetryPolicy | int | None) -> str | int:
         case None:
             return DEFAULT
         case _:
-            return _retry(value)
+            return _write_retry(value)
 
 
-def _retry(policy: RetryPolicy) -> str:
+def _write_retry(policy: RetryPolicy) -> str:
     usual = Exponential()
     match policy:
         case Exponential():
@@ -49,28 +49,28 @@ def _retry(policy: RetryPolicy) -> str:
 
 
 def read_retry(text: str) -> RetryPolicy:
-    """The policy that *text* is. Raises InvalidOption."""
+    """The policy that *text* describes. Raises InvalidOption."""
     kind, _, rest = text.partition(":")
     words = [part for part in rest.replace(":", ",").split(",") if part]
     match kind, words:
         case "never", []:
             return Never()
         case "fixed", [every]:
-            return Fixed(_wait(every))
+            return Fixed(_read_wait(every))
         case "listed", [_, *_]:
-            return Listed(tuple(map(_wait, words)))
+            return Listed(tuple(map(_read_wait, words)))
         case "exponential", _ if len(words) <= len(_EXPONENTIAL):
-            said = zip(_EXPONENTIAL.items(), words, strict=False)
-            return Exponential(**{name: read(word) for (name, read), word in said})
+            given = zip(_EXPONENTIAL.items(), words, strict=False)
+            return Exponential(**{name: read(word) for (name, read), word in given})
         case _:
             raise InvalidOption("retry", text, rule=f"must be {POLICIES}")
 
 
-def _wait(word: str) -> Duration:
+def _read_wait(word: str) -> Duration:
     return parse_duration("retry", word)
 
 
-def _number(word: str) -> float:
+def _read_number(word: str) -> float:
     try:
         return float(word)
     except ValueError:
@@ -78,8 +78,8 @@ def _number(word: str) -> float:
 
 
 _EXPONENTIAL: dict[str, Callable[[str], Any]] = {
-    "first": _wait,
-    "longest": _wait,
-    "factor": _number,
-    "jitter": _number,
+    "first": _read_wait,
+    "longest": _read_wait,
+    "factor": _read_number,
+    "jitter": _read_number,
 }

@@ -39,7 +39,7 @@ _GIVEN_UP = {
     (State.DELAYED, State.GONE),
     (State.WAITING, State.GONE),
 }
-"""What waits makes room for another under its id."""
+"""A new job under the same id replaces a waiting one."""
 
 _BEGINNINGS = {(NEW, State.READY), (NEW, State.DELAYED), (NEW, State.WAITING)}
 

@@ -1,4 +1,4 @@
-"""The store as the engine sees it: scripts by name, and queues that are introduced at first use."""
+"""Redis as the engine sees it: scripts by name, and the options of queues."""
 
 from __future__ import annotations
 
@@ -60,27 +60,27 @@ from towpath.telemetry.events import QUEUE_UNREADABLE
 from towpath.telemetry.logs import Log
 
 Body = Callable[[QueueOptions], Any]
-"""What a script is sent, made from the queue's options of that moment."""
+"""Makes the arguments of a script from the queue's current options."""
 
 Calling = Callable[[Script, DeclaredKeys, tuple[Any, ...], Call | None], Prepare[Any]]
 """How a writing script is called."""
 
 Change = Callable[[QueueOptions], QueueOptions]
-"""What becomes of a queue's options; may be asked more than once."""
+"""Returns new options in place of the queue's; may be called more than once."""
 
 _NEW = InForce(DEFAULTS, "")
 _KNOWN = pack(dict.fromkeys(sorted(KNOWN), True))
-_NONE = "none"
-"""Which options others replace, where it is not those of a version."""
+_NO_VERSION = "none"
+"""In place of a version: options are stored only if the queue has none."""
 _CHANGES_MOST = 1000
-"""How often a queue's options may change under one call before that is an error."""
-_LISTED_S = 1.0
+"""How often a queue's options may change during one call before that is an error."""
+_LISTING_SECONDS = 1.0
 _AT_ONCE = 50
-"""Queues that one message asks about: a server does nothing else until it has answered."""
+"""Maximum number of queues in one message: a server does nothing else until it has answered."""
 
 
 class Store:
-    """One deployment of Redis or Valkey, asked by script."""
+    """One deployment of Redis or Valkey, called by scripts."""
 
     def __init__(
         self,
@@ -98,14 +98,14 @@ class Store:
         self.outages = Outages(self.calls, self.times)
         self._listing: dict[QueueName, asyncio.Task[None]] = {}
         self._unlisted: dict[QueueName, float] = {}
-        """Queues whose entry could not be written by a thread, and when it is tried again."""
+        """Queues that a thread could not write to the list of queues -> when to try again."""
         self._log, self._unreadable = log, set[str]()
         self._in_force: dict[QueueName, InForce] = {}
         self._introducing: Running[InForce] = {}
         self._declarations: dict[QueueName, dict[str, Any]] = {}
         """The options that this engine has declared, to be declared again for a new queue."""
         self.introduced: dict[str, QueueOptions] = {}
-        """What `introduce` found, for the next time."""
+        """The options that `introduce` returned, for its next calls."""
 
     @property
     def facts(self) -> ServerFacts:
@@ -129,8 +129,8 @@ class Store:
         return await self.calls.current_facts()
 
     async def connect(self, *, tolerant: bool) -> None:
-        """The same once, at the beginning; servers that are away are probed until they are back,
-        and so, if *tolerant*, are those that are not fit.
+        """Check the servers once, at the beginning. Those that do not answer are probed until they
+        do, and so, if *tolerant*, are unfit ones. Otherwise raises what `check` raises of these.
         """
         try:
             await self.calls.check()
@@ -140,7 +140,7 @@ class Store:
             self.calls.are_away(error)
 
     async def close(self) -> None:
-        """From now on every call is refused."""
+        """Refuse all further calls."""
         await self.calls.close()
         listing = list(self._listing.values())
         for task in listing:
@@ -161,11 +161,12 @@ class Store:
         deadline: Deadline | None = None,
         creates: bool = True,
     ) -> Any:
-        """The answer of a writing script, called as *calling* says, and given up at *deadline*.
+        """Run a script that writes, called as *calling* says, until *deadline*. Returns its answer.
 
-        A queue that is new to the server is introduced; one that got other options meanwhile is
-        asked again by those. In both cases nothing had been done. Without *creates*, a queue that
-        the server does not know raises QueueUnknown: a mistyped name must not become a queue.
+        If Redis has no options of the queue, they are stored first. If it has others than this
+        engine knew, the call is repeated with those. In both cases the refused call changed
+        nothing. Without *creates*, a queue that Redis does not know raises QueueUnknown: a mistyped
+        name must not create a queue.
         """
         script, keys, calls = self._scripts[verb], keys_of(queue), self.calls
         calling = calling or calls.plain
@@ -174,9 +175,9 @@ class Store:
             known = None if learning else self._in_force.get(queue)
             if not (creates or learning or known or await self.exists(queue)):
                 raise QueueUnknown(f"no queue {queue}")
-            known = known or await self._introduced(queue, _NEW)
+            known = known or await self._learn_options_once(queue, _NEW)
             if self._unlisted and self._unlisted.get(queue, math.inf) <= steady():
-                await self._list_now(queue)
+                await self._list_queue_now(queue)
             try:
                 args = _arguments(verb, body(known.options), known.version)
                 prepare = calling(script, keys, args, call)
@@ -184,10 +185,10 @@ class Store:
             except (QueueUnknown, QueueChanged) as refused:
                 if not creates and isinstance(refused, QueueUnknown):
                     raise
-                await self._introduced(queue, known)
+                await self._learn_options_once(queue, known)
             except PayloadTooLarge:
-                # By the limit of another day, perhaps. Nothing was sent.
-                if await self._options_now(queue) == known:
+                # The known limit may be outdated; nothing was sent yet.
+                if await self._restore_options(queue) == known:
                     raise
         raise OptionsUnstable(queue)
 
@@ -202,7 +203,7 @@ class Store:
         written: Callable[[], None],
         deadline: Deadline | None = None,
     ) -> Any:
-        """The same at *durability*; *written* is called before it is confirmed.
+        """As `write`, confirmed at *durability*; *written* is called before the confirmation.
 
         Raises DurabilityUnavailable, DurabilityNotReached.
         """
@@ -217,8 +218,8 @@ class Store:
     async def read_in_turn(
         self, queue: QueueName, asked: Sequence[tuple[Any, ...]], *, within: float
     ) -> list[Any]:
-        """The answers of several such scripts, each a verb with its arguments, in order. Raises
-        ServerUnreachable after so many seconds.
+        """The answers of several scripts that only read, in order; *asked* has a verb with its
+        arguments for each. Raises ServerUnreachable after *within* seconds.
         """
         return await self.calls.clocked_in_turn(
             keys_of(queue),
@@ -227,8 +228,8 @@ class Store:
         )
 
     async def read_each(self, verb: str, queues: Sequence[QueueName], *args: Any) -> list[Any]:
-        """The same of several queues: those of one server in one message, up to fifty. For a queue
-        whose data the server refuses to read, the refusal is the answer.
+        """The answers of a script that only reads, for several queues: up to fifty of one server in
+        one message. If Redis refuses to read the data of a queue, its answer is the error.
         """
         parts: dict[Place | None, list[QueueName]] = {}
         for queue in queues:
@@ -250,12 +251,10 @@ class Store:
         answers = await self.calls.clocked_each(script, keys, *args)
         if isinstance(answers[0], ScriptUnknown):
             with suppress(ServerRefused, ScriptDefect):
-                await self.read(
-                    verb, queues[0], *args
-                )  # a new or restarted server: it learns it so
+                await self.read(verb, queues[0], *args)  # NOSCRIPT: a single call loads the script
             answers = await self.calls.clocked_each(script, keys, *args)
         for at, answer in enumerate(answers):
-            if isinstance(answer, Exception):  # asked alone, it is redirected or refused
+            if isinstance(answer, Exception):  # alone, the call is redirected or refused
                 try:
                     answers[at] = await self.read(verb, queues[at], *args)
                 except (ServerRefused, ScriptDefect) as refusal:  # a key of a wrong type
@@ -263,7 +262,7 @@ class Store:
         return answers
 
     async def plain(self, verb: str, queue: QueueName, *args: Any) -> Any:
-        """The answer of a script that is safe to repeat and asks for no clock."""
+        """The answer of a script that is safe to repeat and takes no clock."""
         return await self.calls.read(self._scripts[verb], keys_of(queue), *args)
 
     async def command(self, *command: Any) -> Any:
@@ -273,15 +272,15 @@ class Store:
     # ── queues ───────────────────────────────────────────────────────────────────────────
 
     async def known_options(self, queue: QueueName, *, within: float | None = None) -> QueueOptions:
-        """The options of *queue* as last heard of: what a caller's values are checked with.
+        """The options of *queue* as last read: a caller's values are checked with them.
 
-        A queue that is not there has the defaults, and is not there afterwards either.
+        A queue that does not exist has the defaults, and is not created.
         """
         known = self._in_force.get(queue)
         return known.options if known else await self.options(queue, within=within)
 
     def takes(self, queue: QueueName, jobs: list[NewJob]) -> bool:
-        """Whether *jobs* are one job, whose payload *queue* takes as far as known."""
+        """Whether *jobs* are one job, whose payload fits the last known limit of *queue*."""
         known = self._in_force.get(queue)
         return (
             known is not None
@@ -290,54 +289,54 @@ class Store:
         )
 
     async def largest_payload(self, queue: QueueName, size: int) -> int:
-        """Bytes that *queue* takes: as last heard of, asked for anew if *size* is beyond that."""
+        """The limit of a payload in *queue*: as last read, and read again if *size* exceeds it."""
         known = self._in_force.get(queue)
         limit = (known.options if known else await self.options(queue)).max_payload
         return limit if size <= limit else (await self.options(queue)).max_payload
 
     async def options(self, queue: QueueName, *, within: float | None = None) -> QueueOptions:
-        """The options of *queue* now; the defaults if nobody used it yet. One round trip.
+        """The options of *queue* now; the defaults if it was never used. One round trip.
 
-        Nothing is written: whoever may only look makes no queue.
+        Writes nothing, so that a caller who only reads creates no queue.
         """
-        if (found := await self._options_of(queue, within)) is not None:
+        if (found := await self._read_options(queue, within)) is not None:
             if not found.declared and queue in self._declarations:
                 return found.options  # the queue is new: the next call declares before it writes
             self._in_force[queue] = found
-        # Where the server has lost them, the next call restores them.
+        # If Redis has lost the options, the next call restores them.
         known = self._in_force.get(queue)
         return known.options if known else QueueOptions()
 
     async def exists(self, queue: QueueName) -> bool:
-        """Whether the server has options of *queue*: every use of it writes some."""
-        return await self._options_of(queue) is not None
+        """Whether Redis has options of *queue*: every use of it stores some."""
+        return await self._read_options(queue) is not None
 
-    async def _options_of(self, queue: QueueName, within: float | None = None) -> InForce | None:
-        """The options of *queue* as the server has them. Raises ServerRefused."""
+    async def _read_options(self, queue: QueueName, within: float | None = None) -> InForce | None:
+        """The stored options of *queue*; None if there are none. Raises ServerRefused."""
         fields = ("whole", "version", "declared", "options")
         stored, version, *more = await self.calls.command(
             "HMGET", keys_of(queue).meta, *fields, deadline=self.calls.new_deadline(within)
         )
         if version is None:
             return None
-        return _in_force(queue, stored or b"", version, *more)
+        return _parse_options(queue, stored or b"", version, *more)
 
     async def configure(self, queue: QueueName, wanted: QueueOptions) -> None:
         """Use *queue* with these options. Raises QueueDiffers if it has others."""
-        in_force = await self._write_options(queue, InForce.of(wanted), _NONE)
+        in_force = await self._write_options(queue, InForce.of(wanted), _NO_VERSION)
         if found := differences(in_force.options, wanted):
             raise QueueDiffers(queue, found)
 
     async def introduce(self, queue: QueueName, wanted: QueueOptions) -> QueueOptions:
-        """Declare what *wanted* has beside the defaults; what the queue has."""
+        """Declare those options of *wanted* that differ from the defaults. Returns the queue's."""
         usual, given = (msgspec.structs.asdict(options) for options in (QueueOptions(), wanted))
         named = {name: value for name, value in given.items() if value != usual[name]}
         held = self.introduced[queue] = (await self.declare(queue, named)).now
         return held
 
     async def declare(self, queue: QueueName, wanted: Mapping[str, Any]) -> Declared:
-        """Give *queue* these options, as far as nobody has changed them since they were declared
-        last. They are declared again whenever this engine finds the queue new.
+        """Give *queue* these options, except those that were changed since they were last declared.
+        They are declared again whenever this engine finds that the queue is new.
         """
         declared = await self._change(queue, lambda stored: stored.declaring(wanted))
         self._declarations.setdefault(queue, {}).update(wanted)
@@ -348,24 +347,24 @@ class Store:
         return await self._change(queue, lambda stored: stored.resetting(names))
 
     async def declared(self, queue: QueueName) -> QueueOptions | None:
-        """What was declared of *queue*'s options, and the defaults; None if nothing ever was."""
+        """The declared options of *queue*, with defaults for the others; None if none ever was."""
         await self.options(queue)
         known = self._in_force.get(queue)
         return known.base if known and known.declared else None
 
     async def reconfigure(self, queue: QueueName, options: QueueOptions) -> None:
-        """Give *queue* other options, for everybody and at once."""
+        """Give *queue* other options, for all its users and at once."""
         await self._change(queue, lambda stored: stored.replacing(options))
 
     async def delete(self, queue: QueueName, *, forced: bool = False) -> bool:
-        """Delete a queue that holds nothing; False if it does."""
+        """Delete an empty queue. Returns False if it is not empty."""
         return await self._delete(queue, int(forced), 0, "")
 
     async def delete_unused(self, queue: QueueName, unused_for: Duration) -> bool:
-        """Delete a queue that holds nothing and that nobody used for that time. Options that
-        somebody changed after they were declared keep it.
+        """Delete an empty queue that was not used for that time. Returns False for any other queue,
+        and if its options were changed after they were declared.
         """
-        stored = await self._options_of(queue)
+        stored = await self._read_options(queue)
         if stored is not None and stored.is_changed:
             return False
         version = stored.version if stored else ""
@@ -378,38 +377,38 @@ class Store:
         self.introduced.pop(queue, None)
         self._unlisted.pop(queue, None)
         if (listing := self._listing.get(queue)) is not None:
-            # Not cancelled: what was sent already might come after the removal.
+            # Not cancelled: a command that it has sent might arrive after the removal.
             await asyncio.wait((listing,))
         await self.command("HDEL", REGISTRY, queue)
         await self.options(queue)
-        if queue in self._in_force:  # somebody used it meanwhile
-            await self._list(queue)
+        if queue in self._in_force:  # it was used meanwhile
+            await self._list_queue(queue)
         return True
 
     async def _learn_options(self, queue: QueueName, known: InForce) -> InForce:
-        """Learn the options of a queue that has others than those *known*, or restore those where
-        Redis has lost them.
+        """Learn the options of a queue that has others than those *known*, or restore the known
+        ones if Redis has lost them.
 
-        A queue of which nothing was declared is new: it was deleted or lost, and its next user, who
-        may know no handler, created it with the defaults. Then what this engine declared is
-        declared again, before any other call of this engine goes by the defaults.
+        A queue without declarations is new: it was deleted or lost, and created with the defaults
+        by a process that may know no handler. Then the declarations of this engine are made again,
+        before another call of this engine uses the defaults.
         """
-        now = await self._store_options(queue, _unnamed(known), _NONE)
+        now = await self._store_options(queue, _without_version(known), _NO_VERSION)
         wanted = self._declarations.get(queue)
         if wanted and not now.declared:
             _, now = await self._replace(queue, now, lambda stored: stored.declaring(wanted))
         return await self._keep_options(queue, now)
 
-    async def _options_now(self, queue: QueueName) -> InForce:
+    async def _restore_options(self, queue: QueueName) -> InForce:
         known = self._in_force.get(queue)
-        wanted = _unnamed(known) if known else _NEW  # where the server has lost them
-        return await self._write_options(queue, wanted, _NONE)
+        wanted = _without_version(known) if known else _NEW  # stored only if Redis has none
+        return await self._write_options(queue, wanted, _NO_VERSION)
 
     async def change_options(
         self, queue: QueueName, change: Change, decides: Collection[str] = ()
     ) -> QueueOptions:
-        """Give *queue* what *change* makes of its options. Whoever changes them at the same time
-        is not undone: then *change* is asked again.
+        """Give *queue* the options that *change* returns for its own. If they are changed at the
+        same time, *change* is called again, so that no change is lost.
         """
         changed = await self._change(
             queue, lambda stored: stored.changing(change(stored.options), decides)
@@ -417,7 +416,7 @@ class Store:
         return changed.now
 
     async def _change(self, queue: QueueName, change: Callable[[InForce], InForce]) -> Declared:
-        stored = await self._options_of(queue) or await self._options_now(queue)
+        stored = await self._read_options(queue) or await self._restore_options(queue)
         before, now = await self._replace(queue, stored, change)
         await self._keep_options(queue, now)
         return Declared(before.options, now.options)
@@ -432,7 +431,7 @@ class Store:
             wanted = change(stored)
             if wanted == stored:
                 return stored, stored
-            # A name of its own: somebody else may be making the same of them just now.
+            # A random version, because another process may be storing equal options just now.
             wanted = msgspec.structs.replace(wanted, version=new_version())
             now = await self._store_options(queue, wanted, stored.version)
             if now.version == wanted.version:
@@ -441,21 +440,21 @@ class Store:
         raise OptionsUnstable(queue)
 
     def listed(self, entries: Mapping[bytes, bytes]) -> dict[QueueName, QueueOptions]:
-        """The queues of the directory that this release can read."""
+        """The entries of the list of queues that this release can read."""
         found: dict[QueueName, QueueOptions] = {}
         for raw, value in entries.items():
             name = raw.decode(errors="backslashreplace")
             try:
-                found[queue_name(name)] = _decoded(name, value)
+                found[queue_name(name)] = _decode_options(name, value)
             except (InvalidName, ServerRefused) as error:
                 if name not in self._unreadable:
                     self._unreadable.add(name)
                     self._log.emit(QUEUE_UNREADABLE, queue=name[:100], reason=str(error))
         return found
 
-    async def _introduced(self, queue: QueueName, known: InForce) -> InForce:
-        """All calls that come at the same time share one introduction, and go on together. A thread
-        makes its own: whoever does so stores the same.
+    async def _learn_options_once(self, queue: QueueName, known: InForce) -> InForce:
+        """Learn or store the options of a queue. Concurrent calls on an event loop share this;
+        each thread does it for itself, and all store the same.
         """
         learn = partial(self._learn_options, queue, known)
         return await self._port.share(self._introducing, queue, learn)
@@ -471,35 +470,35 @@ class Store:
         decided = pack(SCRIPTED.decided(wanted.options, wanted.decided))
         args = (whole, packed, version, over, wanted.declared, decided, _KNOWN)
         script = self._scripts["configure"]
-        return _in_force(queue, *await self.calls.read(script, keys_of(queue), *args))
+        return _parse_options(queue, *await self.calls.read(script, keys_of(queue), *args))
 
     async def _keep_options(self, queue: QueueName, in_force: InForce) -> InForce:
-        """Go by these options from now on."""
+        """Use these options from now on."""
         self._in_force[queue] = in_force
-        await self._list(queue)
+        await self._list_queue(queue)
         return in_force
 
-    async def _list(self, queue: QueueName) -> None:
-        """Write *queue* into the directory for people. On a cluster another server may have that:
-        nobody waits for it for long, and only the first, and work goes on without it.
+    async def _list_queue(self, queue: QueueName) -> None:
+        """Write *queue* into the list of queues. On a cluster another server may have that list:
+        only the first caller waits for it, for a second at most, and calls go on without it.
         """
         if self._port.in_threads:
-            await self._list_now(queue)
+            await self._list_queue_now(queue)
         elif queue not in self._listing:
             task = detached("entry of the directory of queues", self._keep_listing(queue))
             self._listing[queue] = task
             task.add_done_callback(lambda _: self._listing.pop(queue))
-            await asyncio.wait((task,), timeout=_LISTED_S)
+            await asyncio.wait((task,), timeout=_LISTING_SECONDS)
 
-    async def _list_now(self, queue: QueueName) -> None:
-        """Write the entry in the caller's thread. If its server is away, whoever writes to the
-        queue later tries again: there is no task that could.
+    async def _list_queue_now(self, queue: QueueName) -> None:
+        """Write the entry in the caller's thread. If its server does not answer, a later write to
+        the queue tries again, because without an event loop there is no task that could.
         """
         if (options := self._in_force.get(queue)) is None:
             return  # deleted meanwhile
-        self._unlisted[queue] = steady() + 2 * _LISTED_S
+        self._unlisted[queue] = steady() + 2 * _LISTING_SECONDS
         try:
-            await self._write_entry(queue, options, _LISTED_S)
+            await self._write_entry(queue, options, _LISTING_SECONDS)
         except ServerUnreachable:
             return
         except ServerError:
@@ -508,12 +507,12 @@ class Store:
 
     async def _keep_listing(self, queue: QueueName) -> None:
         listed: InForce | None = None
-        # They may change while they are written, and the queue may be deleted.
+        # The options may change while they are written, and the queue may be deleted.
         while (options := self._in_force.get(queue)) is not None and options is not listed:
             try:
                 await self._write_entry(queue, options)
             except ServerUnreachable:
-                await asyncio.sleep(_LISTED_S)
+                await asyncio.sleep(_LISTING_SECONDS)
             except ServerError:
                 return  # full, or not allowed
             else:
@@ -528,29 +527,29 @@ class Store:
             await self._bound_histories(queue)
 
     async def _bound_histories(self, queue: QueueName) -> None:
-        """Of a queue that is new beyond the first thousand, no history is kept."""
+        """Keep no history of a new queue if there are already a thousand."""
         if await self.calls.command("HLEN", REGISTRY) > QUEUES_MOST:
             await self.calls.command("HSET", keys_of(queue).meta, "no_history", 1)
 
 
 def _arguments(verb: str, request: Any, version: str) -> tuple[Any, ...]:
-    """What a script is sent. The id and the payload of one plain job are arguments of their own:
-    the script takes its shortest way with them.
+    """The arguments of a script. The id and the payload of one plain job are separate arguments:
+    with them the script takes its shortest way.
     """
     if verb == "submit" and len(request) == 1 and request[0].more is None:
         return (b"", version, request[0].id, request[0].payload)
     return (pack(request), version)
 
 
-def _unnamed(known: InForce) -> InForce:
-    """The same under a version that its options give it: whoever restores them, they are equal."""
+def _without_version(known: InForce) -> InForce:
+    """The same without a version: it is then made from the options, equal in all processes."""
     return msgspec.structs.replace(known, version="")
 
 
-def _in_force(
+def _parse_options(
     queue: str, stored: bytes, version: bytes, declared: bytes | None, packed: bytes | None
 ) -> InForce:
-    options = _decoded(queue, stored)
+    options = _decode_options(queue, stored)
     if not version.startswith(LAYOUT_MARK.encode()):
         raise LayoutDiffers(queue, LAYOUT)  # another layout was written over ours
     _, whole = msgspec.json.decode(stored, type=tuple[int, dict[str, msgspec.Raw]])
@@ -560,8 +559,8 @@ def _in_force(
     return InForce(options, version.decode(), declared or b"", decided, is_foreign, beyond)
 
 
-def _decoded(queue: str, stored: bytes) -> QueueOptions:
-    """Options as they are stored. Raises ServerRefused for those of a release that knows more,
+def _decode_options(queue: str, stored: bytes) -> QueueOptions:
+    """Read stored options. Raises ServerRefused for those that only a newer release can read,
     LayoutDiffers for a queue with another layout.
     """
     if layout_of(stored) != LAYOUT:

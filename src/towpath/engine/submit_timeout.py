@@ -1,4 +1,7 @@
-"""How long the calls of an app wait for a server that does not answer. Light: settings read it."""
+"""How long the calls of an app wait for a server that does not answer.
+
+A module of its own, so that settings import little.
+"""
 
 from __future__ import annotations
 

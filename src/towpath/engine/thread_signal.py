@@ -1,4 +1,4 @@
-"""What a thread waits for: `threading.Event` in single steps of the interpreter."""
+"""A signal for a waiting thread: like `threading.Event`, but safe against Ctrl-C at any step."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from contextlib import suppress
 
 
 class ThreadSignal:
-    """One thread waits for it, and takes it with that; others set it.
+    """One thread waits for the signal, which clears it; other threads set it.
 
-    Ctrl-C may come between any two steps of Python code. In an Event it could leave the lock taken,
-    and whoever waits for that lock would wait for ever.
+    Ctrl-C may come between any two steps of Python code. In an Event it could leave the inner lock
+    taken, and the next thread would wait for that lock forever. Here each method is one step.
     """
 
     __slots__ = ("_lock",)
@@ -21,7 +21,7 @@ class ThreadSignal:
 
     def set(self) -> None:
         """Wake the thread that waits, or the next one that does."""
-        with suppress(RuntimeError):  # it is set
+        with suppress(RuntimeError):  # already set
             self._lock.release()
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""Time limits of calls: one timer for all of them, and no time in which the loop stood still."""
+"""Time limits of calls: one timer for all, and time when the loop stood still does not count."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Protocol, TypeVar
 from towpath.clock import Duration, steady
 
 T = TypeVar("T")
-_LOOKS_PER_LIMIT = 4
-_LOOK_EVERY = 1.0
+_CHECKS_PER_LIMIT = 4
+_CHECK_EVERY = 1.0
 
 
 class TimeLimit(Protocol):
     """The limit for each reply of a server."""
 
     def stood_still(self, now: float) -> float:
-        """Seconds that do not count, in all: no answer could be read in them."""
+        """Total seconds in which no answer could be read: they do not count."""
         ...
 
     def until(self, deadline: Deadline) -> AbstractContextManager[None]:
@@ -26,7 +26,7 @@ class TimeLimit(Protocol):
         ...
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """End the limit; no call waits any more."""
         ...
 
 
@@ -34,29 +34,28 @@ class SharedTimeLimit:
     """One time limit for many short waits: they end after *limit*, late by a quarter at most.
 
     A timer per call costs more than all else the client does for it: each leaves a cancelled entry
-    in the event loop's heap. Here a single timer looks at all waits a few times per limit. Long
-    before their end, and again and again, *silence* is called: somebody has waited from one look to
-    the next, a second or less.
+    in the event loop's heap. Here a single timer checks all waits a few times per limit. *silence*
+    is called at each check if a wait has lasted since the previous one, a second ago or less.
 
     Time in which the event loop stood still does not count: while code blocks it, or while the
-    process is stopped, no answer can be read, so that its lack says nothing about the server.
+    process is stopped, no answer can be read, so a missing answer says nothing about the server.
     """
 
     def __init__(self, limit: Duration, silence: Callable[[], None]) -> None:
         self._limit, self._silence = limit.total_seconds(), silence
-        self._every = min(self._limit / _LOOKS_PER_LIMIT, _LOOK_EVERY)
+        self._every = min(self._limit / _CHECKS_PER_LIMIT, _CHECK_EVERY)
         self.waiting: dict[asyncio.Task[object], float] = {}
-        """Until when."""
+        """Task -> when its wait ends."""
         self._seen: dict[asyncio.Task[object], float] = {}
         self.over: set[asyncio.Task[object]] = set()
         self._timer: asyncio.TimerHandle | None = None
-        self._look_at = 0.0
+        self._check_at = 0.0
         self._stood_still = 0.0
 
     def stood_still(self, now: float) -> float:
-        """Seconds for which the loop has stood still while somebody waited, in all."""
-        # As `_late`, without another call: this is asked twice for each call to the server.
-        late = now - self._look_at
+        """Total seconds for which the loop stood still while a task waited."""
+        # The same as `_lateness`, without a call: this runs twice for each call to the server.
+        late = now - self._check_at
         if late > self._every and self._timer is not None:
             return self._stood_still + late
         return self._stood_still
@@ -64,7 +63,7 @@ class SharedTimeLimit:
     def until(self, deadline: Deadline) -> _Wait:
         """A block that is ended with TimeoutError after the limit, or at *deadline*.
 
-        A task waits for one thing at a time.
+        A task can be in one such block at a time.
         """
         task = asyncio.current_task()
         if task is None:
@@ -74,27 +73,27 @@ class SharedTimeLimit:
         is_far = now - deadline.made_at <= deadline.limit - self._limit
         self.waiting[task] = now + (self._limit if is_far else min(self._limit, deadline.left(now)))
         if self._timer is None:
-            self._start()
+            self._start_timer()
         return _Wait(self, task)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Stop the timer; no task waits any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _start(self) -> None:
-        self._look_at = steady() + self._every
-        self._timer = asyncio.get_running_loop().call_later(self._every, self._look)
+    def _start_timer(self) -> None:
+        self._check_at = steady() + self._every
+        self._timer = asyncio.get_running_loop().call_later(self._every, self._check_waits)
 
-    def _late(self, now: float) -> float:
-        """Seconds that the look under way is late, unless that is what timers usually are."""
-        late = now - self._look_at if self._timer is not None else 0.0
+    def _lateness(self, now: float) -> float:
+        """Seconds by which the current check is late; 0 for the usual lateness of timers."""
+        late = now - self._check_at if self._timer is not None else 0.0
         return late if late > self._every else 0.0
 
-    def _look(self) -> None:
+    def _check_waits(self) -> None:
         now = steady()
-        late, self._timer = self._late(now), None
+        late, self._timer = self._lateness(now), None
         if late:
             self._stood_still += late
             self.waiting = {task: until + late for task, until in self.waiting.items()}
@@ -106,12 +105,12 @@ class SharedTimeLimit:
             self._silence()
         self._seen = dict(self.waiting)
         if self.waiting:
-            self._start()
+            self._start_timer()
 
 
 class Deadline:
-    """The end of a call that begins now and may take *limit* seconds with all its repeats: later by
-    the time in which the loop stood still.
+    """The end of a call that begins now and may take *limit* seconds with all its repeats. Time in
+    which the loop stood still is added.
     """
 
     __slots__ = ("_still", "_watch", "limit", "made_at")
@@ -126,7 +125,7 @@ class Deadline:
         return self.made_at + self._watch.stood_still(now) - self._still
 
     def left(self, now: float) -> float:
-        """Seconds until then; negative once it is over."""
+        """Seconds until the deadline; negative after it."""
         still = self._watch.stood_still(now) - self._still
         return self.made_at + still + self.limit - now
 
@@ -140,14 +139,14 @@ class _Wait:
         self._watch, self._task = watch, task
 
     def __enter__(self) -> None:
-        """It began when it was made."""
+        """Does nothing: the wait began when it was created."""
 
     def __exit__(self, kind: object, error: BaseException | None, at: object) -> None:
         watch, task = self._watch, self._task
         del watch.waiting[task]
         if task in watch.over:
             watch.over.discard(task)
-            # Ours, unless somebody else wants the task to end as well.
+            # The cancellation is ours, unless the task was cancelled from elsewhere as well.
             if isinstance(error, asyncio.CancelledError) and task.uncancel() == 0:
                 raise TimeoutError("no answer within the time limit") from error
 
@@ -163,5 +162,5 @@ async def wait_within(limit: float, wait: Callable[[], Awaitable[T]]) -> T:
             async with asyncio.timeout(limit):
                 return await wait()
         except TimeoutError:
-            if steady() - until < _LOOK_EVERY:
+            if steady() - until < _CHECK_EVERY:
                 raise

@@ -15,7 +15,7 @@ from towpath.options import Options
 from towpath.supervise import expect_loss
 
 LISTEN_SECONDS = 1.0
-"""To a server that took the handshake and ended the connection without a word."""
+"""How long to listen to a server that took the handshake and then ended the connection."""
 
 
 class Verify(StrEnum):
@@ -26,7 +26,8 @@ class Verify(StrEnum):
     AUTHORITY = "authority"
     """It must come from a trusted authority; which host it is for does not matter."""
     NONE = "none"
-    """Whatever is shown is taken: the line is encrypted, but anybody may be at its other end."""
+    """Any certificate is taken: the connection is encrypted, but anybody may be at its other end.
+    """
 
 
 class Tls(Options, frozen=True, kw_only=True):
@@ -45,7 +46,7 @@ class Tls(Options, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> Tls:
-        """What the parameters of a URL ask for. Raises ValueError, in words."""
+        """The options that the parameters of a URL set. Raises ValueError with the rule as text."""
         files = {field: query[name] for name, field in _FILES.items() if name in query}
         if "key" in files and "cert" not in files:
             raise ValueError("names ssl_keyfile without ssl_certfile")
@@ -56,7 +57,7 @@ class Tls(Options, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, str]:
-        """The parameters of a URL that ask for this."""
+        """The parameters of a URL that set these options."""
         asked = {name: getattr(self, field) for name, field in _FILES.items()}
         if self.verify is Verify.AUTHORITY:
             asked["ssl_check_hostname"] = "false"
@@ -67,15 +68,15 @@ class Tls(Options, frozen=True, kw_only=True):
         return {name: value for name, value in asked.items() if value is not None}
 
     def context(self) -> ssl.SSLContext:
-        """What connections are made with. Raises InvalidOption for files that are not what they
-        should be.
+        """The SSL context of connections. Raises InvalidOption for a file that can't be read, or is
+        not the right kind of PEM file.
         """
         context = ssl.create_default_context()
         if self.ca is not None:
-            _read("tls.ca (ssl_ca_certs)", self.ca, context.load_verify_locations)
+            _load_file("tls.ca (ssl_ca_certs)", self.ca, context.load_verify_locations)
         if self.cert is not None:
             show = partial(context.load_cert_chain, keyfile=self.key)
-            _read("tls.cert (ssl_certfile)", self.cert, show)
+            _load_file("tls.cert (ssl_certfile)", self.cert, show)
         context.check_hostname = self.verify is Verify.FULL
         context.verify_mode = ssl.CERT_NONE if self.verify is Verify.NONE else ssl.CERT_REQUIRED
         return context
@@ -85,7 +86,7 @@ _FILES = {"ssl_ca_certs": "ca", "ssl_certfile": "cert", "ssl_keyfile": "key"}
 _REQUIRED = {"required": True, "cert_required": True, "none": False, "cert_none": False}
 _YES = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 PARAMETERS = frozenset({*_FILES, "ssl_cert_reqs", "ssl_check_hostname"})
-"""What a URL may say about TLS, in redis-py's words."""
+"""The parameters of a URL about TLS, with the names of redis-py."""
 SENTINEL_PARAMETER = "sentinel_ssl"
 
 
@@ -96,7 +97,7 @@ def _flag(query: Mapping[str, str], name: str, words: Mapping[str, bool]) -> boo
     return words[text]
 
 
-def _read(name: str, path: str, load: Callable[[str], object]) -> None:
+def _load_file(name: str, path: str, load: Callable[[str], object]) -> None:
     try:
         load(path)
     except (OSError, ValueError) as error:
@@ -109,41 +110,41 @@ def _read(name: str, path: str, load: Callable[[str], object]) -> None:
 
 _REASON = re.compile(r"\[SSL: (\w+)\]([^(\[]*)")
 _NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL")
-_BROKEN_OFF = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
-"""The line went down in the middle of a handshake: as with any other line, that passes."""
+_CONNECTION_BROKEN = ("UNEXPECTED_EOF", "EOF_OCCURRED", "APPLICATION_DATA_AFTER_CLOSE_NOTIFY")
+"""The connection broke during the handshake: that is temporary, as for any connection."""
 
 
 def failed_handshake(error: BaseException) -> TlsFailed | None:
-    """What an error of a connection says of TLS; None where it says nothing, or what passes.
+    """The TLS failure behind an error of a connection; None if there is none, or it is temporary.
 
-    The error of the handshake may be the cause of another one.
+    The error of the handshake may be the cause of another error.
     """
     cause: BaseException | None = error
     while cause is not None:
         found = _REASON.search(str(cause))
-        if found and not found[1].startswith(_BROKEN_OFF):
-            return _told(found[1], found[2])
+        if found and not found[1].startswith(_CONNECTION_BROKEN):
+            return _handshake_failure(found[1], found[2])
         cause = cause.__cause__ or cause.__context__
     return None
 
 
-def _told(reason: str, words: str) -> TlsFailed:
+def _handshake_failure(reason: str, words: str) -> TlsFailed:
     if reason == "CERTIFICATE_VERIFY_FAILED":
         why = words.removeprefix(" certificate verify failed:").strip()
         return TlsFailed(f"the server's certificate was refused: {why}")
     if reason in _NOT_TLS:
         return TlsFailed("the server does not speak TLS on this port")
     if "ALERT" in reason:
-        said = reason.partition("ALERT_")[2].replace("_", " ").lower()
-        return TlsFailed(f"the server refused the TLS connection: {said}")
+        alert = reason.partition("ALERT_")[2].replace("_", " ").lower()
+        return TlsFailed(f"the server refused the TLS connection: {alert}")
     return TlsFailed(f"the TLS connection failed: {words.strip() or reason.lower()}")
 
 
 async def refusal_at(place: Mapping[str, Any]) -> ssl.SSLError | None:
-    """What a server says that refuses our certificate; None = nothing of the kind.
+    """The error of a server that refuses our certificate; None if it sends no such error.
 
-    It says so after the handshake. What we send meanwhile makes its system throw its words away, as
-    a reset connection like any other; whoever only listens hears them.
+    The server sends it after the handshake. If we send something meanwhile, its system resets the
+    connection and discards the error, so this only listens.
     """
     writer: asyncio.StreamWriter | None = None
     try:

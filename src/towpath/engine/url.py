@@ -65,46 +65,46 @@ _RULE = (
 )
 
 
-def _wrong(what: str) -> InvalidOption:
-    """A URL that is wrong may have its password anywhere: no part of it is repeated."""
+def _invalid_url(what: str) -> InvalidOption:
+    """The error for an invalid URL. Its password may be anywhere, so no part of it is repeated."""
     return InvalidOption("url", "…", rule=f"{what}; must be one of {_RULE}")
 
 
 def parse_url(url: str) -> ServerUrl:
-    """The parts of *url*. Raises InvalidOption that never repeats any of it."""
+    """The parts of *url*. Raises InvalidOption, which never repeats a part of the URL."""
     scheme, _, _ = url.partition("://") if isinstance(url, str) else ("", "", "")  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if scheme.lower() not in _SCHEMES:
-        raise _wrong("has an unknown scheme")
+        raise _invalid_url("has an unknown scheme")
     topology, tls = _SCHEMES[scheme.lower()]
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise _wrong("can't be read") from error
+        raise _invalid_url("can't be read") from error
     if parts.fragment:
-        raise _wrong("has a '#' that must be written as %23")
-    query = _query(parts.query, topology, tls=tls)
+        raise _invalid_url("has a '#' that must be written as %23")
+    query = _parse_query(parts.query, topology, tls=tls)
     credentials, _, places = parts.netloc.rpartition("@")
     username, _, password = credentials.partition(":")
     is_socket = scheme.lower() == "unix"
     if is_socket and places:
-        raise _wrong("must name the absolute path of a socket")
+        raise _invalid_url("must name the absolute path of a socket")
     path, db = _path_and_db(topology, unquote(parts.path), query, is_socket=is_socket)
     return ServerUrl(
         topology=topology,
-        tls=_tls(query) if tls else None,
-        hosts=() if is_socket else _hosts(places, topology),
+        tls=_parse_tls(query) if tls else None,
+        hosts=() if is_socket else _parse_hosts(places, topology),
         path=path,
         db=db,
         username=unquote(username) or None,
         password=unquote(password) or None,
         sentinel_username=query.get("sentinel_username"),
         sentinel_password=query.get("sentinel_password"),
-        durability=_durability(query),
+        durability=_parse_durability(query),
     )
 
 
-def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
-    """The parameters behind the `?`. One that is not known is a mistake that must not pass."""
+def _parse_query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
+    """The parameters after the `?`. Raises InvalidOption for an unknown one."""
     known = {"db", "durability", *(PARAMETERS if tls else ())}
     if topology is Topology.SENTINEL:
         known |= {"sentinel_username", "sentinel_password", *({SENTINEL_PARAMETER} if tls else ())}
@@ -113,26 +113,26 @@ def _query(text: str, topology: Topology, *, tls: bool) -> dict[str, str]:
         # What does not look like a name may be a part of a password.
         names = sorted(name for name in unknown if name.isidentifier() and len(name) <= 32)
         without = "" if tls or not PARAMETERS & unknown else "; rediss:// is the scheme for TLS"
-        told = ", ".join(names) or "(not shown)"
-        raise _wrong(f"has an unknown parameter: {told}{without}")
+        shown = ", ".join(names) or "(not shown)"
+        raise _invalid_url(f"has an unknown parameter: {shown}{without}")
     return query
 
 
-def _durability(query: dict[str, str]) -> str | None:
+def _parse_durability(query: dict[str, str]) -> str | None:
     declared = query.get("durability")
     if declared not in (None, "memory", "second", "disk"):
-        raise _wrong("has a durability that is not memory, second or disk")
+        raise _invalid_url("has a durability that is not memory, second or disk")
     return declared
 
 
-def _tls(query: dict[str, str]) -> Tls:
+def _parse_tls(query: dict[str, str]) -> Tls:
     try:
         return Tls.of(query)
     except ValueError as error:
-        raise _wrong(str(error)) from error
+        raise _invalid_url(str(error)) from error
 
 
-def _hosts(places: str, topology: Topology) -> tuple[tuple[str, int], ...]:
+def _parse_hosts(places: str, topology: Topology) -> tuple[tuple[str, int], ...]:
     usual = _SENTINEL_PORT if topology is Topology.SENTINEL else _DEFAULT_PORT
     found: list[tuple[str, int]] = []
     for place in places.split(","):
@@ -140,11 +140,11 @@ def _hosts(places: str, topology: Topology) -> tuple[tuple[str, int], ...]:
             parts = urlsplit(f"//{place}")
             found.append((parts.hostname or "", parts.port or usual))
         except ValueError as error:
-            raise _wrong("has a host that is not host:port") from error
+            raise _invalid_url("has a host that is not host:port") from error
         if not found[-1][0]:
-            raise _wrong("names no host")
+            raise _invalid_url("names no host")
     if topology is Topology.SINGLE and len(found) > 1:
-        raise _wrong("names several hosts")
+        raise _invalid_url("names several hosts")
     return tuple(found)
 
 
@@ -153,20 +153,20 @@ def _path_and_db(
 ) -> tuple[str, int]:
     if is_socket:
         if len(path) < 2:
-            raise _wrong("must name the absolute path of a socket")
-        return path, _db(query.get("db", "0"))
+            raise _invalid_url("must name the absolute path of a socket")
+        return path, _parse_db(query.get("db", "0"))
     first, _, second = path.strip("/").partition("/")
     if topology is Topology.SENTINEL:
         if not first:
-            raise _wrong("names no service")
-        return first, _db(second or query.get("db", "0"))
-    db = _db(first or query.get("db", "0"))
+            raise _invalid_url("names no service")
+        return first, _parse_db(second or query.get("db", "0"))
+    db = _parse_db(first or query.get("db", "0"))
     if topology is Topology.CLUSTER and db:
-        raise _wrong("asks for a database, but a cluster has only 0")
+        raise _invalid_url("asks for a database, but a cluster has only 0")
     return "", db
 
 
-def _db(text: str) -> int:
+def _parse_db(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 4):
-        raise _wrong("has a database that is not a whole number")
+        raise _invalid_url("has a database that is not a whole number")
     return int(text)

@@ -1,18 +1,20 @@
-"""Waiting without polling: a blocking read tells who waits that there is work.
+"""Waiting for work without polling: a blocking read on a list receives wake-ups.
 
-A script that makes work visible pushes a token to the queue's wake list, at most one; the read
-takes it and one waiter looks. A claim that leaves work behind pushes it again, so that waiters
-wake one after the other. A lost token costs seconds, never for ever: nobody waits longer than
-the cap without looking.
+A script that makes work visible pushes a wake-up to the queue's wake list, which has at most one.
+The read takes it, and one waiter looks for work. A claim that leaves work behind pushes another, so
+that waiters wake one after the other. A lost wake-up costs seconds at most: no waiter waits longer
+than the cap without looking for work itself.
 
 Connections are bounded, whatever the number of queues. The first queues that are waited on have a
-read each, so that one whose read fails is no trouble of the others. All beyond share a few reads,
-each of which is called back to take in another queue: for those it is one more command. In a
-cluster a read can't span slots: there, and beyond what reads can carry, nobody reads for them.
-Who has no read of his own is also looked after by a glance at all of them together (`glance.py`).
+read each, so that a read that fails does not affect other queues. All further queues share a few
+reads. A shared read is ended by a push to its recall list and sent again when a queue is added: one
+more command. In a cluster a read can't span slots: there, and beyond the capacity of the reads,
+queues have no read. Queues without a read of their own are also checked all together by a periodic
+glance (`glance.py`).
 
-Who waits for some selectors waits on a list for each of them, so that a token for another's is not
-taken. All of a process who wait for selectors of one queue share a read: its keys are in one slot.
+A waiter for some selectors waits on a list for each of them, so that it takes no wake-up of other
+selectors. All such waiters of a process for one queue share a read, because the keys of a queue are
+in one slot.
 """
 
 from __future__ import annotations
@@ -37,35 +39,36 @@ from towpath.supervise import detached
 Command = Callable[..., Awaitable[Any]]
 """Sends a plain command that may be repeated. Raises ServerError."""
 CallFor = Callable[[QueueName, str], Awaitable[Any]]
-"""Lets somebody look who waits for a selector of a queue. Raises ServerError."""
+"""Pushes a wake-up for a selector of a queue. Raises ServerError."""
 
 WAIT_CAP, GLANCED_CAP = seconds(5), seconds(60)
-"""How long somebody waits without looking himself: with a read of his own, and with a glance that
-looks every 5 s for him."""
+"""How long a waiter waits at most without looking for work itself: with a read of its own, and with
+a glance every 5 s."""
 WAIT_CAP_MS = duration_ms("wait", WAIT_CAP)
 _SLACK = 3.0
-"""A server's blocking time-outs fire late; a reply later than this is no reply."""
+"""Seconds that a reply may be late, because a server's blocking time-outs fire late."""
 
 
 _OWN_MOST = 16
-"""Queues with a read of their own."""
+"""Maximum number of queues with a read of their own."""
 _SHARED, _SHARED_FEW, _SHARED_MOST = 8, 100, 1000
-"""Reads that are shared, how many queues each has before there is another, and at most: a read is
-sent again, with the names of all its queues, for each token that it takes."""
+"""Maximum number of shared reads; how many queues each has before another read is opened; and at
+most. A read is sent again, with the keys of all its queues, after each wake-up that it takes."""
 _IDLE = 10.0
-"""Seconds after which the connection of a read that nobody needs is closed."""
+"""Seconds after which the connection of a read without waiters is closed."""
 _AFTER_TROUBLE = 0.05
 _TURNS_S = 0.001
-"""For how long a wait that is nearly over takes turns of the event loop."""
+"""The last seconds of a wait, in which each turn of the event loop checks the clock."""
 _RECALL_KEPT_MS = 60_000
 _SELECTING, _SELECTORS_MOST = 8, 1000
-"""Queues with a read for those who wait for some selectors, and of how many selectors each."""
+"""Maximum number of queues with a read for waiters of some selectors, and of selectors in each."""
 _UNREAD, _AT_LIMIT = seconds(0.5), seconds(1)
-"""How often those look themselves for whom there is no read, and who hold as many as they may."""
+"""How often a waiter looks for work itself: without a read, and if it holds as many jobs as it
+may."""
 
 
 class Waker:
-    """Whom to wake when there is work."""
+    """Wakes callers that wait for work."""
 
     def __init__(self, cluster: Cluster, clock: Clock, command: Command, call_for: CallFor) -> None:
         self._cluster, self._clock, self._call_for = cluster, clock, call_for
@@ -73,26 +76,27 @@ class Waker:
         self._own: list[_Listener] = []
         self._shared: list[_Listener] = []
         self._unread = Waiters()
-        """Those for whom there is no read."""
+        """Waiters without a read."""
         self._glances: dict[Waiters, Glances] = {}
-        self._selecting: dict[QueueName, _Listener] = {}
+        self._selector_listeners: dict[QueueName, _Listener] = {}
 
     async def wait(self, queue: QueueName, pause: Duration) -> bool:
-        """Return when there may be work in *queue*, at the latest after *pause* on the clock.
+        """Wait until there may be work in *queue*, at most for *pause* on the clock.
 
-        True = the caller was called: it looks, or lets another one do so (`hand_on`).
+        Returns True if a wake-up came: the caller looks for work, or passes it on (`hand_on`).
         """
         called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         pause = self._enlist(queue, called, pause)
-        return bool(await self._first(called, pause, lambda _: self.hand_on(queue)))
+        return bool(await self._await_wakeup(called, pause, lambda _: self.hand_on(queue)))
 
     def watch(
         self, queue: QueueName, pause: Duration, since: float, act: Callable[[bool], None]
     ) -> WorkWatch:
-        """Call *act* when there may be work in *queue*, at the latest after *pause* on the clock,
-        counted from *since*: in the step of the event loop that brings the wake-up, without a task.
+        """Call *act* once, when there may be work in *queue*, at the latest after *pause* on the
+        clock, counted from *since*. It runs in the step of the event loop that reads the wake-up,
+        without a task.
 
-        *act* gets True if the caller was called. It may be called no more than once.
+        *act* gets True if a wake-up came.
         """
         watch = WorkWatch(act)
         pause = self._enlist(queue, watch, pause)
@@ -100,48 +104,52 @@ class Waker:
         return watch
 
     def _enlist(self, queue: QueueName, waiter: Waiter, pause: Duration) -> Duration:
-        """Let *waiter* be called for *queue*; the longest that it may wait without a look."""
-        listener = self._listener(queue)
+        """Add *waiter* to those of *queue*. Returns how long it may wait without looking itself."""
+        listener = self._find_listener(queue)
         if listener is None:
             self._unread.add(waiter, queue)
         else:
             listener.enlist(waiter, queue)
         if listener in self._own:
             return min(pause, WAIT_CAP)
-        self._glance(self._unread if listener is None else listener.waiters)
+        self._start_glances(self._unread if listener is None else listener.waiters)
         return pause
 
     async def wait_on(
         self, queue: QueueName, selectors: Sequence[str], left: int, pause: Duration
     ) -> str:
-        """The same for a claim that got nothing: of these selectors, if it named any.
+        """As `wait`, for a claim that got nothing: of these selectors, if it named any.
 
-        The selector for which it was called, or ''. One that holds as many as it may is not
-        called: it could only pass that on.
+        Returns the selector whose wake-up came, or ''. A worker that holds as many jobs as it may
+        (*left* below 0) gets no wake-up: it could only pass it on.
         """
         if left < 0:
             await self._clock.sleep(min(pause, _AT_LIMIT))
         elif selectors:
-            return await self._wait_for(queue, selectors, pause)
+            return await self._wait_for_selectors(queue, selectors, pause)
         else:
             await self.wait(queue, pause)
         return ""
 
-    async def _wait_for(self, queue: QueueName, selectors: Sequence[str], pause: Duration) -> str:
-        listener = self._selecting.get(queue)
-        if listener is None and len(self._selecting) < _SELECTING:
-            listener = self._selecting[queue] = self._selecting_listener(queue)
+    async def _wait_for_selectors(
+        self, queue: QueueName, selectors: Sequence[str], pause: Duration
+    ) -> str:
+        listener = self._selector_listeners.get(queue)
+        if listener is None and len(self._selector_listeners) < _SELECTING:
+            listener = self._selector_listeners[queue] = self._new_selector_listener(queue)
         if listener is None or len(listener.waiters) + len(selectors) > _SELECTORS_MOST:
             await self._clock.sleep(min(pause, _UNREAD))
             return ""
         called: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         listener.enlist(called, *selectors)
-        return await self._first(called, min(pause, WAIT_CAP), partial(self._hand_on_for, queue))
+        return await self._await_wakeup(
+            called, min(pause, WAIT_CAP), partial(self._hand_on_selector, queue)
+        )
 
-    async def _first(
+    async def _await_wakeup(
         self, called: asyncio.Future[str], pause: Duration, hand_on: Callable[[str], None]
     ) -> str:
-        """By which name the caller was *called*; '' = not within *pause*."""
+        """The name whose wake-up the caller got; '' = none came within *pause*."""
 
         def end() -> None:
             if not called.done():
@@ -157,15 +165,15 @@ class Waker:
         finally:
             stop_timer()
 
-    def _queue_listener(self, recall: str | None = None) -> _Listener:
+    def _new_queue_listener(self, recall: str | None = None) -> _Listener:
         def give_back(queue: str) -> None:
-            self._pushes.push(_wake_of(queue))
+            self._pushes.push(_wake_key(queue))
 
         return _Listener(
-            self._cluster.channel(), self._pushes, recall, key_of=_wake_of, give_back=give_back
+            self._cluster.channel(), self._pushes, recall, key_of=_wake_key, give_back=give_back
         )
 
-    def _selecting_listener(self, queue: QueueName) -> _Listener:
+    def _new_selector_listener(self, queue: QueueName) -> _Listener:
         keys = keys_of(queue)
         return _Listener(
             self._cluster.channel(),
@@ -175,12 +183,12 @@ class Waker:
             give_back=lambda selector: self._pushes.send(self._call_for(queue, selector)),
         )
 
-    def _hand_on_for(self, queue: QueueName, selector: str) -> None:
-        if not self._selecting[queue].waiters.call_one(selector):
+    def _hand_on_selector(self, queue: QueueName, selector: str) -> None:
+        if not self._selector_listeners[queue].waiters.call_one(selector):
             self._pushes.send(self._call_for(queue, selector))
 
     def hand_on(self, queue: QueueName) -> None:
-        """Who was called went away without looking, or can't take a job: another must look."""
+        """Pass on a wake-up whose caller went away without looking, or can't take a job."""
         listeners = [
             listener.waiters
             for listener in (*self._own, *self._shared)
@@ -192,19 +200,19 @@ class Waker:
     async def close(self) -> None:
         for glances in self._glances.values():
             await glances.close()
-        for listener in (*self._own, *self._shared, *self._selecting.values()):
+        for listener in (*self._own, *self._shared, *self._selector_listeners.values()):
             await listener.close()
         await self._pushes.close()
 
-    def _glance(self, waiters: Waiters) -> None:
-        """See that somebody looks after those now and then: tokens may be lost, or not be read."""
+    def _start_glances(self, waiters: Waiters) -> None:
+        """Start the periodic check for these waiters: wake-ups may be lost, or have no read."""
         if waiters not in self._glances:
             every = _unread_every if waiters is self._unread else _shared_every
             self._glances[waiters] = Glances(self._cluster, self._clock, waiters, every)
         self._glances[waiters].begin()
 
-    def _listener(self, queue: QueueName) -> _Listener | None:
-        """Who listens for *queue*, or can; None = there are too many."""
+    def _find_listener(self, queue: QueueName) -> _Listener | None:
+        """The listener that reads for *queue*, or has room for it; None = too many queues."""
         mine = next(
             (listener for listener in (*self._own, *self._shared) if listener.listens_for(queue)),
             None,
@@ -213,13 +221,13 @@ class Waker:
             return mine
         mine = next((listener for listener in self._own if listener.free), None)
         if mine is None and len(self._own) < _OWN_MOST:
-            mine = self._queue_listener()
+            mine = self._new_queue_listener()
             self._own.append(mine)
         if mine is not None or self._cluster.in_slots:
             return mine
         fewest = min(self._shared, key=lambda listener: len(listener.waiters), default=None)
         if fewest is None or (len(fewest.waiters) >= _SHARED_FEW and len(self._shared) < _SHARED):
-            fewest = self._queue_listener(recall_key(secrets.token_hex(8)))
+            fewest = self._new_queue_listener(recall_key(secrets.token_hex(8)))
             self._shared.append(fewest)
         return fewest if len(fewest.waiters) < _SHARED_MOST else None
 
@@ -234,7 +242,7 @@ class WorkWatch:
         self._stop_timer: Callable[[], object] | None = None
 
     def end_after(self, pause: Duration, since: float, clock: Clock) -> None:
-        """Call back when *pause* is over since then, unless it is called before."""
+        """Call back when *pause* is over, counted from *since*, unless a wake-up comes first."""
         if not self._is_over:
             act = partial(self._end, was_called=False)
             self._stop_timer = _call_after(clock, pause, since, act)
@@ -244,11 +252,11 @@ class WorkWatch:
         return self._is_over
 
     def set_result(self, name: str) -> None:
-        """There may be work."""
+        """Take a wake-up: there may be work."""
         self._end(was_called=bool(name))
 
     def cancel(self) -> None:
-        """Wait no longer, and call nobody back."""
+        """Stop waiting, without calling back."""
         self._is_over = True
         if self._stop_timer is not None:
             self._stop_timer()
@@ -263,8 +271,8 @@ class WorkWatch:
 def _call_after(
     clock: Clock, pause: Duration, since: float, act: Callable[[], None]
 ) -> Callable[[], object]:
-    """Call *act* when *pause* is over since then; on the clock of a test, from now on. Returns what
-    keeps it from that.
+    """Call *act* when *pause* is over, counted from *since*; on the clock of a test, from now on.
+    Returns a function that prevents the call.
     """
     if isinstance(clock, ServerClock):
         return _ExactTimer(since + pause.total_seconds(), act).cancel
@@ -276,40 +284,42 @@ def _call_after(
 class _ExactTimer:
     """Calls *act* at *at* on the steady clock.
 
-    Event loops round their timers to milliseconds, as much as a claim takes. So a timer has the
-    whole milliseconds, and for the rest, less than one, each turn of the loop looks at the clock.
+    Event loops round their timers to milliseconds, as much as a claim takes. So a timer waits for
+    the whole milliseconds, and for the rest each turn of the loop checks the clock.
     """
 
     __slots__ = ("_act", "_at", "_handle", "_loop")
 
     def __init__(self, at: float, act: Callable[[], None]) -> None:
         self._at, self._act, self._loop = at, act, asyncio.get_running_loop()
-        self._handle: asyncio.Handle = self._loop.call_later(_whole_ms(at - steady()), self._look)
+        self._handle: asyncio.Handle = self._loop.call_later(
+            _whole_ms(at - steady()), self._check_clock
+        )
 
     def cancel(self) -> None:
         self._handle.cancel()
 
-    def _look(self) -> None:
+    def _check_clock(self) -> None:
         left = self._at - steady()
         if left <= 0:
             self._act()
         elif left < _TURNS_S:
-            self._handle = self._loop.call_soon(self._look)
+            self._handle = self._loop.call_soon(self._check_clock)
         else:
-            self._handle = self._loop.call_later(_whole_ms(left), self._look)
+            self._handle = self._loop.call_later(_whole_ms(left), self._check_clock)
 
 
 def _whole_ms(left: float) -> float:
-    """The whole milliseconds of so many seconds, as seconds. What is short of one by a tenth counts
-    as whole: pauses of whole milliseconds, which are a bit shorter by now, need no turns.
+    """*left* seconds rounded down to whole milliseconds, but up if a tenth or less is missing: a
+    pause of whole milliseconds, which is a bit shorter by now, needs no turns of the loop.
     """
     return max(int(left * 1000 + 0.1) / 1000, 0)
 
 
 class _Pushes:
-    """Tokens that are put into lists, each by itself: one whose server is silent delays no other.
+    """Pushes wake-ups, each in a task of its own: one whose server is silent delays no other.
 
-    Not on a listener's connection: that may be blocked.
+    They do not use a listener's connection, which may be blocked.
     """
 
     def __init__(self, command: Command) -> None:
@@ -317,12 +327,12 @@ class _Pushes:
         self._under_way: set[asyncio.Task[None]] = set()
 
     def push(self, key: str, *, keep_ms: int | None = None) -> None:
-        """Put a token into the list *key*, soon; one that is lost costs whoever waits seconds."""
-        self.send(self._put(key, keep_ms))
+        """Push a wake-up to the list *key*, in a task. A lost one costs a waiter some seconds."""
+        self.send(self._push_wakeup(key, keep_ms))
 
     def send(self, sending: Awaitable[Any]) -> None:
-        """Have something sent, soon; what the server refuses is lost."""
-        task = detached("token for who waits", _quiet(sending))
+        """Await *sending* in a task. Its errors are ignored: the wake-up is then lost."""
+        task = detached("token for who waits", _ignore_errors(sending))
         self._under_way.add(task)
         task.add_done_callback(self._under_way.discard)
 
@@ -333,74 +343,74 @@ class _Pushes:
         if under_way:
             await asyncio.gather(*under_way, return_exceptions=True)
 
-    async def _put(self, key: str, keep_ms: int | None) -> None:
+    async def _push_wakeup(self, key: str, keep_ms: int | None) -> None:
         await self._command("RPUSH", key, "1")
         if keep_ms is not None:
             await self._command("PEXPIRE", key, keep_ms)
 
 
-async def _quiet(sending: Awaitable[Any]) -> None:
+async def _ignore_errors(sending: Awaitable[Any]) -> None:
     with suppress(TowpathError):
         await sending
 
 
-def _wake_of(queue: str) -> str:
+def _wake_key(queue: str) -> str:
     return keys_of(QueueName(queue)).wake
 
 
 class _Listener:
-    """A blocking read, under way while somebody waits.
+    """A blocking read, under way while there are waiters.
 
-    With a list *recall*, whose token ends the read, it serves many queues: it is called back when
-    one comes that it does not listen for yet. Or many selectors of one queue: *key_of* says which
-    list has the tokens of a name, *give_back* puts one there that was taken for nobody.
+    With the key of a list *recall*, it serves many queues, or many selectors of one queue: a push
+    to this list ends the read, so that it is sent again with an added name. *key_of* returns the
+    list with the wake-ups of a name. *give_back* pushes a wake-up again that no waiter here needed.
     """
 
     def __init__(
         self,
-        line: Channel,
+        channel: Channel,
         pushes: _Pushes,
         recall: str | None,
         *,
         key_of: Callable[[str], str],
         give_back: Callable[[str], None],
     ) -> None:
-        self._line, self._pushes, self._recall = line, pushes, recall
+        self._channel, self._pushes, self._recall = channel, pushes, recall
         self._key_of, self._give_back = key_of, give_back
         self.waiters = Waiters()
         self._wanted = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self._read: Mapping[str, None] = {}
-        """The lists that the read under way waits for."""
+        self._read_keys: Mapping[str, None] = {}
+        """The lists that the current read waits on."""
         self._recalled = False
 
-    # ── for those who wait ───────────────────────────────────────────────────────────────
+    # ── for waiters ──────────────────────────────────────────────────────────────────────
 
     @property
     def free(self) -> bool:
-        """Whether nobody waits and no read is under way."""
-        return not self._read and not self.waiters.names()
+        """Whether there are no waiters and no read is under way."""
+        return not self._read_keys and not self.waiters.names()
 
     def listens_for(self, name: str) -> bool:
-        return name in self.waiters or self._key_of(name) in self._read
+        return name in self.waiters or self._key_of(name) in self._read_keys
 
     def enlist(self, waiter: Waiter, *names: str) -> None:
         self.waiters.add(waiter, *names)
         self._wanted.set()
         if self._task is None or self._task.done():
             self._task = detached("listener for work", self._listen())
-        elif self._read and any(self._key_of(name) not in self._read for name in names):
-            self._call_back()
+        elif self._read_keys and any(self._key_of(name) not in self._read_keys for name in names):
+            self._end_read()
 
     async def close(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
-        await self._line.close()
+        await self._channel.close()
 
     # ── the read ─────────────────────────────────────────────────────────────────────────
 
-    def _call_back(self) -> None:
+    def _end_read(self) -> None:
         if not self._recalled and self._recall is not None:
             self._recalled = True
             self._pushes.push(self._recall, keep_ms=_RECALL_KEPT_MS)
@@ -410,42 +420,42 @@ class _Listener:
             try:
                 await self._read_once()
             except TROUBLE:
-                # Whoever waits looks for himself, and meets the trouble or finds it over.
-                await self._line.hang_up()
+                # Each waiter looks for work itself, and meets the trouble or finds it over.
+                await self._channel.hang_up()
                 self.waiters.call_all()
                 await asyncio.sleep(_AFTER_TROUBLE)
 
     async def _is_wanted(self) -> bool:
-        """Return as soon as somebody waits; False if nobody did for a while."""
+        """Wait until there is a waiter. Returns False if none came for a while."""
         while not self.waiters.names():
             self._wanted.clear()
             try:
                 async with asyncio.timeout(_IDLE):
                     await self._wanted.wait()
             except TimeoutError:
-                await self._line.close()
+                await self._channel.close()
                 if not self.waiters.names():
                     return False
         return True
 
     async def _read_once(self) -> None:
-        """Wait for a token, and let one look who waits for it."""
+        """Wait for a wake-up, and give it to one waiter."""
         block = WAIT_CAP.total_seconds()
         names = {self._key_of(name): name for name in self.waiters.names()}
         recall = () if self._recall is None else (self._recall,)
-        self._read = {**dict.fromkeys(recall), **dict.fromkeys(names)}
+        self._read_keys = {**dict.fromkeys(recall), **dict.fromkeys(names)}
         try:
             async with asyncio.timeout(block + _SLACK):
-                answer = await self._line.send("BLPOP", *self._read, block)
+                answer = await self._channel.send("BLPOP", *self._read_keys, block)
         finally:
-            self._read, self._recalled = {}, False
+            self._read_keys, self._recalled = {}, False
         name = names.get(answer[0].decode()) if answer else None
         if name is None:
             return
         if self.waiters.call_one(name):
-            await asyncio.sleep(0)  # the claim of who was called goes before the next read
+            await asyncio.sleep(0)  # the woken waiter's claim goes before the next read
         else:
-            self._give_back(name)  # taken for nobody: somebody elsewhere may wait for it
+            self._give_back(name)  # no waiter here: another process may have one
 
 
 def _shared_every(_: int) -> float:
@@ -453,5 +463,5 @@ def _shared_every(_: int) -> float:
 
 
 def _unread_every(count: int) -> float:
-    """Seconds: often where there are few, and at most a thousand questions a second."""
+    """Seconds between glances: few if there are few queues, at most a thousand queries a second."""
     return max(0.5, count / 1000)

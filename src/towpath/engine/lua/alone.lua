@@ -1,9 +1,9 @@
--- alone: how many leased jobs have nobody behind them in their lane.
+-- alone: how many leased jobs have no job waiting behind them in their lane.
 --
 -- keys   leases   zset     leased ids by expiry, ms
---        job      string   the records
+--        job      string   the jobs' data
 --        lane     zset     ids behind the holder
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 --        limit    int      look at so many leased jobs at most
 -- reply  <alone> <looked at>
 -- moves  none

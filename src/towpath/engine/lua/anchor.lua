@@ -1,21 +1,21 @@
--- anchor: which life of the queue's data this is; and from where on tokens grow.
+-- anchor: the name of the current life of the queue's data; and a floor above which tokens grow.
 --
 -- keys   meta     hash     born, token
--- args   clock    ms       '' = the server's
---        born     text     a name for this life, where it has none yet
---        floor    text     tokens to come are higher; they rise only if they would not be
+-- args   clock    ms       '' = Redis's clock
+--        born     text     a name for this life, if it has none yet
+--        floor    text     later tokens are higher; they are raised only if they would not be
 -- reply  <the name of this life> <the server's run id>
 -- moves  none
 -- cost   O(1)
 -- full   refused
 -- uses   keys layout clock numbers
 
-local AHEAD_US = 60000000  -- leases that were lost had higher tokens than anybody knows
+local AHEAD_US = 60000000  -- leases that Redis lost may have had higher tokens than the highest known one
 local born, floor = ARGV[2], tonumber(ARGV[3])
 local stored, numbers = redis.call('HGET', META, 'born'), stored_numbers()
 local run = string.match(redis.call('INFO', 'server'), 'run_id:(%w+)')
 if not stored then redis.call('HSET', META, 'born', born) end
--- Where the last token is the floor itself, nothing was lost: the next one is higher.
+-- If the last token is the floor itself, nothing was lost, and the next one is higher.
 if math.max(numbers.token + 1, now_us) <= floor then
   numbers.token = floor + AHEAD_US
   store_numbers('out', numbers)

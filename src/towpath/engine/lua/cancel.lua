@@ -6,12 +6,12 @@
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder: the next one of the lane comes forward
 --        done     zset     cancelled ids, if they are kept
---        job      string   the record
+--        job      string   the job's data
 --        load     string   the payload, if it is large
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
---        by_record int     1 = asked by the record of the job; nobody else may change such a job
---        owner    text     only if this is the owner of the job; nil = whoever owns it
+--        by_record int     1 = called for the record of the job; otherwise a job with a record is refused
+--        owner    text     refused if the job has another owner; nil = any owner
 -- reply  cancelled
 --        CANCEL_REQUESTED <worker>
 --        JOB_NOT_FOUND

@@ -2,27 +2,27 @@
 --
 -- keys   queue    zset     ready ids: highest priority, then longest ready, first
 --        leases   zset     leased ids by expiry, ms
---        lock     string   a mirror of the lease for outsiders
---        job      string   the records
+--        lock     string   a copy of the lease for other programs
+--        job      string   the jobs' data
 --        load     string   the payloads that are large
 --        lanes    hash     lane -> its holder
 --        selector zset     ready ids of one selector, in the same order
---        held     zset     ids that a worker holds of those claimed with a limit
+--        held     zset     ids that a worker holds and claimed with a limit
 --        asked    zset     selectors by when they were last asked for
---        wakes    list     a token for who waits for one selector
+--        wakes    list     a wake-up for those who wait for one selector
 -- args   worker   text
 --        lease    ms       for jobs that name no lease time of their own
---        count    int      at most so many, and no more than one answer carries: one at least
---        lane     text     of this lane only; '' = of any
---        away     ms       from when on the caller had no answer from this server; 0 = not known
---        back     ms       when it had one again; 0 = perhaps with this call
---        sent     ms       when the caller sent this
---        selectors list    of these selectors only; empty = of any; left out = as the rest
+--        count    int      at most so many, and no more than fit into one answer; at least one
+--        lane     text     of this lane only; '' = of any lane
+--        away     ms       since when the caller got no answer from this server; 0 = not known
+--        back     ms       when it got one again; 0 = not before this call
+--        sent     ms       when the caller sent this call
+--        selectors list    of these selectors only; empty or left out = of any
 --        max_held int      the worker may hold so many; 0 = any number
---        called   text     the selector for which the caller was called, if it was
+--        called   text     the selector whose wake-up the caller got, if it got one
 -- reply  leases <next due: now = there may be more at once> <ready left; -1 = the worker holds its limit> <now>
 -- moves  ready -> leased
--- cost   O((count + selectors + 100) · log n): reaps and promotes first, so that nobody else has to
+-- cost   O((count + selectors + 100) · log n): reaps and promotes first, so that no other process has to
 -- full   works
 -- short  plain_claim
 -- uses   keys clock calls meta record tell jobs moves lanes ends reap promote trim choose lease limit asking send sets plan close whole
@@ -33,7 +33,7 @@ local REAP_MOST, PROMOTE_LEAST = 100, 100
 local function sweep(limit, away, back, sent)
   local full_reap = reap(REAP_MOST, away, back, sent) == REAP_MOST
   local full_promote = promote(limit) == limit
-  -- Once a second, and at every claim while there is more than one trim takes.
+  -- Trim once a second, and in every claim while there is more than one trim deletes.
   if now - meta.trimmed_at >= TRIM_EVERY_MS and trim(2 * limit) < 2 * limit then
     set_meta('trimmed_at', now)
   end
@@ -56,7 +56,7 @@ local function claim(worker, lease, count, lane, away, back, sent, selectors, ma
     end
   end
   local due, left = next_due(swept or cut), ready_left()
-  -- A claimer that got something may be busy for long: whoever else waits should look.
+  -- A claimer that got jobs may be busy for long, so another waiter should look for what is due soon.
   local soon = #leases > 0 and due > 0 and due - now < WAIT_CAP_MS
   wanted = not paused and (left > 0 or soon)
   if selectors and not paused then pass_on(called, soon) end

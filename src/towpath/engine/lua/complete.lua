@@ -24,7 +24,7 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(complete, first)
 
--- A sliding mean of how long a job is worked on: what the wait estimate is made of.
+-- A moving average of how long jobs are worked on, from which waits are estimated.
 local function learn_service_time(job)
   local took = math.max(0, now - (job.claimed or job.token / 1000))
   local mean = meta.service_ms > 0 and meta.service_ms or took

@@ -2,13 +2,13 @@
 --
 -- keys   meta     hash     options, their version, and what was declared last
 -- args   whole    text     the decided options, as engines read them; those that only another release knows too
---        options  bytes    packed: those the scripts go by
---        version  text     tells options apart
---        over     text     which ones they replace: a version, or none
---        declared text     what was declared of them, option by option; '' = as before
---        decided  map      those of the decided ones that the scripts go by, for releases that pack others
---        known    map      every option that the caller's release has: stored ones with another name stay in `decided`
--- reply  <the options now in force> <their version> <what is declared of them> <how they are packed>
+--        options  bytes    packed: those that scripts use
+--        version  text     the version of these options
+--        over     text     the version that they replace; none = write only if there are no options
+--        declared text     the declared value of each option; '' = as before
+--        decided  map      the decided options that scripts use, by name, for releases that pack others
+--        known    map      every option of the caller's release; stored ones with other names stay in `decided`
+-- reply  <the options now in force> <their version> <their declared values> <how they are packed>
 -- moves  none
 -- cost   O(1)
 -- full   refused
@@ -19,7 +19,7 @@ local stored = redis.call('HMGET', META, 'whole', 'version', 'declared', 'option
 local last = stored[3] or ''
 if stored[2] and over ~= stored[2] then return { stored[1] or '', stored[2], last, stored[4] or '' } end
 
--- Another release's scripts go by them, and only that one can say what they are to scripts.
+-- Keep the options that only another release knows: its scripts use them.
 local ours, own, others = cmsgpack.unpack(known), cmsgpack.unpack(decided), false
 for name, value in pairs(cmsgpack.unpack(stored[5] or '\128')) do
   if not ours[name] then own[name], others = value, true end

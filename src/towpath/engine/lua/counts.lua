@@ -3,15 +3,15 @@
 -- keys   queue    zset     ready ids
 --        retry    zset     delayed ids
 --        waiting  zset     waiting ids
---        leases   zset     leased ids, and which of the leases last
+--        leases   zset     leased ids, and how many of the leases have not ended
 --        dead     zset     dead ids
 --        done     zset     kept ids
 --        seen     zset     remembered ids
---        lanes    hash     lanes with a job in the open
+--        lanes    hash     lanes with a holder
 --        meta     hash     totals, last claim
 --        asked    zset     when selectors were last asked for
 --        job      string   the oldest ready job of each priority
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 -- reply  <facts>
 -- moves  none
 -- cost   O(priorities in use · log n)

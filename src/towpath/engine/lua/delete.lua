@@ -2,13 +2,13 @@
 --
 -- keys   dead     zset     dead ids by time of death
 --        done     zset     done and cancelled ids
---        job      string   the record
+--        job      string   the job's data
 --        load     string   the payload, if it is large
 --        result   string   the result
 --        lanes    hash     lane -> its holder; a lane parked by this job goes on
 --        seen     zset     the id, if a caller chose it
 -- args   id       text
---        by_record int     1 = asked by the record of the job; nobody else may change such a job
+--        by_record int     1 = called for the record of the job; otherwise a job with a record is refused
 -- reply  gone
 --        JOB_NOT_FOUND
 --        JOB_OPEN <state>

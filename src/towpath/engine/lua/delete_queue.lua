@@ -1,6 +1,6 @@
 -- delete_queue: delete a queue that holds nothing, and its options with it.
 --
--- keys   queue    zset     must be empty, as all that holds jobs
+-- keys   queue    zset     must be empty, as all keys with jobs
 --        retry    zset     the same
 --        leases   zset     the same
 --        waiting  zset     the same
@@ -18,10 +18,10 @@
 --        groups   hash     deleted, and with it each group
 --        group    zset     deleted
 --        history  hash     deleted
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 --        forced   int      1 = neither remembered ids nor a pause keep the queue
---        unused_for ms     a queue that was used within this time stays; 0 = it goes all the same
---        version  text     a queue whose options have another version stays; '' = any will do
+--        unused_for ms     a queue that was used within this time stays; 0 = delete it anyway
+--        version  text     a queue whose options have another version stays; '' = any version
 -- reply  deleted
 --        used
 -- moves  none
@@ -44,7 +44,7 @@ local asked_for = redis.call('ZRANGE', ASKED, -1, -1, 'WITHSCORES')[2]
 local used_at = math.max(
   numbers.tick, numbers.token / 1000, numbers.asked_at, tonumber(asked_for or 0))
 if unused_for > 0 and used_at == 0 and stored then
-  -- A queue that was only declared has no time of a use: its time begins when this is first seen.
+  -- A queue that was only declared has no time of a use: its time begins with the first call of this.
   local since = redis.call('HGET', META, 'unused_since')
   if not since then redis.pcall('HSET', META, 'unused_since', now) end
   used_at = tonumber(since or now)

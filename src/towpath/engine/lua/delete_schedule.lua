@@ -5,9 +5,9 @@
 --        recurring hash    name -> its last firing in ms, and its schedule in words
 --        meta     hash     the version of the last change
 -- args   name     text
---        over     text     the version that is to go
+--        over     text     the version to delete
 --        version  text     of this change
--- stored unschedule        under this name its calls are remembered, as by releases before
+-- stored unschedule        the name under which its calls are remembered, as by earlier releases
 -- reply  deleted <how many are left>
 --        SCHEDULE_CHANGED <version>
 -- moves  none
@@ -23,7 +23,7 @@ local function delete_schedule(name, over, version)
   redis.call('HLEN', RECURRING)
   if kept ~= over then
     local answer = { 'SCHEDULE_CHANGED', kept }
-    redis.call('HDEL', SCHEDULES, '')  -- no schedule has an empty name: a first write that can't grow
+    redis.call('HDEL', SCHEDULES, '')  -- no schedule has an empty name: a first write that needs no memory
     remember(answer)
     return answer
   end

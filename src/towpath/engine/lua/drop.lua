@@ -4,7 +4,7 @@
 --        lane     zset     ids waiting behind it
 --        waiting  zset     the same, all lanes
 --        queue    zset     ready ids
---        job      string   the records of both
+--        job      string   the data of both jobs
 -- args   lane     text
 -- reply  dropped <id>
 --        LANE_NOT_PARKED

@@ -1,12 +1,12 @@
--- ended: what became of these jobs: those that have ended whole, the others in a word.
+-- ended: how these jobs ended: all data of those that have ended, a word for the others.
 --
--- keys   job      string   the records
+-- keys   job      string   the jobs' data
 --        load     string   the payloads that are large
 --        result   string   the results
--- args   clock    ms       '' = the server's
---        room     int      bytes of what is given whole, after which the rest is left for later
+-- args   clock    ms       '' = Redis's clock
+--        room     int      bytes of payloads and results, after which the other jobs are left for later
 --        ids      text     one per line
--- reply  <record, payload, result>, 'open', 'gone' or 'later' of each, in order
+-- reply  <data, payload, result>, 'open', 'gone' or 'later' of each, in order
 -- moves  none
 -- cost   O(ids)
 -- full   works

@@ -1,9 +1,9 @@
--- fail: end an attempt that did not work: again after a delay, or dead.
+-- fail: end an attempt without success: the job is delayed for another attempt, or dead.
 --
 -- keys   leases   zset     leased ids by expiry, ms
---        retry    zset     delayed ids: when it is tried again
---        dead     zset     with no attempt left, or none wanted
---        job      string   the record
+--        retry    zset     delayed ids, if it is tried again
+--        dead     zset     dead ids, if no attempt is left or wanted
+--        job      string   the job's data
 --        lock     string   deleted
 --        lanes    hash     lane -> its holder: with `skip` the lane goes on meanwhile
 -- args   id       text
@@ -11,7 +11,7 @@
 --        delay    ms       until the next attempt; -1 = no other attempt
 --        reason   text
 --        traceback text    frames and message of the error; '' = none
---        keep_turn int     1 = back at the place it had when it is tried again; left out = behind others
+--        keep_turn int     1 = the next try takes its old place among the ready jobs; left out = behind them
 -- reply  delayed
 --        dead
 --        cancelled

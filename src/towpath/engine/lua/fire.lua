@@ -1,22 +1,22 @@
--- fire: take in the jobs of a schedule's next firings, once, whoever comes first.
+-- fire: submit the jobs of a schedule's next firings, once, however many processes call this.
 --
 -- keys   recurring hash    name -> its last firing in ms, and its schedule in words
---        schedules hash    name -> version and definition of a schedule that is kept here
+--        schedules hash    name -> version and definition of a stored schedule
 --        loads    hash     name -> the payload of its jobs
 --        queue    zset     ready ids, if they can run now
 --        retry    zset     delayed ids by due time, if they can't yet
 --        waiting  zset     ids behind the head of their lane
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
---        job      string   the records
+--        job      string   the jobs' data
 --        load     string   the payloads that are large
 --        seen     zset     ids that callers chose and that are gone
 -- args   name     text
---        after    ms       the last firing that the caller knows of; 0 = it was never seen
---        upto     ms       the last firing from now on; 0 = stays as it is, whatever it is
---        about    text     the schedule, for people
+--        after    ms       the last firing that the caller knows of; 0 = none
+--        upto     ms       the last firing from now on; 0 = leave it as it is
+--        about    text     the schedule in words
 --        jobs     list     of {id, payload, more} as submit takes them; may be empty
---        version  text     of the kept schedule, whose payload the jobs get; '' = code declares it
+--        version  text     of the stored schedule, whose payload the jobs get; '' = code declares it
 -- reply  <answers in order>
 --        SCHEDULE_CHANGED <version>
 --        FIRING_TAKEN <last>
@@ -58,7 +58,7 @@ local function fire(name, after, upto, about, jobs, version)
   if why_not then return refuse(why_not) end
 
   write(fresh)
-  -- Last, because what may fail about the jobs was asked just before their first write.
+  -- Last, because all that may fail about the jobs was checked just before their first write.
   local still = #items == 0 and unfired(words) or ''
   if upto > 0 then redis.call('HSET', RECURRING, name, int(upto) .. ' ' .. about .. still) end
   return answers

@@ -1,14 +1,14 @@
--- follow: have events written for a while, for somebody who follows the queue.
+-- follow: have events written for some time, for a follower of the queue.
 --
--- keys   meta     hash     until when events are wanted, and by which names that is known
+-- keys   meta     hash     until when events are wanted, and the names of these times
 --        events   stream   where the follower begins
--- args   clock    ms       '' = the server's
---        wanted   text     all events, or the ends of jobs: watched or awaited
+-- args   clock    ms       '' = Redis's clock
+--        wanted   text     watched = all events, awaited = the ends of jobs
 --        lasting  ms       for how long
---        name     text     a new name for the time from now on
+--        name     text     a name for the time from now on, if a new one begins
 -- reply  <name> <newest> <policy> the name of the time for which such events are written without a
---                         gap, '' for a queue that does not exist; the last entry's id, 0-0 = none;
---                         and 'none' where the queue's options refuse followers, else ''
+--                         gap, '' if the queue does not exist; the id of the last entry, 0-0 = none;
+--                         and 'none' if the queue's options refuse followers, else ''
 -- moves  none
 -- cost   O(1)
 -- full   works
@@ -20,11 +20,11 @@ newest = newest and newest[1] or '0-0'
 local stored = redis.call('HMGET', META, 'decided', wanted .. '_as')
 if not stored[1] then return { '', newest, '' } end
 
--- A name that is stored without its time, or the other way round, is that of a gap.
+-- If only one of the two is stored, the name or its time, there was a gap: a new name begins.
 local numbers = stored_numbers()
 local before = numbers[wanted]
 if before ~= 0 and stored[2] then name = stored[2] end
-redis.call('UNLINK', KEYS[2])  -- with memory full, the first write must not be one that may grow it
+redis.call('UNLINK', KEYS[2])  -- with memory full, the first write must not need memory
 numbers[wanted] = math.max(before, now + lasting)
 store_numbers('state', numbers)
 redis.call('HSET', META, wanted .. '_as', name)

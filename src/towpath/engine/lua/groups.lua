@@ -1,9 +1,9 @@
--- groups: dead jobs counted by their error, without a scan.
+-- groups: error groups: dead jobs counted by their error, without a scan.
 --
 -- keys   groups   hash     group -> its error: the first line of a reason, numbers and ids masked
 --        group    zset     dead ids of one group by time of death
---        dead     zset     dead ids, of any group or of none
--- args   clock    ms       '' = the server's
+--        dead     zset     dead ids, with or without a group
+-- args   clock    ms       '' = Redis's clock
 -- reply  <group, error, how many, first death, last death> of each; <dead>
 -- moves  none
 -- cost   O(groups), of which there are about a hundred at most

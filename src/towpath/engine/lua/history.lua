@@ -8,7 +8,7 @@
 --        waiting  zset     the same
 --        leases   zset     the same
 --        dead     zset     the same
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 --        kind     text     m = by the minute, h = by the hour
 --        span     int      ms that a field covers
 --        count    int      so many fields, the last ones

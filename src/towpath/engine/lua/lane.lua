@@ -1,10 +1,10 @@
--- lane: who is at the head of a lane, how many wait behind it, and how many of them before one job.
+-- lane: the head of a lane, how many jobs wait behind it, and how many of them before one job.
 --
 -- keys   lanes    hash     lane -> its holder
 --        lane     zset     ids behind the holder
 --        leases   zset     when the holder's lease ends
---        job      string   the holder's record
--- args   clock    ms       '' = the server's
+--        job      string   the holder's data
+-- args   clock    ms       '' = Redis's clock
 --        lane     text
 --        id       text     '' = of no job
 -- reply  <holder> <state> <waiting> <rank>
@@ -19,7 +19,7 @@ local text = holder and redis.call('GET', JOB .. holder)
 local job = text and decode(holder, text)
 local state = job and job.state or ''
 
--- A lease that has ended holds nothing, whether or not somebody has swept by now.
+-- A lease that has ended holds nothing, even if the job was not reaped yet.
 if state == 'leased' and tonumber(redis.call('ZSCORE', LEASES, holder) or 0) <= now then
   state = 'ready'
 end

@@ -8,15 +8,15 @@
 --        dead     zset     dead ids
 --        group    zset     dead ids of one error
 --        done     zset     done and cancelled ids
---        job      string   the records
--- args   clock    ms       '' = the server's
+--        job      string   the jobs' data
+-- args   clock    ms       '' = Redis's clock
 --        state    text
 --        lane     text     '' = of any lane
 --        group    text     '' = of any error
 --        after    text     the last id of the page before; '' = from the start
 --        score    text     its score there
---        size     int      at most so many, and no more than one answer carries: one at least
--- reply  <id, score, record> of each, in order; <now>; <1 = there may be more>
+--        size     int      at most so many, and no more than fit into one answer; at least one
+-- reply  <id, score, data> of each, in order; <now>; <1 = there may be more>
 -- moves  none
 -- cost   O(log n + size)
 -- full   works
@@ -30,8 +30,8 @@ local SETS = {
 }
 local key = lane ~= '' and LANE .. lane or group ~= '' and GROUP .. group or SETS[state]
 
--- Where the last page ended, by id. If that job has gone since, by score: jobs may be shown
--- twice then, but none is passed over.
+-- Continue behind the last id of the last page. If that job is no longer there, continue at its
+-- score: jobs may be shown twice then, but none is left out.
 local from = 0
 if after ~= '' then
   local rank = redis.call('ZRANK', key, after)

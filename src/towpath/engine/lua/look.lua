@@ -1,19 +1,19 @@
--- look: everything about one job that a person may ask.
+-- look: everything about one job, for people.
 --
--- keys   job      string   the record
+-- keys   job      string   the job's data
 --        load     string   the payload, if it is large
 --        result   string   the result
 --        queue    zset     its rank among the ready
 --        selector zset     the same among those of its selector
 --        asked    zset     when its selector was last asked for
 --        retry    zset     how many are delayed
---        leases   zset     when leases end: its own, its lane's holder's; how many last
+--        leases   zset     when its own lease ends, and its lane holder's; how many leases have not ended
 --        lane     zset     its rank in its lane
 --        lanes    hash     lane -> its holder
 --        meta     hash     paused, last claim, service time
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 --        id       text
--- reply  <record> <payload> <result> <facts>
+-- reply  <data> <payload> <result> <facts>
 --        nothing
 -- moves  none
 -- cost   O(log n)

@@ -5,11 +5,11 @@
 --        waiting  zset     if its time has come and its lane went on without it
 --        lane     zset     the same, at its submission tick
 --        lanes    hash     lane -> its holder
---        job      string   the record
+--        job      string   the job's data
 -- args   id       text
---        due      ms       the instant; -1 = the delay says it
+--        due      ms       the instant; -1 = use the delay
 --        delay    ms       from now
---        owner    text     only if this is the owner of the job; nil = whoever owns it
+--        owner    text     refused if the job has another owner; nil = any owner
 -- reply  ready
 --        delayed
 --        waiting
@@ -30,13 +30,13 @@ local function move(id, due, delay, owner)
   if job.record then return { 'JOB_HAS_RECORD', job.record } end
   if not WAITS[job.state] then return { 'JOB_NOT_WAITING', job.state } end
   due = math.max(now, due < 0 and now + delay or due)
-  if job.state == 'ready' and due == now then return 'ready' end  -- it is: at the place it has
+  if job.state == 'ready' and due == now then return 'ready' end  -- it is ready already, and keeps its place
   count('moved')
   note('move', id)
   set(job, 'due', due)
-  job.asked_due, job.keep_turn = nil, nil  -- this is what is asked for now
+  job.asked_due, job.keep_turn = nil, nil  -- the new due time replaces them
   if job.state == 'waiting' then
-    change(job)  -- it goes by its time when it comes forward
+    change(job)  -- the due time counts once it is the head of its lane
   elseif due > now then
     enter_delayed(job, due)
   elseif take_lane(job) then

@@ -1,6 +1,6 @@
 -- progress: leave a note on a job that is being worked on.
 --
--- keys   job      string   the record
+-- keys   job      string   the job's data
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        note     bytes    replaces the last one

@@ -5,7 +5,7 @@
 --        waiting  zset     those whose lane went on without them
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
---        job      string   the record
+--        job      string   the job's data
 -- args   limit    int      at most so many
 -- reply  <how many>
 -- moves  delayed -> ready, delayed -> waiting
@@ -14,8 +14,8 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(promote)
 
--- The due time that was asked for, also of one that waited for another try; of one that had none,
--- the time of its try.
+-- The due time that the caller asked for, also if the job waited for another try since. If there
+-- was none, the time of that try.
 local function due_of(job)
   return job.asked_due and job.asked_due > 0 and job.asked_due or job.due
 end
@@ -33,13 +33,13 @@ local function due_jobs(limit)
   for _, id in ipairs(ids) do
     if jobs[id].state == 'delayed' then due[#due + 1] = jobs[id] else set_aside(RETRY, id) end
   end
-  for i = 1, #ids < limit and #changed or 0 do  -- what this very call delayed until now
+  for i = 1, #ids < limit and #changed or 0 do  -- what this same call delayed until now
     if changed[i].state == 'delayed' and changed[i].due <= now then due[#due + 1] = changed[i] end
   end
   return due, #ids
 end
 
--- Behind those that are ready now, or at the place it had, if it keeps its turn.
+-- Behind the ready jobs; or at its old place, if it keeps its turn.
 local function enter_when_due(job)
   if not job.keep_turn then return enter_behind(job) end
   job.keep_turn = nil

@@ -4,12 +4,12 @@
 --        queue    zset     ready ids: back at the place they had
 --        dead     zset     those with no attempt left
 --        done     zset     those that were asked to stop
---        job      string   the record
+--        job      string   the job's data
 --        lock     string   deleted
 -- args   limit    int      at most so many
---        away     ms       from when on the caller had no answer from this server; 0 = not known
---        back     ms       when it had one again; 0 = perhaps with this call
---        sent     ms       when the caller sent this
+--        away     ms       since when the caller got no answer from this server; 0 = not known
+--        back     ms       when it got one again; 0 = not before this call
+--        sent     ms       when the caller sent this call
 -- reply  <how many>
 -- moves  leased -> ready, leased -> dead, leased -> cancelled
 -- cost   O(limit · log n)
@@ -17,10 +17,10 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends send sets plan close each
 -- runs   each(reap)
 
-local OUTAGE_MS = 2000  -- a shorter silence is no outage; a worker renews within that time after one
+local OUTAGE_MS = 2000  -- a shorter silence is no outage; after an outage, workers renew within that time
 
--- A lease that ended while the server could not be reached says nothing about its worker, which
--- could not renew it.
+-- Whether a lease ended while the server could not be reached: then its worker could not renew it,
+-- and may be alive.
 local function ended_in_outage(job, expires, away, back, sent)
   if not away or away == 0 or expires <= away then return false end
   if now - sent > OUTAGE_MS and (back == 0 or expires > sent) then return true end
@@ -28,8 +28,8 @@ local function ended_in_outage(job, expires, away, back, sent)
   return back - away > OUTAGE_MS and claimed < back and expires <= back + OUTAGE_MS
 end
 
--- The worker has died, or was silent for too long. A job that does that again and again is dead; one
--- with a record is told to the next worker, which asks the row.
+-- The worker has died, or was silent for too long. A job whose workers die again and again is dead.
+-- If it has a record, its next worker gets the number of deaths and asks the row.
 local function reap_lost(job)
   local reason = 'LEASE_ENDED: worker ' .. job.worker .. ' was silent until its lease ended'
   note_failure(job, reason)
@@ -51,7 +51,7 @@ local function reap_job(job, in_outage)
   if job.cancel then return cancel_now(job) end
   if in_outage then
     job.attempts = job.attempts - 1
-    if job.record then job.excused = 1 end  -- the row counts attempts, too
+    if job.record then job.excused = 1 end  -- the row must not count the attempt, either
     forget_unhandled(job)  -- a worker may have run it
     enter_ready(job)
   else
@@ -68,7 +68,7 @@ local function reap(limit, away, back, sent)
     local job = jobs[id]
     if job.stored ~= 'leased' then
       set_aside(LEASES, id)
-    elseif not job.changed then  -- neither settled nor renewed by this very call
+    elseif not job.changed then  -- neither settled nor renewed by this same call
       reap_job(job, ended_in_outage(job, tonumber(found[2 * i]), away, back, sent))
     end
   end

@@ -3,13 +3,13 @@
 -- keys   leases   zset     leased ids by expiry, ms
 --        queue    zset     ready ids: back at the place it had
 --        retry    zset     delayed ids, if a delay is asked for
---        job      string   the record
+--        job      string   the job's data
 --        lock     string   deleted
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        delay    ms       0 = at once
---        unhandled text    why no worker could run it so far; left out = one could
---        anew     int      1 = so far means from now on; left out = since the first such release
+--        unhandled text    why the worker could not run it; left out = it could
+--        anew     int      1 = it counts as unhandled from now on; left out = since the first such release
 -- reply  ready
 --        delayed
 --        cancelled
@@ -24,7 +24,7 @@
 -- uses   keys clock calls meta record tell jobs moves lanes ends held send sets plan close each
 -- runs   each(release, first)
 
--- A worker that lacks the handler leaves the job to others, which see since when nobody had it.
+-- A worker that can't run the job leaves it to others, which see since when it was unhandled.
 local function note_unhandled(job, reason, anew)
   set(job, 'unhandled_since', not anew and job.unhandled_since or now)
   set(job, 'unhandled', reason)

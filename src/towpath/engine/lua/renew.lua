@@ -1,8 +1,8 @@
 -- renew: hold a job for longer, under the same token.
 --
 -- keys   leases   zset     leased ids by expiry, ms
---        job      string   the record
---        lock     string   the mirror of the lease: its time to live is set anew
+--        job      string   the job's data
+--        lock     string   the copy of the lease: its time to live is set again
 -- args   id       text
 --        token    text     the fencing token the caller was given
 --        ttl      ms       from now
@@ -24,6 +24,6 @@ local function renew(id, token, ttl)
   if not job then return refusal end
   job.ttl, job.score = ttl, now + ttl
   change(job)
-  -- Also when it was asked to stop: while its worker is alive nobody else may run the job.
+  -- Also after a request to cancel: while its worker is alive, no other worker may run the job.
   return { job.cancel and 'CANCEL_REQUESTED' or 'leased', job.score }
 end

@@ -2,7 +2,7 @@
 --
 -- keys   meta     hash     paused
 --        queue    zset     ready ids
---        job      string   the records of the first of them: who waits for such jobs should look
+--        job      string   the data of the first of them, whose waiters are woken
 -- args   none
 -- reply  resumed
 -- moves  none

@@ -5,7 +5,7 @@
 --        waiting  zset     if its lane went on without it
 --        lane     zset     the same, at its submission tick
 --        lanes    hash     lane -> its holder; a parked lane goes on
---        job      string   the record
+--        job      string   the job's data
 -- args   id       text
 -- reply  ready
 --        waiting

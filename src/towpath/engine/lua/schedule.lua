@@ -1,4 +1,4 @@
--- schedule: keep a schedule that is made at run time, or put another in its place.
+-- schedule: store a schedule that is created at run time, or replace a stored one.
 --
 -- keys   schedules hash    name -> its version and definition
 --        loads    hash     name -> the payload of its jobs
@@ -6,14 +6,14 @@
 --        meta     hash     the version of the last change
 -- args   name     text
 --        over     text     the version that it replaces; '' = it is new
---        version  text     tells definitions apart
---        about    text     the schedule, for people
+--        version  text     the version of this definition
+--        about    text     the schedule in words
 --        plan     text     the definition, as engines read it
 --        payload  bytes    the payload of its jobs
---        anew     int      1 = it goes on from now; 0 = from its last firing
---        most     int      so many may be kept in the queue
--- reply  made <how many are kept>
---        replaced <how many are kept>
+--        anew     int      1 = it continues from now; 0 = from its last firing
+--        most     int      so many may be stored in the queue
+-- reply  made <how many are stored>
+--        replaced <how many are stored>
 --        SCHEDULE_CHANGED <version>
 --        SCHEDULE_DECLARED
 --        SCHEDULES_FULL <limit>
@@ -35,7 +35,7 @@ local function schedule(name, over, version, about, plan, payload, anew, most)
   if remembered then return remembered end
   local count, last, words = redis.call('HLEN', SCHEDULES), last_firing(name)
   local answer = refusal(name, over, words, count, most)
-  redis.call('HLEN', LOADS)  -- what can fail comes first
+  redis.call('HLEN', LOADS)  -- all that can fail comes before the first write
   if not answer then
     local still = (words == '' or anew == 1) and unfired(words)
       or string.match(words, ', not fired yet$') or string.match(words, ', fired for %d+$') or ''

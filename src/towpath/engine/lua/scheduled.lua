@@ -1,9 +1,9 @@
--- scheduled: all that a queue knows of one schedule, and what time it is.
+-- scheduled: one schedule of a queue, stored or declared, and what time it is.
 --
 -- keys   schedules hash    name -> its version and definition
 --        loads    hash     name -> the payload of its jobs
 --        recurring hash    name -> its last firing in ms, and its schedule in words
--- args   clock    ms       '' = the server's
+-- args   clock    ms       '' = Redis's clock
 --        name     text
 -- reply  <version and definition, or none> <payload, or none> <last firing, or none> <now>
 -- moves  none

@@ -1,10 +1,10 @@
--- schedules: those of a queue with their last firings, and what time it is.
+-- schedules: the schedules of a queue with their last firings, and what time it is.
 --
 -- keys   recurring hash    name -> its last firing and its schedule
---        schedules hash    name -> version and definition of a schedule that is kept here
---        meta     hash     the version of the last change of those
--- args   clock    ms       '' = the server's
---        known    text     the change up to which the caller knows the kept schedules
+--        schedules hash    name -> version and definition of a stored schedule
+--        meta     hash     the version of the last change of stored schedules
+-- args   clock    ms       '' = Redis's clock
+--        known    text     the last change of stored schedules that the caller knows
 -- reply  <name, last firing and schedule, ...> <now> <last change> <name, definition, ...>
 -- moves  none
 -- cost   O(names)

@@ -1,12 +1,12 @@
 -- search: dead jobs whose reason has a text in it, the newest first.
 --
 -- keys   dead     zset     dead ids by time of death
---        job      string   the records
--- args   clock    ms       '' = the server's
+--        job      string   the jobs' data
+-- args   clock    ms       '' = Redis's clock
 --        text     text     in small letters
 --        looked   int      so many of the newest were looked at before
 --        count    int      look at so many
--- reply  <id, score, record> of each that has it; <looked at>; <now>
+-- reply  <id, score, data> of each that has it; <looked at>; <now>
 -- moves  none
 -- cost   O(count + log n)
 -- full   works

@@ -1,19 +1,19 @@
--- set: make a job under an id, or put it in the place of the one that waits there.
+-- set: create a job under an id, or replace the waiting job with that id.
 --
 -- keys   queue    zset     ready ids, if it can run now
 --        retry    zset     delayed ids by due time, if it can't yet
 --        waiting  zset     ids behind the head of their lane
---        lane     zset     the same, one lane: the old one's goes on without it
+--        lane     zset     the same, one lane; the lane of the old job goes on without it
 --        lanes    hash     lane -> its holder
---        done     zset     where it was, if it had ended
+--        done     zset     done ids: the old job leaves them, if it had ended
 --        dead     zset     the same
---        job      string   the record
+--        job      string   the job's data
 --        load     string   the payload, if it is large
 --        result   string   deleted, if there was one
 -- args   id       text
 --        payload  bytes
 --        more     map      what is not plain, as in submit
---        owner    text     only if this is the owner of the job that is there; nil = whoever owns it
+--        owner    text     refused if the job that is there has another owner; nil = any owner
 -- reply  new <state>
 --        replaced <state>
 --        JOB_NOT_OWNED
@@ -30,7 +30,7 @@
 
 local room
 
--- What was under the id leaves no trace: neither its lane nor its result is the new one's.
+-- Remove all of the old job: the new one has neither its lane nor its result.
 local function take_away(job)
   if job.stored then zrem(ZSET[job.stored], job.id) end
   if job.stored == 'waiting' then zrem(LANE .. job.lane, job.id) end
@@ -40,7 +40,7 @@ local function take_away(job)
   job.state = 'gone'
   leave_lane(job)
   for i = job.changed and #changed or 0, 1, -1 do
-    if changed[i] == job then table.remove(changed, i) end  -- by this very call
+    if changed[i] == job then table.remove(changed, i) end  -- by this same call
   end
 end
 

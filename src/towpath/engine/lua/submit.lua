@@ -1,11 +1,11 @@
--- submit: take a job in, once per id.
+-- submit: add a job to the queue, once per id.
 --
 -- keys   queue    zset     ready ids, if it can run now
 --        retry    zset     delayed ids by due time, if it can't yet
 --        waiting  zset     ids behind the head of their lane
 --        lane     zset     the same, one lane
 --        lanes    hash     lane -> its holder
---        job      string   the record
+--        job      string   the job's data
 --        load     string   the payload, if it is large
 --        seen     zset     ids that callers chose and that are gone
 -- args   id       text
@@ -24,7 +24,7 @@
 -- uses   keys clock calls meta record tell send sets remembered accept waits past
 -- runs   submit(request)
 
-local leftovers = {}  -- keys of jobs that ended, under ids that begin anew
+local leftovers = {}  -- keys of ended jobs whose ids begin again
 
 local function outlive(id, payload)
   outlived[#outlived + 1] = id
@@ -52,10 +52,11 @@ local function answer_all()
   return fresh
 end
 
--- What can fail comes first: each set is read with its own type; MSET writes all or nothing.
+-- All that can fail comes before the first write: each set is read, which fails if its key has
+-- another type. MSET writes all or nothing.
 local function write(fresh)
   for _, id in ipairs(outlived) do zrem(DONE, id) end
-  local wake = somebody_should_look()
+  local wake = plan_wakeups()
   if #fresh > 0 then read_past() end
   check_sets()
   if #taken > 0 then redis.call('HLEN', LANES) end

@@ -3,7 +3,7 @@
 -- keys   done     zset     done and cancelled ids by the time their retention ends
 --        dead     zset     dead ids by time of death
 --        seen     zset     remembered ids by the time to forget them
---        job      string   the record
+--        job      string   the job's data
 --        load     string   the payload, if it is large
 --        result   string   the result
 -- args   limit    int      at most so many of each
@@ -22,12 +22,12 @@ local function outdated(key, before, most, limit)
   return redis.call('ZRANGE', key, 0, excess - 1)
 end
 
--- Whether it goes.
+-- Returns whether the job is deleted.
 local function trim_dead(job)
   if job.stored ~= 'dead' then
     take_out(DEAD, job.id)
   elseif job.lane and read_lane(job.lane).holder == job.id then
-    enter(job, 'dead', now)  -- it parks its lane: kept until somebody decides
+    enter(job, 'dead', now)  -- it parks its lane: kept until an operator decides
     return false
   else
     count('trimmed')
@@ -36,7 +36,7 @@ local function trim_dead(job)
   return true
 end
 
--- The record decides: under this id a new job may have begun since.
+-- The job's data decides, because a new job may have the same id by now.
 local function trim_done(job)
   if ZSET[job.stored] == DONE or not job.stored then
     job.stored, job.state = 'done', 'gone'
@@ -47,7 +47,7 @@ local function trim_done(job)
   return true
 end
 
--- What this call itself has changed is left for the next time.
+-- Jobs that this same call has changed are left for the next trim.
 local function trim_each(ids, trim_one)
   local gone = 0
   read_jobs(ids)

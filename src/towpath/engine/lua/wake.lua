@@ -1,6 +1,6 @@
--- wake: let somebody look who waits for jobs of a selector.
+-- wake: wake one waiter for jobs of a selector.
 --
--- keys   wakes    list     at most one token
+-- keys   wakes    list     at most one wake-up
 -- args   selector text
 -- reply  called
 -- moves  none

@@ -1,12 +1,12 @@
--- alive: a worker tells that it lives, and what it does.
+-- alive: a worker reports that it is alive, and what it does.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
---        told     hash     worker -> when its process began, ms, and what it says of itself
+--        told     hash     worker -> when its process began, ms, and its report
 -- args   worker   text     its name
---        about    text     what it says of itself
+--        about    text     its report
 --        age      int      ms since its process began
 --        lasts    int      ms for which it counts as alive
---        most     int      so many workers are known at most
+--        most     int      so many workers are stored at most
 -- reply  ok
 --        WORKERS_FULL
 -- cost   O(log n)

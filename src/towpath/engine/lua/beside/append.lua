@@ -1,4 +1,4 @@
--- append: entries at the end of a stream that outsiders read.
+-- append: add entries to the end of a stream that other programs read.
 --
 -- keys   record   stream   the entries; the stream belongs to no queue
 -- args   cap      int      at least so many are kept
@@ -7,8 +7,8 @@
 -- cost   O(entries)
 -- full   refused
 
--- What the server says to the first is the answer: once that is in, no other can fail, so the
--- entries are there whole or not at all.
+-- An error for the first entry is the answer. Once the first is added, no other can fail, so all
+-- entries are added or none.
 local added = {}
 for i, entry in ipairs(entries) do
   local id = redis.pcall('XADD', RECORD, 'MAXLEN', '~', cap, '*', unpack(entry))

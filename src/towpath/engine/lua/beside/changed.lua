@@ -1,9 +1,9 @@
--- changed: a change of a queue's schedules was made, or found to have been made.
+-- changed: note that a change of a queue's schedules is done, or was found to be done.
 --
--- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- keys   index    hash     queue -> begun or done, its last change, how many are stored; * -> the last change of all
 -- args   queue    text     whose schedules
 --        change   text     which change
---        count    int      how many are kept there now; -1 = as many as before
+--        count    int      how many are stored there now; -1 = as many as before
 --        news     text     the last change of all from now on
 -- reply  ok
 -- cost   O(1)
@@ -12,7 +12,7 @@
 local kept = redis.call('HGET', INDEX, queue)
 local others = redis.call('HLEN', INDEX) - (kept and 1 or 0) - (redis.call('HGET', INDEX, '*') and 1 or 0)
 local last, before = string.match(kept or '', '^%l+ (%S+) (%d+)$')
--- Another change may have begun since: it will say how it ended.
+-- If another change has begun since, that one will write its own end.
 if not kept or last == change then
   if count < 0 then count = tonumber(before or 0) end
   if count > 0 then

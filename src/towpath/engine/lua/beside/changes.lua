@@ -1,6 +1,6 @@
--- changes: which queues have schedules of their own, for whoever fires them.
+-- changes: which queues have stored schedules, for processes that fire them.
 --
--- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- keys   index    hash     queue -> begun or done, its last change, how many are stored; * -> the last change of all
 -- args   known    text     the last change that the caller knows of
 -- reply  <last change> <now> <queue, entry, ...; nothing if no other change came>
 -- cost   O(1); O(queues that have schedules) after a change

@@ -1,10 +1,10 @@
--- changing: a queue's schedules are about to be changed: whoever fires them looks each second.
+-- changing: note that a queue's schedules will change: processes that fire them look each second.
 --
--- keys   index    hash     queue -> begun or done, its last change, how many are kept; * -> the last of all
+-- keys   index    hash     queue -> begun or done, its last change, how many are stored; * -> the last change of all
 -- args   queue    text     whose schedules
---        change   text     tells changes apart
+--        change   text     the name of this change
 --        more     int      1 = one may be added
---        most     int      so many may be kept in all queues together
+--        most     int      so many may be stored in all queues together
 -- reply  ok
 --        SCHEDULES_FULL
 -- cost   O(queues that have schedules)

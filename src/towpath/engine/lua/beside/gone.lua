@@ -1,7 +1,7 @@
 -- gone: a worker has ended.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
---        told     hash     worker -> when its process began, ms, and what it says of itself
+--        told     hash     worker -> when its process began, ms, and its report
 -- args   worker   text     its name
 -- reply  ok
 -- cost   O(log n)

@@ -1,18 +1,18 @@
--- living: the workers that are alive, by name, and what they say of themselves.
+-- living: the workers that are alive, by name, with their reports.
 --
 -- keys   living   zset     workers by the moment until which they count as alive, ms
---        told     hash     worker -> when its process began, ms, and what it says of itself
+--        told     hash     worker -> when its process began, ms, and its report
 -- args   most     int      so many of them
--- reply  <worker, what it says, ...>
+-- reply  <worker, report, ...>
 -- cost   O(most + log n)
 -- full   works
 -- uses   clock
 
 local found = {}
 local names = redis.call('ZRANGEBYSCORE', LIVING, '(' .. int(now), '+inf', 'LIMIT', 0, most)
-local said = #names > 0 and redis.call('HMGET', TOLD, unpack(names)) or {}
+local reports = #names > 0 and redis.call('HMGET', TOLD, unpack(names)) or {}
 for i, name in ipairs(names) do
   found[#found + 1] = name
-  found[#found + 1] = said[i] or ''
+  found[#found + 1] = reports[i] or ''
 end
 return found

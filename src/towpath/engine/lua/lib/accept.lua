@@ -1,5 +1,5 @@
--- accept: where a new job goes, and all that is written for it. A submit moves no other job, so
--- it needs none of the machinery that the other verbs share: a plain job pays for nothing else.
+-- accept: where a new job goes, and all that is written for it. A submit moves no other job, so it
+-- does without the machinery that the other verbs share, and plain jobs cost less.
 --
 -- uses   more_keys
 
@@ -21,9 +21,10 @@ local function waits(lane, id)
   return false
 end
 
--- When a new job may run, 0 = now. A job with a record says both a due time and a delay. The due
--- time goes by the database's clock: if Redis's clock is behind, the delay is over first and counts;
--- if it is ahead, the row sends the job back. An overdue one takes its place by its due time, too.
+-- When a new job may run; 0 = now. A job with a record has both a due time and a delay. The due time
+-- is by the database's clock. If Redis's clock is behind, the delay is over first and counts. If it is
+-- ahead, the job is claimed too early, and its row sends it back. An overdue job is placed by its due
+-- time, too.
 local function take_due(more)
   local due, delay = more.due, more.delay
   more.delay = nil
@@ -39,8 +40,8 @@ local function take_due(more)
   return due
 end
 
--- The state of the new job, its place, and its record but for the head: what was said, but that a
--- delay has become a due time.
+-- Place a job that is not plain. Returns its state, and its packed map: the options of the submit,
+-- where a delay has become a due time.
 local function place_special(id, tick, more)
   local due = take_due(more)
   local state = 'ready'
@@ -58,7 +59,7 @@ local function place_special(id, tick, more)
     if more.selector then zadd(SELECTOR .. more.selector, score, id) end
     want(more)
   end
-  return state, next(more) and cmsgpack.pack(more) or ''  -- an empty map has no form of its own
+  return state, next(more) and cmsgpack.pack(more) or ''  -- an empty table would be packed as a list
 end
 
 local function accept(id, payload, more)

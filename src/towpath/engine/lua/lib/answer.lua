@@ -1,10 +1,10 @@
--- answer: how much one answer carries. Over a line on which it takes longer than a call may last, it
--- would never arrive: a repeat is as long.
+-- answer: how large one answer may be. An answer that takes longer than a call may last, over a slow
+-- connection, would never arrive, because each repeat takes as long.
 
 local ANSWER_BYTES = 8 * 1024 * 1024
 
--- Reads the large payloads of *ids*, one with each call. As many are read at a time as there is room
--- for, whatever their size, and then twice as many: few are read in vain.
+-- Returns a function that returns the large payloads of *ids*, one with each call. It first reads as
+-- many as fit into an answer at any size, then twice as many each time: few are read in vain.
 local function payload_reader(ids)
   local at, from, to, texts = 0, 1, 0, {}
   local step = math.ceil(ANSWER_BYTES / options.max_payload)

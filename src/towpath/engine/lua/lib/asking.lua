@@ -1,11 +1,11 @@
--- asking: who asks for which jobs, and who should look next.
+-- asking: which selectors claims ask for, and which waiters to wake next.
 --
 -- uses   more_keys outlook
 
-local ASKED_MOST, FORGET_MOST = 10000, 200  -- selectors that are remembered; forgotten at a time
+local ASKED_MOST, FORGET_MOST = 10000, 200  -- selectors that are remembered; how many are forgotten at a time
 local SOON_MOST = 10                        -- jobs due soon, and leases that end soon, that are looked at
 
--- Remember when it was asked for: what `explain` goes by.
+-- Remember when jobs were asked for: `explain` reads it.
 local function note_asked(selectors)
   if not selectors or #selectors == 0 then return set_meta('asked_at', now) end
   for _, selector in ipairs(selectors) do zadd(ASKED, now, selector) end
@@ -24,8 +24,8 @@ local function want_those_of(key)
   end
 end
 
--- Who was *called* because of a selector and leaves such jobs behind lets the next one look. Who
--- got something may be busy for long: others should know what falls due *soon*.
+-- A caller that was woken for the selector *called* and leaves such jobs behind wakes the next waiter.
+-- If it got jobs, it may be busy for long: then *soon* wakes waiters for what falls due soon.
 local function pass_on(called, soon)
   if called ~= '' and ready_left(called) > 0 then wanted_of[called] = true end
   if soon then

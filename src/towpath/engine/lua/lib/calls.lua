@@ -4,7 +4,7 @@
 
 local CALL_KEPT_MS = 600000  -- a silent channel is forgotten; the expiry is garbage collection
 local channel, number = ARGV[2], ARGV[3]
-local remembered             -- what this very call was answered before
+local remembered             -- the answer that this same call got before
 
 do
   local stored = redis.call('GET', CALL .. channel)

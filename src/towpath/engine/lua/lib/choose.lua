@@ -2,7 +2,7 @@
 --
 -- uses   answer select
 
--- The first of the stored ready set, in order. Strays do not count, as far as one look goes.
+-- The first *most* jobs of the stored ready set, in order. Strays are skipped, up to a limit.
 local function stored_ready(most)
   local found, from = {}, 0
   repeat
@@ -21,7 +21,7 @@ local function stored_ready(most)
   return found
 end
 
--- Those, and what this call itself made ready: it is nowhere in the store yet.
+-- The same, with the jobs that this call itself made ready: those are not written yet.
 local function ready_candidates(most, selectors)
   local named, risen = selectors and #selectors > 0 and {}, {}
   for i = 1, named and #selectors or 0 do named[selectors[i]] = true end
@@ -45,8 +45,8 @@ local function lane_candidates(name)
   return job and job.state == 'ready' and { job } or {}
 end
 
--- The first *most* with their payloads, as many as one answer carries, and whether there was no
--- room for another. Jobs without a payload are set aside: no worker can run them.
+-- The first *most* jobs with their payloads, as many as fit into one answer, and whether there was
+-- no room for another. Jobs whose payload is missing become dead: no worker can run them.
 local function choose(found, most)
   local chosen, payloads, large, size = {}, {}, {}, 0
   for i = 1, math.min(most, #found) do

@@ -1,4 +1,4 @@
--- clock: what time it is for this call. The server's clock decides; tests may pass one in ms.
+-- clock: the time of this call, by Redis's clock; tests may pass one in ms.
 
 local now, now_us
 if ARGV[1] == '' then
@@ -10,8 +10,8 @@ else
   now_us = now * 1000
 end
 
--- Whether a token that is given now, in µs, tells the time of its claim as well: not where tokens
--- run ahead, because the clock was set back or a ledger's rows have seen higher ones.
+-- Whether a token that is given now is also the time of its claim, in µs. It is not if tokens run
+-- ahead, because the clock was set back, or because rows of the database have had higher ones.
 local function is_time(token) return token - now_us < 1000 end
 
 -- tostring and '..' keep 14 digits of a number: 1794771968716192 would become 1.7947719687162e+15.

@@ -1,6 +1,6 @@
--- close: the only writer. Everything above has only read; what is written here stays, even if
--- a later write fails, so what can fail is tried first: each set is read with its own type,
--- each key that is new is looked for (in a slot that is being moved, that fails).
+-- close: writes all changes; the code before it only reads. Redis keeps what a script wrote before it
+-- failed, so all checks come first: each set is read, which fails if its key has another type, and
+-- each new key is looked up, which fails in a slot that is being moved.
 --
 -- uses   past regroup
 
@@ -11,8 +11,8 @@ local function check_keys()
   send('EXISTS', fresh)
 end
 
--- With memory full Redis refuses a script whose first write may grow it. Work that is under
--- way must go on, so its first write is one that can't; of what adds to a queue it is one that may.
+-- With memory full, Redis refuses a script whose first write may need memory. Work that is under way
+-- must go on, so scripts that settle begin with a deletion; those that add jobs are to be refused.
 local function write_jobs()
   if full == 'refused' then send('MSET', puts) end
   if #unlinks == 0 and full == 'works' then unlinks[1] = LOCK end  -- no job has an empty id
@@ -47,7 +47,7 @@ local function close(answer, memory)
     for _, id in ipairs(ids) do zrem(key, id) end
   end
   for i = 1, #changed do plan_job(changed[i]) end
-  local wake = somebody_should_look()
+  local wake = plan_wakeups()
   if #changed > 0 or next(meta_changes) then read_past() end
   check_keys()
 

@@ -4,7 +4,7 @@
 
 local function first(item) return item[1] end
 
--- *id_of* tells which record an item is about: those of the whole batch are read in one step.
+-- *id_of* returns the id of an item's job: the jobs of the whole batch are read in one step.
 local function each(verb, id_of)
   if remembered then return remembered end
   local items, ids, answers = request, {}, {}

@@ -1,8 +1,8 @@
 -- ends: how a job's life ends: done or cancelled (kept for a while or gone), or dead.
 
 -- Ids that callers chose are remembered after the job is gone, so that a late repeat of the
--- submit adds nothing. Written with the time to forget when the end comes, not when the
--- record goes: nobody has to be there at that moment.
+-- submit adds nothing. The id and the time to forget it are stored when the job ends, because no
+-- script runs when the job's data expires.
 local function remember_id(job, keep)
   if job.named then job.forget_at = now + keep + options.remember end
 end
@@ -28,7 +28,7 @@ local function finish(job, state)
   leave_lane(job)
 end
 
--- Dead jobs stay where people can see them. With `park` the lane waits for somebody's word.
+-- Dead jobs are kept for people to see. With `park`, the lane waits until one decides.
 local function bury(job, reason)
   enter_dead(job, reason)
   if options.lanes ~= 'park' then leave_lane(job) end
@@ -40,8 +40,8 @@ local function cancel_now(job)
   finish(job, 'cancelled')
 end
 
--- Where nobody decided, a job that holds its lane meanwhile gives up earlier. The loader writes the
--- numbers in place of the names, and the places of the marks and of the option.
+-- Whether no attempt is left. Without a limit of the job or the queue, a job that holds its lane
+-- meanwhile gives up earlier. The loader replaces the names of constants and options by numbers.
 local function used_up(job)
   local most = job.max_attempts
   if not most and options.max_attempts > 0 then most = options.max_attempts end

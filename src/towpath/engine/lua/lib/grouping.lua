@@ -1,13 +1,13 @@
--- grouping: dead jobs by their error, so that those which died of one cause are counted together.
--- A group is the first line of the reason without what differs from job to job.
+-- grouping: error groups, in which dead jobs with the same cause are counted together. The text of a
+-- group is the first line of the reason, without what differs from job to job.
 --
 -- uses   more_keys
 
 local GROUPS_MOST, GROUP_READ, GROUP_BYTES, ID_LEAST = 100, 500, 120, 12
-local groups = {}  -- of jobs that change: group -> its text if it is new, true if not, false if it goes
+local groups = {}  -- of changed jobs: group -> its text if it is new, true if it exists, false to delete it
 local groups_new = 0
 
--- Numbers and ids are '#': a word that begins with a digit, or is long and has one, is an id.
+-- Numbers and ids become '#': a word that begins with a digit, or is long and has one, is an id.
 local function group_text(reason)
   local line = string.match(string.sub(reason, 1, GROUP_READ), '^%s*([^\r\n]*)')
   line = string.gsub(line, '^(LEASE_ENDED: worker ).*( was silent)', '%1#%2')
@@ -19,7 +19,7 @@ local function group_text(reason)
   return string.sub(line, 1, GROUP_BYTES)
 end
 
--- A queue has so many groups; what dies of yet another error is in one that stands for the rest.
+-- The number of groups in a queue is limited; jobs with further errors are in the group 'other'.
 local function group_of(reason)
   local text = group_text(reason)
   local group = string.sub(redis.sha1hex(text), 1, 12)

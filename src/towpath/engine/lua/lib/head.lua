@@ -1,8 +1,8 @@
--- head: how a record begins. Its first byte is the state's code and tells which parts follow: the last
--- lease, a map of what is not plain, and the payload unless it is large. A plain job that waits takes
--- 10 bytes and its payload.
+-- head: how a job's data begins. The first byte is the state's code, with marks of the parts that
+-- follow: the last lease, a map of what is not plain, and the payload unless it is large. A plain job
+-- that waits takes 10 bytes and its payload.
 
-local SMALL = 256               -- bytes of a payload that still is in the record
+local SMALL = 256               -- most bytes of a payload that is inside the job's data
 local START = '<BI6I3'          -- code, tick, how far the tick is ahead of the time of submission
 local LAST_LEASE = '<I7I4s'     -- token, attempts, worker
 local HELD = '<BI6I3I7I4s'      -- both

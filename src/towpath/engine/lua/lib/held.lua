@@ -1,9 +1,9 @@
--- held: the lease a worker speaks for. Equality with the stored token decides, never a clock:
--- a lease counts until its job was reaped or claimed anew, even after its end.
+-- held: whether a worker still holds a lease. Equality with the stored token decides, never a clock:
+-- a lease counts until its job is reaped or claimed again, even after its end.
 
 local ENDED = { done = 'JOB_DONE', dead = 'JOB_DEAD', cancelled = 'JOB_CANCELLED' }
 
--- The job, or nothing and the word for why not.
+-- Returns the job; or nil and the answer that refuses the call.
 local function held(id, token)
   local job = read_job(id)
   local state = job.state

@@ -1,15 +1,15 @@
--- jobs: the records this call touches. Each is read once, changed in memory, and written by
+-- jobs: the jobs that this call touches. Each is read once, changed in memory, and written by
 -- close(): a script that fails before that has changed nothing.
 
 local jobs, changed = {}, {}  -- by id; those to be written
-local strays = {}             -- zset key -> entries to take out that no record accounts for
+local strays = {}             -- zset key -> entries to remove, because the job's data says otherwise
 
 local ZSET = {
   ready = QUEUE, delayed = RETRY, waiting = WAITING, leased = LEASES,
   dead = DEAD, done = DONE, cancelled = DONE,
 }
 
--- To be written; *stored* is the state in which it is in the store, false = not there.
+-- Note that a job is to be written. Its field *stored* is its state in Redis, false = not there.
 local function change(job)
   if not job.changed then
     job.changed = true
@@ -22,8 +22,8 @@ local function new_job(id)
   return jobs[id]
 end
 
--- A job that is not there has no state. What is kept after its end counts as gone once its
--- time is over, whoever comes to trim it.
+-- A job that does not exist has no state. One that is kept after its end counts as gone once its
+-- time is over, even if it was not trimmed yet.
 local function keep_read(id, text)
   local job = text and decode(id, text) or new_job(id)
   if job.gone_at and job.gone_at <= now then job.state = false end
@@ -31,7 +31,7 @@ local function keep_read(id, text)
   return job
 end
 
--- Read the records of all *ids* in one step.
+-- Read the data of all *ids* in one step.
 local function read_jobs(ids)
   local names = {}
   for i = 1, #ids do names[i] = JOB .. ids[i] end
@@ -46,7 +46,7 @@ local function read_job(id)
   return jobs[id] or keep_read(id, redis.call('GET', JOB .. id))
 end
 
--- Set a field that is not plain.
+-- Set a field of the map, with which the job is no longer plain.
 local function set(job, field, value)
   job[field] = value
   job.more = job.more or {}

@@ -1,8 +1,8 @@
--- lanes: one job of a lane is in the open, its holder; the others wait behind it by
--- submission tick. What this call moves is remembered here, because nothing is written yet.
+-- lanes: one job of a lane is its holder and may run; the others wait behind it by submission tick.
+-- The moves of this call are noted here, because nothing is written yet.
 
 local lanes, lanes_touched = {}, {}
-local STRAYS_MOST = 100  -- entries without a record that one look passes over
+local STRAYS_MOST = 100  -- stray entries that one search skips
 
 local function read_lane(name)
   if lanes[name] then return lanes[name] end
@@ -21,7 +21,7 @@ local function leave_waiting(lane, id)
   lane.left[id], lane.left_count = true, lane.left_count + 1
 end
 
--- The first that waits is nearly always the next entry: the others are read only if it is a stray.
+-- The first waiting job is nearly always the next entry: others are read only if that is a stray.
 local function first_stored(lane)
   local key, last = LANE .. lane.name, lane.left_count + STRAYS_MOST - 1
   local from, to = 0, lane.left_count
@@ -46,8 +46,8 @@ local function first_waiting(lane)
   return first
 end
 
--- The holder has left: the longest waiting job takes its place, behind what is ready now,
--- so that lanes take turns.
+-- The holder has left: the job that waits longest takes its place, behind the jobs that are ready
+-- now, so that lanes take turns.
 local function advance_lane(lane)
   local first = first_waiting(lane)
   hold_lane(lane, first and first.id)
@@ -57,7 +57,7 @@ local function advance_lane(lane)
   end
 end
 
--- *job* no longer takes part in its lane.
+-- Remove *job* from its lane.
 local function leave_lane(job)
   if not job.lane then return end
   local lane = read_lane(job.lane)
@@ -68,8 +68,8 @@ local function leave_lane(job)
   end
 end
 
--- Whether *job* may be in the open: it has no lane, or its lane is free or already its own.
--- If not, it waits in its lane at its submission tick.
+-- Whether *job* may run: it has no lane, or its lane is free or already its own. If not, the job is
+-- made to wait in its lane at its submission tick.
 local function take_lane(job)
   if not job.lane then return true end
   local lane = read_lane(job.lane)

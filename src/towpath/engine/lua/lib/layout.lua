@@ -1,5 +1,5 @@
--- layout: refuses a queue whose data has another layout: the version of its options begins with that.
--- (A script that is told the version of the caller's options compares the whole of it.)
+-- layout: refuses a queue whose data has another layout, with which the version of its options begins.
+-- (A script that gets the version of the caller's options compares all of it instead.)
 --
 -- uses   keys
 

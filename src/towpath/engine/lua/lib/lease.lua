@@ -1,14 +1,14 @@
--- lease: a job in a worker's hands, and how a repeated claim finds it again.
+-- lease: leases a job to a worker, and finds it again for a repeated claim.
 --
 -- uses   more_keys
 
--- *counted*: it counts towards the worker's limit.
+-- *counted*: whether the job counts towards the worker's limit.
 local function lease_job(job, worker, lease, counted)
-  if job.counted then zrem(HELD .. job.worker, job.id) end  -- another's, until this very call
+  if job.counted then zrem(HELD .. job.worker, job.id) end  -- of another worker, until this same call
   local ttl = job.lease or lease
   job.state, job.score, job.ttl = 'leased', now + ttl, ttl
   job.token, job.attempts, job.worker = next_token(), job.attempts + 1, worker
-  -- A token is an order number. Where it is not the time of the claim, the record says that.
+  -- If the token is not the time of the claim, that time is stored.
   job.claimed = not is_time(job.token) and now or nil
   job.counted = counted and 1 or nil
   if counted then zadd(HELD .. worker, job.token, job.id) end
@@ -17,7 +17,7 @@ local function lease_job(job, worker, lease, counted)
   note('claim', job.id)
 end
 
--- What is not plain about a job comes last, by name. LEASE_FIELDS comes from the loader.
+-- The fields of a job that is not plain come last, by name. LEASE_FIELDS comes from the loader.
 local function lease_answer(job, payload, expires)
   local answer = { job.id, payload, job.token, job.attempts, expires, job.submitted_at }
   if not job.more then return answer end
@@ -40,7 +40,7 @@ local function claim_memory(answer)
   return memory
 end
 
--- Those of the leases that are still held under their tokens; never new ones.
+-- The answer with those leases that are still held under their tokens; claims no new ones.
 local function recall_claim(memory)
   local leases = {}
   for i = 3, #memory, 2 do

@@ -1,6 +1,6 @@
--- lone_submit: the shortest way, for one plain job whose id and payload came as they are. Anything else, and
--- nothing has been done: `plain_submit` begins anew. A function, a table and a key's name cost as much as a
--- small command, so here is only what this job needs.
+-- lone_submit: the shortest way, for one plain job whose id and payload are separate arguments. For any other
+-- call this changes nothing, and `plain_submit` starts again. A function, a table and a key's name cost as much
+-- as a small command, so here is only what this job needs.
 --
 -- uses   head
 
@@ -21,16 +21,16 @@ if lone_id then
     end
     tick = tick + 1
     if tick < now then tick = now end
-    local told = events == 'all' or (watched > now and events ~= 'none')  -- as in `publish`, which ends what is over
+    local writes_event = events == 'all' or (watched > now and events ~= 'none')  -- as in `publish`
     if max_length == 0 and #lone_payload <= max_payload and now - minute < 60000
-      and (told or watched == 0) and tick - now < AHEAD_MOST then
+      and (writes_event or watched == 0) and tick - now < AHEAD_MOST then
       local large = #lone_payload > SMALL
       local text = large and struct.pack(START, READY + APART, tick, tick - now)
         or struct.pack(START, READY, tick, tick - now) .. lone_payload
       local wake = redis.pcall('LLEN', tag .. ':wake') == 0
 
-      -- The memory of calls is read and written by one command. Where this is not the next call of its channel, or
-      -- the job is known, the memory is put back as it was, and the other ways decide.
+      -- One command reads and writes the memory of calls. If this is not the next call of its channel, or the job
+      -- exists, the memory is restored, and the other ways decide.
       local CALL, JOB = tag .. ':call:' .. ARGV[2], tag .. ':job:' .. lone_id
       local last = redis.pcall('SET', CALL, ARGV[3] .. ' submit', 'PX', 600000, 'GET')
       local fits = not last or (type(last) == 'string'
@@ -39,7 +39,7 @@ if lone_id then
       if type(placed) == 'number' then
         if large then call('SET', tag .. ':load:' .. lone_id, lone_payload) end
         call('HSET', KEYS[1], 'in', struct.pack('<i6i6', tick, submitted + 1))
-        if told then redis.pcall('XADD', tag .. ':events', 'MAXLEN', '~', events_most, '*', 'submit', lone_id) end
+        if writes_event then redis.pcall('XADD', tag .. ':events', 'MAXLEN', '~', events_most, '*', 'submit', lone_id) end
         if wake then redis.pcall('RPUSH', tag .. ':wake', '1') end
         return { 'ready' }
       end

@@ -2,8 +2,8 @@
 --
 -- uses   queue
 
--- From the loader: READ_MORE_NUMBERS, which fills `meta` with what is named here, but not on the short way;
--- FIELD_OF, the field that has a number; and WRITE_NUMBERS, which packs the fields that have changed.
+-- From the loader: READ_MORE_NUMBERS, which reads into `meta` the numbers that only the long way names;
+-- FIELD_OF, the field of each number; and WRITE_NUMBERS, which packs the fields that have changed.
 local meta_changes, field_of = {}, FIELD_OF  -- the names of fields
 
 if not remembered then
@@ -19,13 +19,13 @@ local function count(name)
   set_meta(name, meta[name] + 1)
 end
 
--- An order number, never a time: after a million quick submits it is far ahead of the clock.
+-- A tick is an order number, not a time: after a million quick submits it is far ahead of the clock.
 local function next_tick()
   set_meta('tick', math.max(now, meta.tick + 1))
   return meta.tick
 end
 
--- Also grows across a fail-over that lost writes, because the clock has gone on meanwhile.
+-- Tokens also grow across a fail-over that lost writes, because the clock has gone on meanwhile.
 local function next_token()
   set_meta('token', math.max(now_us, meta.token + 1))
   return meta.token

@@ -1,4 +1,4 @@
--- more_keys: the names of keys that plain jobs have no use for. keys.py spells the same names.
+-- more_keys: the names of keys that plain jobs do not need. keys.py spells the same names.
 --
 -- uses   keys
 

@@ -7,7 +7,7 @@ local function enter(job, state, score)
   change(job)
 end
 
--- At its own place: a job that comes back keeps the score it had.
+-- Enter at its own place: a job that comes back keeps the score it had.
 local function enter_ready(job)
   want(job)
   enter(job, 'ready', (100 - (job.priority or 50)) * 1e13 + (job.turn or job.tick))
@@ -19,13 +19,13 @@ local function enter_delayed(job, due)
   enter(job, 'delayed', due)
 end
 
--- For another try. The due time that was asked for stays beside that of the try; 0 = none was.
+-- Delay a job until another try. The due time that was asked for is kept, too; 0 = none was.
 local function enter_again(job, due)
   set(job, 'asked_due', job.asked_due or job.due or 0)
   enter_delayed(job, due)
 end
 
--- Behind those that are ready now; delayed if its time has not come.
+-- Enter behind the jobs that are ready now; delayed if its time has not come.
 local function enter_behind(job)
   local due = job.due or 0
   if due > now then return enter_delayed(job, due) end
@@ -35,8 +35,7 @@ end
 
 local FAILURES, FAILURE_BYTES, TRACEBACKS = 5, 200, 3
 
--- Tracebacks are large, so fewer are kept. Each has the time of its failure, which finds the
--- failure that it belongs to.
+-- Tracebacks are large, so fewer are kept. Each has the time of the failure that it belongs to.
 local function note_traceback(job, traceback)
   local kept = job.tracebacks or {}
   kept[#kept + 1] = { now, traceback }
@@ -48,7 +47,7 @@ local function forget_unhandled(job)
   job.unhandled, job.unhandled_since = nil, nil
 end
 
--- The last attempts that failed: when, whose, why.
+-- Add to the list of the last failed attempts: time, worker, reason.
 local function note_failure(job, reason, traceback)
   forget_unhandled(job)  -- a worker tried it
   if job.tracebacks or (traceback and traceback ~= '') then note_traceback(job, traceback or '') end
@@ -61,14 +60,14 @@ end
 local function enter_dead(job, reason)
   set(job, 'ended', now)
   set(job, 'reason', reason)
-  leave_group(job)  -- of a release that left it there when it retried the job
+  leave_group(job)  -- an earlier release left the job in its group when it retried it
   set(job, 'group', group_of(reason))
   enter(job, 'dead', now)
   count('died')
   note('dead', job.id)
 end
 
--- An entry that could not be anybody's id is shown under a name that can be one.
+-- An entry that can't be the id of a job is shown under a name that can.
 local function showable(id)
   if string.find(id, '^[\32-\126]+$') and #id <= 512 then return id end
   local hex = string.gsub(string.sub(id, 1, 100), '.', function(c)
@@ -77,10 +76,10 @@ local function showable(id)
   return 'stray-' .. hex
 end
 
--- An entry without a record becomes a dead job, so that it is seen and the queue goes on.
+-- An entry without a job's data becomes a dead job, so that it is seen and the queue goes on.
 local function set_aside(key, id)
   take_out(key, id)
-  if read_job(id).stored then return end  -- its record says where it is: only the entry was wrong
+  if read_job(id).stored then return end  -- the job exists elsewhere: only the entry was wrong
   local job = read_job(showable(id))
   if job.stored then return end
   job.tick = next_tick()

@@ -1,4 +1,4 @@
--- numbers: the queue's numbers as they are stored, for scripts that use few of them and seldom.
+-- numbers: the queue's numbers as they are stored, for scripts that use few of them or run seldom.
 --
 -- uses   keys
 

@@ -1,5 +1,5 @@
--- oldest: when the oldest job was submitted that is next in line. (Where ticks are hours ahead of the
--- clock, because it was set back, about when.)
+-- oldest: when the oldest of the jobs that are next in their priority was submitted. (Only about, if
+-- ticks are hours ahead of the clock because it was set back.)
 --
 -- uses   head
 

@@ -1,4 +1,4 @@
--- outlook: what a claimer wants to know when it has to wait.
+-- outlook: what a claimer needs to know when it has to wait.
 --
 -- uses   more_keys
 
@@ -7,8 +7,8 @@ local function first_after_now(key)
   return tonumber(redis.call('ZRANGEBYSCORE', key, later, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)[2])
 end
 
--- When something falls due without anybody's doing: a delayed job, or a lease that ends. Now, if
--- there is more to be had at once.
+-- When the next delayed job falls due or the next lease ends; 0 = neither is to come. Now, if there is
+-- more to claim at once.
 local function next_due(at_once)
   if at_once then return now end
   local due = math.min(first_after_now(RETRY) or math.huge, first_after_now(LEASES) or math.huge)
@@ -18,7 +18,7 @@ local function next_due(at_once)
   return due < math.huge and due or 0
 end
 
--- Of all, or of one *selector*.
+-- How many jobs are ready after this call: of all, or of one *selector*.
 local function ready_left(selector)
   local key = selector and SELECTOR .. selector or QUEUE
   local left = redis.call('ZCARD', key) - #(strays[key] or {})

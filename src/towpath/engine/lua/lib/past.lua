@@ -1,6 +1,6 @@
--- past: how the queue stood when the first call of a minute changed it. Minutes are kept for a day,
--- the first of each hour for a month: 41 bytes each, an hour's or a day's in one field of a hash.
--- Nobody's job depends on it: where it can't be read or written, work goes on without.
+-- past: the history of the queue: its numbers when the first call of a minute changed it. Minutes are
+-- kept for a day, the first of each hour for a month: 41 bytes each, an hour's or a day's in one field
+-- of a hash. No job depends on it: if it can't be read or written, work goes on without it.
 --
 -- uses   more_keys oldest numbers
 
@@ -14,7 +14,7 @@ local function numbers_now()
   for _, key in ipairs({ QUEUE, RETRY, WAITING, LEASES, DEAD }) do
     numbers[#numbers + 1] = redis.call('ZCARD', key)
   end
-  local oldest = oldest_ready()  -- seconds and one more; 0 = nothing is ready
+  local oldest = oldest_ready()  -- its age in seconds, plus one; 0 = nothing is ready
   numbers[#numbers + 1] = oldest and 1 + math.max(0, math.floor((now - oldest) / 1000)) or 0
   return numbers
 end

@@ -1,5 +1,5 @@
--- plain_claim: the short way of a claim. If it is not that simple, nothing has been done, and
--- `claim` begins anew.
+-- plain_claim: the short way of a claim. If the call is not that simple, this changes nothing, and
+-- `claim` starts again.
 --
 -- uses   keys clock calls request queue head publish plain_close plain_leases plain_leased
 

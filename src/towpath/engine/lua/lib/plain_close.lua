@@ -1,10 +1,10 @@
--- plain_close: what the parts of the short way write together.
+-- plain_close: the last writes of the short way, which claims and completions share.
 
-local told = {}  -- event, {id, ...}, ...
+local event_ids = {}  -- event, {id, ...}, ...
 
 local function close_plain(wake, answer, memory)
   redis.call('HSET', META, 'out', PACKED_OUT)
-  publish(wake, told)
+  publish(wake, event_ids)
   remember(memory)
   return answer
 end

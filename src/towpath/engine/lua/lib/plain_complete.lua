@@ -1,5 +1,5 @@
--- plain_complete: the short way of a complete. If it is not that simple, nothing has been done,
--- and `complete` begins anew.
+-- plain_complete: the short way of a complete. If the call is not that simple, this changes nothing,
+-- and `complete` starts again.
 --
 -- uses   keys clock calls request queue head publish plain_close plain_ends
 

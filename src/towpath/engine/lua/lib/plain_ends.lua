@@ -3,7 +3,7 @@
 local ended, unlinks, mean = {}, {}, 0  -- ids; keys to be deleted; how long jobs are worked on, in ms
 local kept, shelved = {}, {}            -- key, record, result, is large; time to go, id, ...
 
--- What the end of a job adds to a record that was plain.
+-- The map that the data of a plain job gets when the job ends and is kept.
 local function end_mark()
   local packed = options.keep > 0 and cmsgpack.pack({ ended = now, gone_at = now + options.keep })
   return packed and struct.pack('<I4', #packed) .. packed
@@ -14,7 +14,7 @@ local function kept_record(text, at, mark)
   return string.char(code) .. string.sub(text, 2, at - 1) .. mark .. string.sub(text, at)
 end
 
--- Plan the end of *items*, whose id and token begin at field *first*. False if there is more to it.
+-- Plan the end of *items*, whose id and token begin at field *first*. False if one is not so simple.
 local function end_plain(items, first)
   local names, once, mark = { '' }, {}, end_mark()
   for i = 1, #items do names[i] = JOB .. items[i][first] end
@@ -44,7 +44,7 @@ local function end_plain(items, first)
   return true
 end
 
--- The record goes with its time, so a kept job needs one command, and one for each other key.
+-- The job's data expires by itself, so a kept job needs one command, and one for each other key.
 local function write_kept()
   redis.call('ZADD', DONE, unpack(shelved))
   for i = 1, #kept do
@@ -55,12 +55,12 @@ local function write_kept()
   end
 end
 
--- Of the sets, the one that no script has read yet comes first. This write can't grow: with memory full, work goes on.
+-- The first write is to the set that was not read yet. It needs no memory: with memory full, work goes on.
 local function write_ends()
   if #ended == 0 then return end
   redis.call('ZREM', LEASES, unpack(ended))
   redis.call('UNLINK', unpack(unlinks))
   if #kept > 0 then write_kept() end
   meta.completed, meta.service_ms = meta.completed + #ended, mean
-  told = { 'complete', ended }
+  event_ids = { 'complete', ended }
 end

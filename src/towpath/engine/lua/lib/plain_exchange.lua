@@ -1,5 +1,5 @@
--- plain_exchange: the short way of an exchange that completes only. If it is not that simple,
--- nothing has been done, and `exchange` begins anew.
+-- plain_exchange: the short way of an exchange that completes only. If the call is not that simple,
+-- this changes nothing, and `exchange` starts again.
 --
 -- uses   keys clock calls request queue head publish plain_close plain_ends plain_leases plain_leased
 

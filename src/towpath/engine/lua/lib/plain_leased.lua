@@ -1,6 +1,6 @@
 -- plain_leased: what the short way of a claim writes.
 
--- The sets were read above. The first write can't grow: with memory full, work goes on.
+-- The sets were read before. The first write needs no memory: with memory full, work goes on.
 local function write_leases(worker)
   local n = #taken
   meta.asked_at = now
@@ -12,6 +12,6 @@ local function write_leases(worker)
   for i = 1, n do
     redis.call('SET', LOCK .. taken[i], worker .. ' ' .. int(memory[2 * i + 2]), 'PX', lasting)
   end
-  told[#told + 1] = 'claim'
-  told[#told + 1] = taken
+  event_ids[#event_ids + 1] = 'claim'
+  event_ids[#event_ids + 1] = taken
 end

@@ -16,7 +16,7 @@ local function first_score(key)
   return tonumber(redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- The records of those that are taken, and what reads their large payloads. Nothing if one is not plain.
+-- The data of the taken jobs, and a function that reads their large payloads. Nil if one is not plain.
 local function read_plain(names)
   for i = 1, #taken do names[i] = JOB .. taken[i] end
   local texts, large = redis.call('MGET', unpack(names)), {}
@@ -28,8 +28,8 @@ local function read_plain(names)
   return texts, #large > 0 and payload_reader(large)
 end
 
--- Plan the leases of the first of *taken*, as many as one answer carries. Nothing if there is more
--- to it.
+-- Plan the leases of the first of *taken*, as many as fit into one answer. Returns how many; nil if
+-- it is not that simple.
 local function plan_leases(worker, lease)
   local token, size = math.max(now_us, meta.token + 1) - 1, 0
   if #taken == 0 then return 0 end
@@ -58,7 +58,7 @@ local function plan_leases(worker, lease)
   return texts and #taken
 end
 
--- Plan the claim. False if there is more to it.
+-- Plan the claim. False if it is not that simple.
 local function lease_plain(worker, lease, count, lane, _, _, _, selectors)
   if selectors or lane ~= '' or meta.paused > 0 or now - meta.trimmed_at >= TRIM_EVERY_MS then return false end
   due = math.min(first_score(LEASES), first_score(RETRY))

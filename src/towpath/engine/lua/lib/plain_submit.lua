@@ -1,5 +1,5 @@
--- plain_submit: the short way of a submit, for plain jobs that nobody knows yet. Anything else,
--- and nothing has been done: `submit` begins anew.
+-- plain_submit: the short way of a submit, for plain jobs with new ids. For any other call this
+-- changes nothing, and `submit` starts again.
 --
 -- uses   keys clock calls request queue head publish
 

@@ -1,10 +1,10 @@
--- plan: what the changes in memory come to, key by key. Still nothing is written.
+-- plan: turns the changes in memory into commands, key by key. Nothing is written yet.
 --
 -- uses   more_keys
 
 local puts, unlinks = {}, {}         -- key, value, key, value, ...; keys to be deleted
 local fresh, locks = {}, {}
-local kept = {}                      -- job, its record: of those that are kept for a time
+local kept = {}                      -- {job, its data}: ended jobs that are kept for a time
 
 local function put(key, value)
   local n = #puts
@@ -12,7 +12,7 @@ local function put(key, value)
   puts[n + 2] = value
 end
 
--- The set of one lane or of one selector, in which are those of a *place*.
+-- Plan the set of one lane or selector, which has only jobs in the state *place*.
 local function plan_part(job, key, place)
   if job.stored == place and job.state ~= place then
     zrem(key, job.id)
@@ -21,7 +21,7 @@ local function plan_part(job, key, place)
   end
 end
 
--- A worker's limit counts the job no longer.
+-- The job no longer counts towards its worker's limit.
 local function leave_worker(job)
   if job.counted then zrem(HELD .. job.worker, job.id) end
   job.counted = nil
@@ -40,7 +40,7 @@ local function plan_kept(job, id)
   if job.result then fresh[#fresh + 1] = RESULT .. id end
 end
 
--- A payload that is new: what was under its key before goes.
+-- Store a new payload that is large, or delete the large one that it replaces.
 local function plan_payload(job, id)
   if job.large then
     put(LOAD .. id, job.large)

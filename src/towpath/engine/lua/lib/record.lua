@@ -1,6 +1,6 @@
--- record: how a job is written down: a head of fixed fields, a map of what is not plain, and the
--- payload if it is small. (A hash was tried: each field is a call's argument and a search in the
--- list, 30 % of a job's whole cost.)
+-- record: how a job's data is stored: a head of fixed fields, a map of what is not plain, and the
+-- payload if it is small. (A hash was tried: each field is an argument of a command and a search in
+-- the hash, 30 % of a job's whole cost.)
 --
 -- uses   head
 
@@ -8,15 +8,15 @@ local STATES = { 'ready', 'delayed', 'waiting', 'leased', 'done', 'cancelled', '
 local CODES = {
   ready = 1, delayed = 2, waiting = 3, leased = 4, done = 5, cancelled = 6, dead = 7,
 }
--- What scripts change of that map. All else stays as it was said, also what only a newer release
--- knows.
+-- The fields of that map that scripts change. All others stay as they were submitted, also those that
+-- only a newer release knows.
 local CHANGED = {
   'turn', 'due', 'cancel', 'reason', 'progress', 'ended', 'gone_at', 'claimed', 'counted', 'failures',
   'tracebacks', 'group', 'asked_due', 'keep_turn', 'deaths', 'excused', 'unhandled', 'unhandled_since',
 }
 
--- What stands for a record that is not there, or that nobody can read: it has no state. Its payload, if there is
--- any, is not in the record.
+-- A stand-in for a job that does not exist or can't be read: it has no state. Its payload, if there is one, has a
+-- key of its own.
 local function blank(id)
   return {
     id = id, stored = false, state = false, submitted_at = now, tick = false, token = 0,
@@ -51,13 +51,13 @@ local function decoded(id, text)
   return job
 end
 
--- The record without its payload: what lists show. One that somebody has spoilt is left as it is.
+-- The job's data without its payload, for lists. Damaged data is returned as it is.
 local function without_payload(text)
   local fine, at = pcall(parts_of, text)
   return fine and string.sub(text, 1, at - 1) or text
 end
 
--- A record that somebody has spoilt must not stop the jobs beside it.
+-- Damaged data of one job must not stop the others.
 local function decode(id, text)
   local fine, job = pcall(decoded, id, text)
   return fine and job.stored and job or blank(id)

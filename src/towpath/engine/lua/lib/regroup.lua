@@ -1,10 +1,10 @@
--- regroup: which groups come and go with the jobs that this call changes.
+-- regroup: which error groups are added and deleted with the jobs that this call changes.
 --
 -- uses   send sets grouping
 
-local left_over = {}  -- sets of groups that nobody accounts for
+local left_over = {}  -- sets of all groups, to be deleted with whatever is in them
 
--- Whether nothing is in a set once this call has written.
+-- Whether a set is empty once this call has written.
 local function empties(key)
   local set, gone = sets[key], {}
   if not set or #set.add > 0 or #set.rem == 0 then return false end
@@ -16,7 +16,7 @@ local function empties(key)
   return left == 0
 end
 
--- Once no job is dead, nothing is left of any group: not even what others have left there.
+-- Once no job is dead, all groups are deleted, also those with stray entries.
 local function plan_groups()
   if not next(groups) then return end
   for _, group in ipairs(empties(DEAD) and redis.call('HKEYS', GROUPS) or {}) do

@@ -1,11 +1,11 @@
--- remembered: ids that exist, or did within the window that they are remembered for.
+-- remembered: ids of jobs that exist, or did within the time for which ids are remembered.
 
 local items = {}                -- what this call submits
 local answers, place = {}, {}   -- its answers so far; id -> its number among them
 local stored, outlived = {}, {} -- id -> record; ids of jobs that ended and are no longer kept
 local SAME = { [true] = 'same', [false] = 'differs' }
 
--- Ids that we made ourselves are looked up too: a caller may submit the same job again.
+-- Generated ids are looked up too: a caller may submit the same job again.
 local function read_stored()
   local names = {}
   for i = 1, #items do names[i] = JOB .. items[i][1] end

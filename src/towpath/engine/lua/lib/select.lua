@@ -1,10 +1,10 @@
--- select: the ready jobs of some selectors, in order. Of each selector only the head is looked at;
--- the best of them is taken, and the next of its selector is the head. Where many selectors are named,
--- the first of all ready jobs are looked at before.
+-- select: the ready jobs of some selectors, in order. Only the first job of each selector, its head,
+-- is read. The best head is taken, and the next job of its selector becomes the head. If many
+-- selectors are named, the first of all ready jobs are tried before.
 --
 -- uses   more_keys
 
-local FEW, FRONT, STEP = 20, 16, 4  -- selectors whose heads are soon looked at; jobs at the front of all
+local FEW, FRONT, STEP = 20, 16, 4  -- selectors whose heads are read at once; jobs at the front; so many at a time
 
 local function by_place(a, b)
   if a.score ~= b.score then return a.score < b.score end
@@ -34,8 +34,8 @@ local function best_of(heads)
   return best
 end
 
--- The order of all is that of each selector: the first of all that fits is the best head. False = there are
--- not enough of them at the front, or a stray, which the long way sets aside.
+-- All ready jobs have the same order as those of a selector, so the first that fits is the best head. False = too
+-- few at the front fit, or there is a stray, which the long way sets aside.
 local function front_ready(named, most)
   local found = {}
   for from = 0, FRONT - 1, STEP do
@@ -51,7 +51,7 @@ local function front_ready(named, most)
   return false
 end
 
--- The first of the stored ones. Strays do not count, as far as one look goes.
+-- The first *most* of the stored jobs. Strays are skipped, up to a limit.
 local function selected_ready(selectors, named, most)
   local front = #selectors > FEW and most <= FRONT and front_ready(named, most)
   if front then return front end

@@ -1,4 +1,4 @@
--- sets: what is to be taken out of the sorted sets and put into them.
+-- sets: what this call removes from sorted sets and adds to them.
 
 local sets, set_keys = {}, {}  -- zset key -> {add = {score, id, ...}, rem = {id, ...}}
 
@@ -24,7 +24,7 @@ local function zadd(key, score, id)
   add[n + 2] = id
 end
 
--- A set that somebody gave another type, or that is on its way to another node, is found here.
+-- Fails, before the first write, if a key has another type or its slot is being moved.
 local function check_sets()
   for _, key in ipairs(set_keys) do redis.call('ZCARD', key) end
 end

@@ -1,12 +1,12 @@
--- tell: what those should know who wait or watch.
+-- tell: events for followers, and wake-ups for waiters.
 --
 -- uses   publish more_keys
 
-local WAKES_KEPT_MS = 10000  -- a token for nobody goes by itself: who waits looks more often
+local WAKES_KEPT_MS = 10000  -- a wake-up without a waiter expires; waiters look more often
 local notes, noted = {}, {}  -- event -> ids, and the events in the order they came
-local wanted = false         -- whether a waiting worker should look
-local wanted_of = {}         -- selector -> the same of who waits for such jobs
-local called = {}            -- the selectors of those for whom no token is there yet
+local wanted = false         -- whether a waiter should look for work
+local wanted_of = {}         -- selector -> the same for its waiters
+local called = {}            -- the selectors of these whose list has no wake-up yet
 
 local function note(event, id)
   local ids = notes[event]
@@ -18,14 +18,15 @@ local function note(event, id)
   ids[#ids + 1] = id
 end
 
--- Somebody should look who waits for such a job.
+-- A waiter for such a job should look for work.
 local function want(job)
   wanted = true
   if job.selector then wanted_of[job.selector] = true end
 end
 
--- At most one token: who takes it and leaves work behind puts it back.
-local function somebody_should_look()
+-- Whether to push a wake-up. A list has at most one; a waiter that takes it and leaves work behind
+-- pushes another.
+local function plan_wakeups()
   for selector in pairs(wanted_of) do
     if redis.pcall('LLEN', WAKES .. selector) == 0 then called[#called + 1] = selector end
   end

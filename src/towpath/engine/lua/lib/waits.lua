@@ -1,9 +1,9 @@
--- waits: what is still to be claimed. It may be moved, replaced, and counts towards max_length.
+-- waits: jobs that are still to be claimed. They may be moved and replaced, and count towards max_length.
 
 local WAITS = { ready = true, delayed = true, waiting = true }
 local length_keys = { QUEUE, RETRY, WAITING }
 
--- How many more the queue takes.
+-- How many more jobs the queue takes.
 local function room_left()
   if options.max_length == 0 then return math.huge end
   local room = options.max_length

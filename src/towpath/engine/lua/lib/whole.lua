@@ -1,4 +1,4 @@
--- whole: answer a call that is one request, and remember only what a repeat needs.
+-- whole: answer a call that is a single request, and remember only what a repeat needs.
 --
 -- uses   request
 
