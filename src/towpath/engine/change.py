@@ -1,7 +1,7 @@
-"""Changing jobs that nobody works on.
+"""Changing jobs that no worker holds.
 
-Those that wait get another due time (`move`) or are replaced (`set`); those that have ended are
-tried again (`retry`), deleted, or let their lane go on (`drop`).
+Waiting jobs get another due time (`move`) or are replaced (`set`). Jobs that have ended get new
+attempts (`retry`) or are deleted; the dead head of a parked lane is dropped (`drop`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from towpath.errors import InvalidOption, LaneNotParked, TowpathError
 from towpath.ids import QueueName, job_id, lane_key, queue_name
 
 BY_DELAY = -1
-"""In place of a due time: the delay says it."""
+"""Stands in place of a due time when a delay is given."""
 
 
 class Changing(Lifetime):
@@ -143,7 +143,7 @@ class Changing(Lifetime):
         """Delete a dead, done or cancelled job. If it parks its lane, the lane continues without
         it.
 
-        Raises JobNotFound, JobOpen, and JobHasRecord unless it is the record that asks
+        Raises JobNotFound, JobOpen, and JobHasRecord unless the call comes from the job's record
         (*by_record*).
         """
         await self._one_state("delete", [job.id, int(by_record)], job, call)
@@ -161,7 +161,7 @@ class Changing(Lifetime):
         ]
 
     async def _answer_each(self, verb: str, jobs: Sequence[JobRef]) -> list[Any]:
-        """The raw answers of a verb that takes ids of one queue."""
+        """The raw answers of a verb for jobs of one queue, in steps of LARGEST_BATCH."""
         answers: list[Any] = []
         for at in range(0, len(jobs), LARGEST_BATCH):
             some = [[job.id, 0] for job in jobs[at : at + LARGEST_BATCH]]
@@ -171,8 +171,9 @@ class Changing(Lifetime):
     async def _ask_existing(
         self, verb: str, queue: QueueName, items: list[list[Any]], call: Call | None
     ) -> list[Any]:
-        """The raw answers of a verb about jobs that must exist. A queue that does not exist has
-        none of them, and is not created; a repeat is answered from what was stored all the same.
+        """The raw answers of a verb for jobs that must exist. A queue that does not exist is not
+        created: each job is answered with JOB_NOT_FOUND. But with a *call*, Redis is always asked,
+        as the call may be a repeat whose answer is stored.
         """
         try:
             return await self._store.write(
@@ -206,8 +207,8 @@ class Changing(Lifetime):
         call: Call | None,
         for_owner: str | None = None,
     ) -> list[Any]:
-        """The raw answers. A payload that is too large is not sent, but under a caller's name: it
-        may be a repeat, whose answer only the server knows.
+        """The raw answers. A job that is too large is refused without being sent, except with a
+        caller's *call*: it may be a repeat, and only Redis knows its answer.
         """
         store, answers, steps = self._store, list[Any](), list(submits(jobs))
         _check_call(call, len(steps))
