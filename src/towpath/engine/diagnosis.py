@@ -1,4 +1,4 @@
-"""What a deployment says about itself, asked without refusing anything: for `towpath doctor`."""
+"""The state of a Redis deployment, read without refusing an unfit one: for `towpath doctor`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _SETTINGS = (
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """One server that takes writes, as it is now."""
+    """One Redis server that takes writes, as it is now."""
 
     info: dict[str, str]
-    """Its INFO, name by name."""
+    """The reply to INFO, name by name."""
     settings: dict[str, str]
-    """The settings that matter; empty where CONFIG is denied."""
+    """The settings that matter; empty if CONFIG is denied."""
     skew_ms: float
-    """How far its clock is ahead of this machine's."""
+    """How far the server's clock is ahead of this machine's."""
     round_trips_ms: list[float]
-    """How long a PING took, fastest first."""
+    """How long each PING took, fastest first."""
     slowest: dict[str, int]
-    """What kept it from answering lately, by kind, in ms at worst; what its monitor knows."""
+    """The longest time in ms for which each kind of event blocked the server lately, as its latency
+    monitor recorded it."""
     scripts_known: int
     scripts_all: int
     scripts_refused: str
-    """Why it takes no scripts; empty if it does."""
+    """Why the server runs no scripts; empty if it does."""
 
 
 class Checkup(msgspec.Struct, frozen=True):
@@ -49,13 +50,13 @@ class Checkup(msgspec.Struct, frozen=True):
 
     servers: list[ServerState]
     write_refused: str
-    """The server's words; empty if the write worked."""
+    """The server's error; empty if the write worked."""
 
 
 async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
-    """Ask every primary about itself, load the scripts, and write one key that vanishes.
+    """Read the state of every primary, load the scripts, and write one key that expires.
 
-    Raises ServerUnreachable, or ServerRefused where the login is.
+    Raises ServerUnreachable, or ServerRefused if the login is refused.
     """
     cluster = open_cluster(url)
     try:
@@ -117,7 +118,7 @@ async def _round_trips(channel: Channel) -> list[float]:
 
 
 async def _skew(channel: Channel) -> float:
-    """The server's time less ours at the middle of the question: good to half a round trip."""
+    """The server's time minus ours in the middle of the round trip: exact to half a round trip."""
     before = wall_ms()
     second, micro = await channel.send("TIME")
     return int(second) * 1000 + int(micro) / 1000 - (before + wall_ms()) / 2
@@ -132,7 +133,7 @@ async def _slowest(channel: Channel) -> dict[str, int]:
 
 
 async def _scripts(channel: Channel) -> tuple[int, int]:
-    """How many of our scripts the server has already."""
+    """How many of our scripts the server has loaded, and how many there are."""
     scripts = shipped_scripts()
     try:
         known: list[int] = await channel.send(
@@ -144,7 +145,7 @@ async def _scripts(channel: Channel) -> tuple[int, int]:
 
 
 async def _load(channel: Channel) -> None:
-    """Every script compiles there. The engine would send them at first use anyway."""
+    """Load every script, which shows that it compiles. The engine would load it at first use."""
     scripts = shipped_scripts()
     for name in ARGS:
         await channel.send("SCRIPT", "LOAD", scripts[name].source)
@@ -155,7 +156,7 @@ async def _write(channel: Channel) -> None:
 
 
 async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:
-    """The server's words if it refuses, else nothing."""
+    """The server's error if it refuses, else an empty text."""
     try:
         await ask()
     except ErrorReply as error:

@@ -1,4 +1,4 @@
-"""Why a job is not running, and how far it is from running, from one read of the store.
+"""Why a job is not running, and how far it is from running, from one read of Redis.
 
 `look.lua` gathers the facts in one step, so that they agree with each other.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 SILENT_MS = seconds(12).total_seconds() * 1000
-"""Waiting claims ask every 5 s: where nobody asked for longer, nobody has a slot to fill."""
+"""Waiting claims ask every 5 s. If none has asked for this long, no worker has a free slot."""
 
 
 _LONGEST_REASON = 200
@@ -72,8 +72,8 @@ class Position(msgspec.Struct, frozen=True):
 def explain(
     job: JobInfo, facts: Facts, *, most: int | None = None, workers: Sequence[Doing] = ()
 ) -> Explanation:
-    """Why *job* is not running, in a word and a sentence. *most* is its limit of attempts;
-    *workers* are those that are alive, for a job that no worker could run.
+    """Why *job* is not running, as a word and a sentence. *most* is its limit of attempts.
+    *workers* are the live workers; they are needed for a job that no worker could run.
     """
     match job.state:
         case State.READY:
@@ -85,7 +85,7 @@ def explain(
         case State.DELAYED:
             return _explain_delayed(job, facts, job.max_attempts or most, workers)
         case _:
-            # A reason of an attempt before the last is no news of a job that is done.
+            # A done or cancelled job may have the reason of an earlier attempt, which says nothing.
             reason = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
             return Explanation(Why.ENDED, f"{job.state} at {job.ended_at}{reason}")
 
@@ -104,7 +104,10 @@ def position(state: State, facts: Facts) -> Position | None:
 
 
 def _wait(turns: float, facts: Facts) -> Duration | None:
-    """The time of as many *turns*; of one more where every worker has to finish a job first."""
+    """The time of *turns* jobs, one after the other; if all workers are busy, plus the time until
+    one is free. None if the job has a selector, or if its queue is paused, has no worker, or has
+    completed nothing yet.
+    """
     if "service_ms" not in facts or "selector" in facts:
         return None
     if (obstacle := _obstacle(facts)) is not None:
@@ -185,12 +188,12 @@ def _explain_unhandled(job: JobInfo, workers: Sequence[Doing]) -> Explanation:
 
 
 def spell_handler(name: str | None) -> str:
-    """The handler that a job asks for, in words."""
+    """The handler that a job needs, in words."""
     return f"handler {name!r}" if name else "a handler without a name"
 
 
 def spell_handlers(workers: Iterable[Doing], queue: str) -> str:
-    """The handlers of *queue* that live workers list."""
+    """The handlers of *queue* that live workers report, as a list in words."""
     listed = {
         handler.name
         for doing in workers
@@ -211,15 +214,15 @@ def _in_one_line(reason: str) -> str:
 
 
 def _left(what: str, facts: Facts) -> Explanation:
-    """A job that the next claim would take up: what keeps that from coming."""
+    """Explains a job that the next claim takes up: *what* happened, and what keeps claims away."""
     taken_up = Explanation(Why.NEXT, "the next worker that asks takes it up")
     obstacle = _obstacle(facts) or taken_up
     return Explanation(obstacle.why, f"{what}; {obstacle.text}")
 
 
 def _obstacle(facts: Facts) -> Explanation | None:
-    """What keeps every job of the queue, or of its selector, from being claimed; None where workers
-    ask. Who holds as many as it may does not count as asking.
+    """What keeps all jobs of the queue, or of the job's selector, from being claimed. None if
+    workers ask for jobs; a worker that holds as many jobs as it may does not count.
     """
     now, busy = int(facts["now"]), int(facts["leased"])
     asked = max(int(facts.get("asked_at", 0)), int(facts.get("asked_for", 0)))

@@ -1,4 +1,4 @@
-"""Whether servers and queues are fit for work, and what to do where they are not."""
+"""Whether Redis and the queues are fit for work, and what to do if not: for `towpath doctor`."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class Grade(IntEnum):
 
 
 class Finding(NamedTuple):
-    """What was found, what to make of it, and what to do."""
+    """The result of one check: what was found, how good that is, and what to do."""
 
     check: str
     verdict: Grade
     found: str
     do: str = ""
     server: str = ""
-    """Which one, where there are several."""
+    """The server's name, if there are several."""
 
 
 def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> list[Finding]:
-    """All that can be said about a deployment, server by server."""
+    """The findings about a Redis deployment, server by server."""
     found: list[Finding] = []
     for server in checkup.servers:
         name = f"port {server.info.get('tcp_port')}" if len(checkup.servers) > 1 else ""
@@ -189,7 +189,7 @@ def _write(checkup: Checkup) -> Finding:
 
 
 async def of_queues(engine: Engine) -> list[Finding]:
-    """What is in the queues that somebody may want to look at."""
+    """The findings about the queues: what an operator may want to look at."""
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
     names = sorted(await engine.queues.list())
@@ -231,17 +231,17 @@ async def _other_layouts(engine: Engine, readable: Sequence[str]) -> list[Findin
             text = f"{name}: its data has another layout than this version writes"
             found.append(Finding("layout", Grade.BAD, text, refusal.remedy))
         except ServerRefused:
-            pass  # listed in the log, and told where it is used
+            pass  # it is in the log, and using the queue raises it
     return found
 
 
 _UNHANDLED_LOOK = 1000
-"""Delayed jobs of a queue that are looked at: jobs that no worker could run come back within 30 s,
-so they are among the first."""
+"""The number of delayed jobs that are checked. Jobs that no worker could run are tried again within
+30 s, so they are among the first."""
 
 
 async def _unhandled(engine: Engine, queue: str) -> list[Finding]:
-    """What live workers lack to run delayed jobs of *queue*."""
+    """The handlers that live workers lack to run delayed jobs of *queue*."""
     from towpath.engine.explain import HANDLER_MISSING, spell_handler, spell_handlers  # noqa: PLC0415 -- slow to import
     from towpath.engine.states import State  # noqa: PLC0415 -- the same
 
@@ -273,7 +273,7 @@ SAME_DATABASE = (
 
 
 def of_records(elsewhere: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """Queues whose workers keep records in another database than the process that asks."""
+    """Findings for queues whose workers have another database than this process."""
     return [
         Finding(
             "ledger",

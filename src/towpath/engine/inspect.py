@@ -26,7 +26,7 @@ from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 LARGEST_PAGE = 1000
 _LAST_HOUR = hours(1)
 SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
-"""Dead jobs that a search covers, the newest, and of how many one step reads the records."""
+"""How many dead jobs a search covers, newest first, and how many of them one step reads."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -310,7 +310,7 @@ class Inspector:
 def _readable(
     names: Iterable[QueueName], answers: Iterable[Any]
 ) -> Iterator[tuple[QueueName, Any]]:
-    """Each queue with its answer, but those that the server refused to read."""
+    """Each queue with its answer, without the queues that Redis refused to read."""
     for name, answer in zip(names, answers, strict=True):
         if not isinstance(answer, ServerError):
             yield name, answer
@@ -338,7 +338,7 @@ def _counts(answer: Any) -> Counts:
 
 
 def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> JobInfo:
-    """A job that has ended, from what the server has of it."""
+    """A job that has ended, from the answer of `ended.lua`."""
     return _job(ref, decode(record), {}, payload=payload, result=result)
 
 
@@ -379,7 +379,7 @@ def _job(
 
 
 def _failures(more: Mapping[str, Any], *, with_tracebacks: bool) -> tuple[Failure, ...]:
-    """The failed attempts of a job. A page of jobs would be large with their tracebacks."""
+    """The failed attempts of a job. Pages leave out the tracebacks, which would make them large."""
     tracebacks = list(more.get("tracebacks", ())) if with_tracebacks else []
     failures: list[Failure] = []
     for at, worker, reason in reversed(more.get("failures", ())):
@@ -407,7 +407,7 @@ def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
 
 
 def _small(text: str) -> bytes:
-    """As Lua does it: only the letters of ASCII."""
+    """*text* in lower case as Lua makes it: only ASCII letters change."""
     return text.encode().lower()
 
 
@@ -420,8 +420,8 @@ def _make_cursor(id: bytes, score: bytes) -> str:
 
 
 def cursor_at(due: datetime) -> str:
-    """Where the delayed jobs begin that are due then or later, as `after` of their list."""
-    # No job has this id: so the score alone decides.
+    """The `after` of a list of delayed jobs that begins with those that are due then or later."""
+    # No job has this id, so the list begins at the score.
     return _make_cursor(b"\0", str(instant_ms("due", due)).encode())
 
 
