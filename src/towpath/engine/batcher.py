@@ -37,7 +37,7 @@ call, the deadline, and the future that gets the answers. A tuple, because every
 one: an object would cost a tenth of a submit."""
 
 
-def _entry(
+def _new_entry(
     jobs: list[NewJob], durability: Durability | None, call: Call | None, deadline: Deadline
 ) -> _Entry:
     size = len(jobs[0].payload) if len(jobs) == 1 else sum(len(job.payload) for job in jobs)
@@ -66,8 +66,8 @@ class Batcher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: dict[QueueName, _Line] = {}
-        self._flights: set[asyncio.Task[None]] = set()
-        self._landed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work_ended = asyncio.Event()
 
     async def submit(
         self,
@@ -82,7 +82,7 @@ class Batcher:
             line = self._lines[queue] = _Line(queue)
         if line.busy or line.pending or _is_confirmed(durability):
             deadline = self._store.calls.new_deadline()
-            return await self._join(line, _entry(jobs, durability, call, deadline))
+            return await self._join(line, _new_entry(jobs, durability, call, deadline))
         line.busy = True
         try:
             if line.crowded:
@@ -93,61 +93,61 @@ class Batcher:
                 if durability is None and self._store.takes(queue, jobs):
                     return await self._store.write("submit", queue, lambda _: jobs, call)
                 return await _send_jobs(self._store, queue, jobs, durability, call)
-            entry = _entry(jobs, durability, call, self._store.calls.new_deadline())
+            entry = _new_entry(jobs, durability, call, self._store.calls.new_deadline())
             line.pending.appendleft(entry)
         finally:
-            self._land(line)
+            self._free_line(line)
         return await entry[-1]
 
     def _join(self, line: _Line, entry: _Entry) -> asyncio.Future[list[Any]]:
         line.pending.append(entry)
         line.crowded = True
-        self._take_off(line)
+        self._start_sending(line)
         return entry[-1]
 
-    def _take_off(self, line: _Line) -> None:
+    def _start_sending(self, line: _Line) -> None:
         """Send the pending submits, unless a call is in flight: then they go on gathering."""
         if line.pending and not line.busy:
             line.busy = True
-            self._begin(self._fly(line))
+            self._start_task(self._send_pending(line))
 
-    def _begin(self, work: Any) -> asyncio.Task[None]:
-        flight: asyncio.Task[None] = asyncio.create_task(work)
-        self._flights.add(flight)
-        flight.add_done_callback(self._end)
-        return flight
+    def _start_task(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
 
-    def _end(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
-        self._landed.set()
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._work_ended.set()
 
     async def close(self) -> None:
         """Wait for the calls in flight."""
-        while self._flights or any(line.busy for line in self._lines.values()):
-            self._landed.clear()
-            await self._landed.wait()
+        while self._tasks or any(line.busy for line in self._lines.values()):
+            self._work_ended.clear()
+            await self._work_ended.wait()
 
-    def _land(self, line: _Line) -> None:
+    def _free_line(self, line: _Line) -> None:
         line.busy = False
-        self._take_off(line)
-        self._landed.set()
+        self._start_sending(line)
+        self._work_ended.set()
 
-    async def _fly(self, line: _Line) -> None:
+    async def _send_pending(self, line: _Line) -> None:
         try:
             while line.pending:
                 entries = _next_batch(line.pending)
                 if not _is_confirmed(entries[0][2]):
-                    await self._carry(line, entries, _nobody_waits)
+                    await self._send_batch(line, entries, _do_nothing)
                     continue
                 # To keep the order, the next batch waits for the write, not for its confirmation.
                 written = asyncio.Event()
-                carried = self._begin(self._carry(line, entries, written.set))
-                carried.add_done_callback(lambda _, written=written: written.set())
+                sending = self._start_task(self._send_batch(line, entries, written.set))
+                sending.add_done_callback(lambda _, written=written: written.set())
                 await written.wait()
         finally:
-            self._land(line)
+            self._free_line(line)
 
-    async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
+    async def _send_batch(self, line: _Line, entries: list[_Entry], written: Written) -> None:
         jobs = [job for entry in entries for job in entry[0]]
         _, _, durability, call, deadline, _ = entries[0]
         behind = len(line.pending)
@@ -222,33 +222,33 @@ async def _send_jobs(
         sent = portion if fits else [job for job in portion if len(job.payload) <= limit]
         is_last = len(answers) + len(portion) == len(jobs)
         if not sent:
-            told: list[Any] = []
+            replies: list[Any] = []
         elif durability is None:
-            told = await store.write(
+            replies = await store.write(
                 "submit", queue, lambda _, sent=sent: sent, call, deadline=deadline
             )
         else:
-            told = await store.write_confirmed(
+            replies = await store.write_confirmed(
                 "submit", queue, lambda _, sent=sent: sent, call,
-                durability=durability, written=written if written and is_last else _nobody_waits,
+                durability=durability, written=written if written and is_last else _do_nothing,
                 deadline=deadline,
             )  # fmt: skip
-        if len(told) != len(sent):
-            raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
-        answers += told if fits else with_refusals(portion, told, limit)
+        if len(replies) != len(sent):
+            raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(replies)} answered")
+        answers += replies if fits else with_refusals(portion, replies, limit)
     return answers
 
 
-def with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:
-    """The answers to all of *jobs*: *told* answers those that fit, the others are refused here."""
-    answers = iter(told)
+def with_refusals(jobs: list[NewJob], replies: list[Any], limit: int) -> list[Any]:
+    """The answers to all of *jobs*: *replies* has those that fit, the others are refused here."""
+    answers = iter(replies)
     return [
         next(answers) if (size := len(job.payload)) <= limit else too_large(size, limit)
         for job in jobs
     ]
 
 
-def _nobody_waits() -> None:
+def _do_nothing() -> None:
     """No submit waits for this write itself, only for the answer."""
 
 
@@ -260,12 +260,12 @@ def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
     """Take the first of *pending*, and the entries behind it that may share its call."""
     batch = [pending.popleft()]
     jobs, size, durability, call, *_ = batch[0]
-    room, left = LARGEST_BATCH - len(jobs), _LARGEST_CALL_BYTES - size
+    jobs_left, bytes_left = LARGEST_BATCH - len(jobs), _LARGEST_CALL_BYTES - size
     while pending and call is None:
         jobs, size, wanted, call, *_ = pending[0]
-        room -= len(jobs)
-        left -= size
-        if room < 0 or left < 0 or call is not None or wanted != durability:
+        jobs_left -= len(jobs)
+        bytes_left -= size
+        if jobs_left < 0 or bytes_left < 0 or call is not None or wanted != durability:
             break
         batch.append(pending.popleft())
     return batch

@@ -51,7 +51,7 @@ Prepare = Callable[[Channel], Send[T]]
 """Called once with a channel; returns the function that sends the call. That may be called more
 than once."""
 _CHECK_S = 2.0
-_LEFT = "the engine was left"
+_ENGINE_LEFT = "the engine was left"
 
 
 class Calls:
@@ -72,7 +72,7 @@ class Calls:
         self._watch = cluster.port.time_limit(limits.answer, cluster.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         self._check_s = min(_CHECK_S, self._give_up_s)
-        self._own = secrets.token_hex(8)
+        self._name = secrets.token_hex(8)
         self._numbers = itertools.count()
         self._nodes: dict[Place | None, Node] = {}
         self._is_closed = False
@@ -90,7 +90,9 @@ class Calls:
         """A call of a writing script, repeated safely after any trouble. If the caller cancels it,
         its effect is unknown.
         """
-        return lambda channel: partial(channel.run, script, self._named(keys, args, call, channel))
+        return lambda channel: partial(
+            channel.run, script, self._make_args(keys, args, call, channel)
+        )
 
     def confirmed(
         self,
@@ -114,23 +116,24 @@ class Calls:
 
         def prepare(channel: Channel) -> Send[Any]:
             key = keys.call(f"{channel.name}.confirm")
-            words, trust = self._named(keys, args, call, channel), partial(self._trust, durability)
+            script_args = self._make_args(keys, args, call, channel)
+            trust = partial(self._check_durability, durability)
 
-            async def sent() -> Any:
-                answer = await channel.run(script, words, trust)
+            async def send_confirmed() -> Any:
+                answer = await channel.run(script, script_args, trust)
                 written()
                 if wanted:
-                    command = ("EVALSHA", script.sha, KEYS, *words)
+                    command = ("EVALSHA", script.sha, KEYS, *script_args)
                     answer, have = await channel.confirmed(command, trust, key, wanted, limit_ms)
                     if have < wanted:
                         raise DurabilityNotReached(wanted, have)
                 return answer
 
-            return sent
+            return send_confirmed
 
         return prepare
 
-    def _named(
+    def _make_args(
         self, keys: DeclaredKeys, args: tuple[Any, ...], call: Call | None, channel: Channel
     ) -> tuple[Any, ...]:
         """The arguments of a writing script, with the caller's name for the call, or else the
@@ -141,7 +144,7 @@ class Calls:
         name, number = (call.channel, call.number) if call else (channel.name, channel.number)
         return (keys.first, keys.never, self._clock.stamp(), name, number, *args)
 
-    async def _trust(self, wanted: Durability, connection: Connection) -> None:
+    async def _check_durability(self, wanted: Durability, connection: Connection) -> None:
         connection.facts = await require(connection.ask, connection.facts, wanted, self._declared)
 
     async def require_replicas(self, wanted: Durability) -> None:
@@ -156,8 +159,8 @@ class Calls:
 
     async def read(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
         """The answer of a script that only reads, or that may be repeated by its nature."""
-        words = (keys.first, keys.never, *args)
-        return await self.ask(keys.first, lambda channel: partial(channel.run, script, words))
+        script_args = (keys.first, keys.never, *args)
+        return await self.ask(keys.first, lambda channel: partial(channel.run, script, script_args))
 
     async def clocked(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
         """The answer of such a script whose first argument is the clock."""
@@ -229,7 +232,7 @@ class Calls:
         own *deadline*.
         """
         if self._is_closed:
-            raise EngineClosed(_LEFT)
+            raise EngineClosed(_ENGINE_LEFT)
         deadline, attempt = deadline or self.new_deadline(), 0
         node = self._node_of(key)
         free = node.idle and node.refusal is None
@@ -243,8 +246,8 @@ class Calls:
                     break
                 except TROUBLE as error:
                     if self._is_closed:
-                        raise EngineClosed(_LEFT) from error
-                    await self._pause(error, attempt, deadline, channel.hang_up, key=key)
+                        raise EngineClosed(_ENGINE_LEFT) from error
+                    await self._pause_or_raise(error, attempt, deadline, channel.hang_up, key=key)
                     attempt += 1
                 except ServerError:
                     if attempt:
@@ -269,7 +272,9 @@ class Calls:
         Raises ServerUnreachable if none answers, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
         began = steady()
-        self.facts = await self._repeated(lambda: probe(self._cluster, self._declared), _nothing)
+        self.facts = await self._repeat_question(
+            lambda: probe(self._cluster, self._declared), _do_nothing
+        )
         self._facts_asked_at = began
         return self.facts
 
@@ -290,20 +295,20 @@ class Calls:
 
     async def _probe(self, channel: Channel, key: str) -> None:
         """Check that the server of *key* takes a write and is fit; then read the facts of all."""
-        command = ("SET", probe_key(key, f"{self._own}.probe"), "1", "PX", 1)
+        command = ("SET", probe_key(key, f"{self._name}.probe"), "1", "PX", 1)
 
-        async def fit(connection: Connection) -> None:
+        async def check_fit(connection: Connection) -> None:
             connection.facts = await ask_known(connection.ask, self._declared)
 
         async def send() -> None:
             try:
-                await channel.send(*command, trust=fit)
+                await channel.send(*command, trust=check_fit)
             except ErrorReply as error:
                 # A server that is full, or that denies the key, has answered.
                 if error.code not in {"OOM", "NOPERM"}:
                     raise
 
-        await self._repeated(send, channel.hang_up)
+        await self._repeat_question(send, channel.hang_up)
         if self._cluster.port.in_threads:
             await channel.close()  # to make room for the connection of `check`
         with suppress(ServerError):
@@ -340,9 +345,9 @@ class Calls:
         return node
 
     def _new_channel(self) -> Channel:
-        return self._cluster.channel(f"{self._own}.{next(self._numbers)}")
+        return self._cluster.channel(f"{self._name}.{next(self._numbers)}")
 
-    async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
+    async def _repeat_question(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
         """The answer to a question about the server itself, repeated for up to two seconds."""
         deadline = Deadline(self._watch, self._check_s)
         for attempt in itertools.count():
@@ -351,11 +356,11 @@ class Calls:
                     return await send()
             except TROUBLE as error:
                 if self._is_closed:
-                    raise EngineClosed(_LEFT) from error
-                await self._pause(error, attempt, deadline, hang_up)
+                    raise EngineClosed(_ENGINE_LEFT) from error
+                await self._pause_or_raise(error, attempt, deadline, hang_up)
         raise AssertionError("unreachable")
 
-    async def _pause(
+    async def _pause_or_raise(
         self,
         error: Exception,
         attempt: int,
@@ -381,5 +386,5 @@ class Calls:
         await self._cluster.port.pause(pause)
 
 
-async def _nothing() -> None:
+async def _do_nothing() -> None:
     """Does nothing: `check` has no channel to hang up."""

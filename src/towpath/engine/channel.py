@@ -62,7 +62,15 @@ class Channel:
     limits the time.
     """
 
-    __slots__ = ("__weakref__", "_at", "_layout", "cluster", "connections", "name", "number")
+    __slots__ = (
+        "__weakref__",
+        "_last_place",
+        "_layout",
+        "cluster",
+        "connections",
+        "name",
+        "number",
+    )
 
     def __init__(self, cluster: Cluster, layout: Layout, name: str = "") -> None:
         self.cluster, self._layout, self.name = cluster, layout, name
@@ -70,7 +78,7 @@ class Channel:
         """The number of the last call."""
         self.connections: dict[Place, Connection] = {}
         """One connection to each server that got a command."""
-        self._at: Place | None = None
+        self._last_place: Place | None = None
 
     async def send(self, *command: Any, trust: Trust | None = None, behind: Any = None) -> Any:
         """The reply to *command*. Raises one of TROUBLE, an error reply included.
@@ -87,8 +95,8 @@ class Channel:
             )
         except Redirected as error:
             if behind:
-                await self._redirected(error, behind, trust)
-            return await self._redirected(error, command, trust)
+                await self._follow_redirect(error, behind, trust)
+            return await self._follow_redirect(error, command, trust)
 
     async def send_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
         """The replies of the server responsible for the first command; errors are in their
@@ -108,7 +116,7 @@ class Channel:
             if not isinstance(answer, RedisError):
                 return answer
             if isinstance(answer, Redirected):
-                return await self._redirected(answer, command, trust)
+                return await self._follow_redirect(answer, command, trust)
             raise answer
         except ScriptUnknown:
             # A new, restarted or promoted server does not have the script: EVAL loads it.
@@ -134,8 +142,11 @@ class Channel:
 
         The next command connects again, to the server that is responsible then.
         """
-        if self._at is not None and (connection := self.connections.get(self._at)) is not None:
-            self._layout.doubt(self._at)
+        if (
+            self._last_place is not None
+            and (connection := self.connections.get(self._last_place)) is not None
+        ):
+            self._layout.doubt(self._last_place)
             await connection.drop()
 
     async def close(self) -> None:
@@ -153,20 +164,20 @@ class Channel:
         return self._connection_at(place)
 
     def _connection_at(self, place: Place) -> Connection:
-        self._at = place
+        self._last_place = place
         connection = self.connections.get(place)
         if connection is None:
             connection = self.connections[place] = self.cluster.connection(place)
         return connection
 
-    async def _redirected(
-        self, told: Redirected, command: tuple[Any, ...], trust: Trust | None
+    async def _follow_redirect(
+        self, redirect: Redirected, command: tuple[Any, ...], trust: Trust | None
     ) -> Any:
         for _ in range(_REDIRECTIONS):
-            slot, host, port = told.target
+            slot, host, port = redirect.target
             # No host means that the other server has the same host as this one.
-            place = (host or (self._at or ("", 0))[0], port)
-            if told.is_moved:
+            place = (host or (self._last_place or ("", 0))[0], port)
+            if redirect.is_moved:
                 self._layout.moved(slot, place)
             connection = self._connection_at(place)
             try:
@@ -174,9 +185,9 @@ class Channel:
                     await trust(connection)
                 return await (
                     connection.ask(command)
-                    if told.is_moved
+                    if redirect.is_moved
                     else connection.ask_both(_ASKING, command)
                 )
             except Redirected as error:
-                told = error
-        raise told
+                redirect = error
+        raise redirect

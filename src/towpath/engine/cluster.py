@@ -28,7 +28,7 @@ class Cluster:
         self._connections: dict[int, dict[Place, Connection]] = {}
         """The connections of each channel, by the `id()` of their dict."""
         self._learning: Running[None] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._check_task: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
@@ -78,9 +78,11 @@ class Cluster:
         no longer primaries. Callers that wait there, also for work and events, then go to the
         server that is responsible now.
         """
-        self._looking = self.port.detach("look at who is responsible", self._look, self._looking)
+        self._check_task = self.port.detach(
+            "look at who is responsible", self._cut_replaced, self._check_task
+        )
 
-    async def _look(self) -> None:
+    async def _cut_replaced(self) -> None:
         with suppress(*TROUBLE):
             await self.learn()
             current = self._layout.primaries()
@@ -92,7 +94,7 @@ class Cluster:
     async def close(self) -> None:
         """Close all connections for good: no new ones are made afterwards."""
         self._closed = True
-        for task in (self._looking, *list(self._learning.values())):
+        for task in (self._check_task, *list(self._learning.values())):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -104,21 +106,21 @@ def open_cluster(url: ServerUrl, port: Port | None = None) -> Cluster:
     """The deployment that *url* names. Nothing is connected yet."""
     port = port or LoopPort()
     tls = url.tls.context() if url.tls is not None else None
-    connect = partial(_connected, port, tls=tls, login=(url.username, url.password), db=url.db)
+    connect = partial(_new_connection, port, tls=tls, login=(url.username, url.password), db=url.db)
     match url.topology:
         case Topology.CLUSTER:
-            return Cluster(url, SlotOwners(url.hosts, _asking(connect), port), connect, port)
+            return Cluster(url, SlotOwners(url.hosts, _ask_once(connect), port), connect, port)
         case Topology.SENTINEL:
             login = (url.sentinel_username, url.sentinel_password)
             encrypted = tls if url.tls is not None and url.tls.sentinels else None
-            ask = _asking(partial(_connected, port, tls=encrypted, login=login))
+            ask = _ask_once(partial(_new_connection, port, tls=encrypted, login=login))
             return Cluster(url, Sentinels(url.hosts, url.path, ask, port), connect, port)
         case Topology.SINGLE:
             [place] = url.hosts or ((url.path, 0),)
             return Cluster(url, OneServer(place), connect, port)
 
 
-def _connected(
+def _new_connection(
     port: Port,
     place: Place,
     *,
@@ -129,7 +131,7 @@ def _connected(
     return port.connection(Endpoint(place, tls, *login, db))
 
 
-def _asking(connect: Callable[[Place], Connection]) -> Ask:
+def _ask_once(connect: Callable[[Place], Connection]) -> Ask:
     async def ask(place: Place, command: tuple[Any, ...]) -> Any:
         connection = connect(place)
         try:

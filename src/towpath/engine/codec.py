@@ -75,10 +75,10 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
         case Complete():
             return [*named, check_size("result", settlement.result, options.max_payload)]
         case Fail():
-            failed = [*named, fail_delay(settlement, options), *_error(settlement)]
+            failed = [*named, fail_delay(settlement, options), *_error_fields(settlement)]
             return [*failed, 1] if settlement.keep_turn else failed
         case Bury():
-            return [*named, NO_OTHER_ATTEMPT, *_error(settlement)]
+            return [*named, NO_OTHER_ATTEMPT, *_error_fields(settlement)]
         case Release():
             released = [*named, duration_ms("delay", settlement.delay)]
             if not settlement.unhandled:
@@ -89,7 +89,7 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
             return [*named, lease_ms(settlement.ttl)]
 
 
-def _error(settlement: Fail | Bury) -> list[str]:
+def _error_fields(settlement: Fail | Bury) -> list[str]:
     return [shortened(settlement.reason), traceback_end(settlement.traceback)]
 
 
@@ -124,10 +124,10 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
         case [b"existed", state, payload]:
             return Submitted(job, STATES[state], True, _SAME[payload])
         case _:
-            return _not_taken(queue, answer)
+            return _submit_refusal(queue, answer)
 
 
-def _not_taken(queue: QueueName, answer: Any) -> TowpathError:
+def _submit_refusal(queue: QueueName, answer: Any) -> TowpathError:
     match answer:
         case [b"QUEUE_FULL", length]:
             return QueueFull(queue, length)
@@ -145,7 +145,7 @@ def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
         case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD" | b"JOB_NOT_OWNED", *_]:
             return refusal(JobRef(queue, id), answer)
         case _:
-            return _not_taken(queue, answer)
+            return _submit_refusal(queue, answer)
 
 
 def moved(job: JobRef, answer: Any) -> State | TowpathError:

@@ -73,7 +73,7 @@ class _Stream(asyncio.Protocol):
         self._replies: list[Any] = []
         self._wanted = 0
         self._transport: asyncio.Transport | None = None
-        self._why = CLOSED_BY_SERVER
+        self._end_reason = CLOSED_BY_SERVER
         self.is_lost = False
         """Whether nothing more can be sent."""
         self.ended: asyncio.Future[None] = loop.create_future()
@@ -84,7 +84,7 @@ class _Stream(asyncio.Protocol):
         """
         if self._transport is None or self._transport.is_closing():
             self.is_lost = True
-            raise ConnectionLost(self._why)
+            raise ConnectionLost(self._end_reason)
         self._replies, self._wanted = [], wanted
         waiter = self._waiter = self._loop.create_future()
         try:
@@ -100,7 +100,7 @@ class _Stream(asyncio.Protocol):
         it.
         """
         if not self.is_lost:
-            self.is_lost, self._why = True, why
+            self.is_lost, self._end_reason = True, why
             if self._transport is not None:
                 self._transport.abort()
 
@@ -133,10 +133,10 @@ class _Stream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         if exc is not None:
-            self._why = f"the connection was reset: {exc}"
+            self._end_reason = f"the connection was reset: {exc}"
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
-            lost = ConnectionLost(self._why)
+            lost = ConnectionLost(self._end_reason)
             lost.__cause__ = exc
             waiter.set_exception(lost)
         if not self.ended.done():
@@ -186,7 +186,7 @@ class Connection:
             replies = await stream.exchange(message, wanted)
         except ConnectionLost:
             if not self._was_answered:
-                await self._listen()
+                await self._raise_tls_refusal()
             raise
         except BaseException:
             self.cut()
@@ -197,16 +197,16 @@ class Connection:
                 self.facts = None  # the server may be another, or its settings changed
         return replies
 
-    async def _listen(self) -> None:
+    async def _raise_tls_refusal(self) -> None:
         """Raises ConnectionLost with the reason why the server refused our certificate, if it sends
         one.
         """
         endpoint = self._endpoint
         if endpoint.tls is not None:
             host, port = endpoint.place
-            told = await refusal_at({"host": host, "port": port, "ssl": endpoint.tls})
-            if told is not None:
-                raise ConnectionLost(str(told)) from told
+            refusal = await refusal_at({"host": host, "port": port, "ssl": endpoint.tls})
+            if refusal is not None:
+                raise ConnectionLost(str(refusal)) from refusal
 
     async def _connect(self) -> _Stream:
         try:
