@@ -103,7 +103,7 @@ class _Clock(threading.local):
     """Whether the thread is in a blocking read: then silence says nothing about the server."""
 
 
-class _Narrowed:
+class _TimeBlock:
     """A block that limits how long its thread waits for replies."""
 
     __slots__ = ("_before", "_clock", "_until")
@@ -150,7 +150,7 @@ class BlockingTimeLimit:
         clock = self._clock
         # Only questions about a silent server are asked within the block of another call. A call
         # ignores `clock.until`, where Ctrl-C may have left the end of an earlier call.
-        return _Narrowed(clock, now, limit, clock.until if clock.is_looking else math.inf)
+        return _TimeBlock(clock, now, limit, clock.until if clock.is_looking else math.inf)
 
     def close(self) -> None:
         """There is no timer."""
@@ -253,7 +253,7 @@ class BlockingConnection(Connection):
                 stream.sock.close()
                 stream = None
             if stream is None:
-                stream = self._connected()
+                stream = self._new_stream()
             self._busy = stream.sock
             replies = stream.exchange(message, wanted)
         except BaseException as error:
@@ -261,7 +261,7 @@ class BlockingConnection(Connection):
             if stream is not None:
                 stream.sock.close()
             if isinstance(error, ConnectionLost) and not self._was_answered:
-                self._listen_here()
+                self._raise_tls_refusal_here()
             raise
         self._busy, self._was_answered = None, True
         if self._is_closed:
@@ -273,7 +273,7 @@ class BlockingConnection(Connection):
                 self.facts = None  # the server may be another, or its settings changed
         return replies
 
-    def _connected(self) -> _Stream:
+    def _new_stream(self) -> _Stream:
         self._require_open()
         endpoint, clock = self._endpoint, self._port.clock
         limit = min(CONNECT_SECONDS, max(clock.until - steady(), 0.001))
@@ -324,7 +324,7 @@ class BlockingConnection(Connection):
                 if isinstance(reply, RedisError):
                     raise reply
 
-    def _listen_here(self) -> None:
+    def _raise_tls_refusal_here(self) -> None:
         """Raises ConnectionLost with the reason why Redis refused our certificate, if it sends one:
         see `tls.refusal_at`.
         """
@@ -335,8 +335,8 @@ class BlockingConnection(Connection):
             with self._open_socket(limit) as sock:
                 sock.settimeout(limit)
                 sock.recv(1)
-        except ssl.SSLError as told:
-            raise ConnectionLost(str(told)) from told
+        except ssl.SSLError as refusal:
+            raise ConnectionLost(str(refusal)) from refusal
         except OSError:
             return
 
@@ -389,7 +389,7 @@ class BlockingNode(Node):
         # a channel is taken in one step.
         self._lock = threading.RLock()
         self._free: list[Channel] = []
-        self._made: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._turns: deque[_Turn] = deque()
         self._suspected: tuple[str, float] | None = None
         """The key of a call that met trouble, and when the trouble began; until a probe succeeds.
@@ -434,16 +434,18 @@ class BlockingNode(Node):
             with suppress(IndexError):
                 turn.channel = self._free.pop()
             # A channel that was lost to Ctrl-C is no longer counted: a new one replaces it.
-            if turn.channel is None and len(self._made) < self._count:
-                turn.channel = self._make()
+            if turn.channel is None and len(self._channels) < self._count:
+                turn.channel = self._make_channel()
             if turn.channel is None and turn not in self._turns:
                 self._turns.append(turn)
             return None if turn.channel is None else self._leave(turn)
 
-    def _make(self) -> Channel:
+    def _make_channel(self) -> Channel:
         channel = self._new_channel()
-        self._made.add(channel)
-        weakref.finalize(channel, _drop, channel.cluster, channel.connections).atexit = False
+        self._channels.add(channel)
+        weakref.finalize(
+            channel, _release_connections, channel.cluster, channel.connections
+        ).atexit = False
         return channel
 
     def _leave(self, turn: _Turn) -> Channel | None:
@@ -506,7 +508,7 @@ async def _no_probe(key: str) -> None:
     """Never called: callers probe on their own channels."""
 
 
-def _drop(cluster: Cluster, connections: dict[Place, Connection]) -> None:
+def _release_connections(cluster: Cluster, connections: dict[Place, Connection]) -> None:
     run_to_end(cluster.release(connections))
 
 
@@ -525,7 +527,7 @@ class BlockingPort:
         if not issubclass(_Clock, threading.local):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may have been replaced since
             raise ThreadsPatched(patching_library() or "a library", "after Towpath was imported")
         self.clock = _Clock()
-        self._silence: Callable[[], None] = _nothing
+        self._silence: Callable[[], None] = _ignore_silence
 
     def connection(self, endpoint: Endpoint) -> Connection:
         return BlockingConnection(endpoint, self)
@@ -542,9 +544,9 @@ class BlockingPort:
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 -- there is no event loop
 
-    def narrow(self, seconds: float) -> _Narrowed:
+    def narrow(self, seconds: float) -> _TimeBlock:
         """A block in which waiting for a reply raises TimeoutError after that time."""
-        return _Narrowed(self.clock, steady(), seconds, self.clock.until)
+        return _TimeBlock(self.clock, steady(), seconds, self.clock.until)
 
     def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
         return self.narrow(seconds)
@@ -556,7 +558,7 @@ class BlockingPort:
         before = clock.expects_silence
         try:
             clock.expects_silence = True
-            with _Narrowed(clock, steady(), seconds, math.inf):
+            with _TimeBlock(clock, steady(), seconds, math.inf):
                 yield
         finally:
             clock.expects_silence = before
@@ -633,5 +635,5 @@ class BlockingPort:
                 clock.looked_at = clock.silent_since = steady()
 
 
-def _nothing() -> None:
+def _ignore_silence() -> None:
     """Silence is ignored until `time_limit` sets what to call."""

@@ -207,7 +207,7 @@ class BlockingEnds:
             reading.drop(wait)
             heir = next(reading.waits(), None)
             if heir is None:
-                closing = self._end(reading)
+                closing = self._forget(reading)
             elif reading.reader is not None and reading.reader() in (None, wait):
                 # Set before it is woken: if the heir leaves now, it hands the reading over in turn.
                 reading.reader = weakref.ref(heir)
@@ -216,7 +216,7 @@ class BlockingEnds:
             await closing.close()
             self._spare.append(closing)
 
-    def _end(self, reading: _Reading) -> Channel | None:
+    def _forget(self, reading: _Reading) -> Channel | None:
         """Forget a queue for which no thread waits. Returns its channel if it must be closed:
         another spare channel is connected already.
         """
@@ -243,7 +243,7 @@ class BlockingEnds:
             if reading.channel is None:
                 for other in list(self._readings.values()):
                     if next(other.waits(), None) is None:  # the last thread was ended by Ctrl-C
-                        self._spare += filter(None, (self._end(other),))
+                        self._spare += filter(None, (self._forget(other),))
                 channels = sum(other.channel is not None for other in self._readings.values())
                 if channels < READS_MOST:
                     # Sorted so that `pop` takes the connected one, if there is one.
@@ -288,7 +288,7 @@ class BlockingEnds:
             if is_first:
                 reading.place, reading.place_seen_at = newest, now
                 return True
-            if _order(newest) < _order(reading.place):
+            if _parse_cursor(newest) < _parse_cursor(reading.place):
                 # A thread that asked later was answered sooner, or Redis lost the events.
                 reading.place = newest
                 reading.wake_all()
@@ -328,14 +328,14 @@ class BlockingEnds:
         block = ("BLOCK", max(int(seconds * 1000), 1))
         with self._port.long_read(seconds + _LAST):
             is_held = steady() - reading.place_seen_at < _TRUSTED or place == _START
-            if is_held or (is_held := bool(await channel.send(*_held(key, place)))):
+            if is_held or (is_held := bool(await channel.send(*_entry_command(key, place)))):
                 answer = await channel.send(*_READ, *block, "STREAMS", key, place)
         self._note_entries(reading, place, answer, is_held=is_held)
 
     async def _read_now(self, reading: _Reading) -> None:
         """Read the next events without blocking, over a channel that calls use."""
         key, place = reading.key, reading.place
-        is_held = place == _START or bool(await self._store.command(*_held(key, place)))
+        is_held = place == _START or bool(await self._store.command(*_entry_command(key, place)))
         answer = await self._store.command(*_READ, "STREAMS", key, place)
         self._note_entries(reading, place, answer, is_held=is_held)
 
@@ -363,7 +363,7 @@ class BlockingEnds:
 _READ = ("XREAD", "COUNT", _PAGE)
 
 
-def _held(key: str, place: bytes) -> tuple[Any, ...]:
+def _entry_command(key: str, place: bytes) -> tuple[Any, ...]:
     """The command that reads the entry at *place*. Streams are trimmed from the front: while that
     entry is there, so are all behind it.
     """
@@ -378,6 +378,6 @@ def _ended_jobs(entries: list[Entry]) -> Iterator[tuple[str, str]]:
                 yield verb, id
 
 
-def _order(cursor: bytes) -> tuple[int, int]:
+def _parse_cursor(cursor: bytes) -> tuple[int, int]:
     ms, _, number = cursor.partition(b"-")
     return int(ms), int(number)
