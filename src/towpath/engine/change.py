@@ -71,7 +71,7 @@ class Changing(Lifetime):
         step and one round trip; more take several.
         """
         name, answers = queue_name(queue), list[Any]()
-        items = [[job_id(id), *_when_of(time)] for id, time in moves.items()]
+        items = [[job_id(id), *_parse_time(time)] for id, time in moves.items()]
         _check_call(call, -(-len(items) // LARGEST_BATCH))
         for at in range(0, len(items), LARGEST_BATCH):
             some = items[at : at + LARGEST_BATCH]
@@ -104,7 +104,7 @@ class Changing(Lifetime):
         if options.get("id") is None:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
         name, job = queue_name(queue), new_job(payload, **options)
-        [answer] = await self._set(name, [job], durability, call, for_owner)
+        [answer] = await self._set_jobs(name, [job], durability, call, for_owner)
         placed = codec.placed(name, job.id, answer)
         if isinstance(placed, TowpathError):
             raise placed
@@ -122,7 +122,7 @@ class Changing(Lifetime):
         the same id, the later one replaces the other. Steps are those of `submit_many`.
         """
         name, wanted = queue_name(queue), list(jobs)
-        answers = await self._set(name, wanted, durability, call)
+        answers = await self._set_jobs(name, wanted, durability, call)
         return [
             codec.placed(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
         ]
@@ -135,7 +135,7 @@ class Changing(Lifetime):
         If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead,
         JobHasRecord.
         """
-        return await self._one_state("retry", [job.id], job, call)
+        return await self._change_one("retry", [job.id], job, call)
 
     async def delete(
         self, job: JobRef, *, call: Call | None = None, by_record: bool = False
@@ -146,7 +146,7 @@ class Changing(Lifetime):
         Raises JobNotFound, JobOpen, and JobHasRecord unless the call comes from the job's record
         (*by_record*).
         """
-        await self._one_state("delete", [job.id, int(by_record)], job, call)
+        await self._change_one("delete", [job.id, int(by_record)], job, call)
 
     async def delete_many(self, queue: str, ids: Sequence[str]) -> list[State | TowpathError]:
         """Delete jobs that have ended. Returns GONE for each, or what `delete` raises, in order.
@@ -193,13 +193,15 @@ class Changing(Lifetime):
             raise LaneNotParked(name, key)
         return JobRef(name, answer[1].decode())
 
-    async def _one_state(self, verb: str, item: list[Any], job: JobRef, call: Call | None) -> State:
+    async def _change_one(
+        self, verb: str, item: list[Any], job: JobRef, call: Call | None
+    ) -> State:
         [answer] = await self._ask_existing(verb, job.queue, [item], call)
         if isinstance(answer, bytes):
             return codec.STATES[answer]
         raise codec.refusal(job, answer)
 
-    async def _set(
+    async def _set_jobs(
         self,
         queue: QueueName,
         jobs: list[NewJob],
@@ -220,19 +222,19 @@ class Changing(Lifetime):
                 for job in step
                 if call is not None or len(job.payload) <= limit
             ]
-            told: list[Any] = []
+            replies: list[Any] = []
             if sent and durability is None:
-                told = await store.write("set", queue, lambda _, sent=sent: sent, call)
+                replies = await store.write("set", queue, lambda _, sent=sent: sent, call)
             elif sent and durability is not None:
-                told = await store.write_confirmed(
+                replies = await store.write_confirmed(
                     "set", queue, lambda _, sent=sent: sent, call,
                     durability=durability, written=lambda: None,
                 )  # fmt: skip
-            answers += told if len(sent) == len(step) else with_refusals(step, told, limit)
+            answers += replies if len(sent) == len(step) else with_refusals(step, replies, limit)
         return answers
 
 
-def _when_of(time: datetime | DurationLike) -> tuple[int, int]:
+def _parse_time(time: datetime | DurationLike) -> tuple[int, int]:
     return when(time, None) if isinstance(time, datetime) else when(None, time)
 
 

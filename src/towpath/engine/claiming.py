@@ -28,7 +28,7 @@ _NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
 
 SELECTORS_MOST, HELD_MOST = 100, 10_000
 """The most selectors that one claim may name, and the largest `max_held`."""
-_SLACK = 3.0
+_CLOSE_S = 3.0
 _UNDO_TRIES = 30
 
 
@@ -104,23 +104,23 @@ class Claims:
         """The answer of *verb*, which is claim or exchange."""
         if call is not None:
             return await self._write(verb, queue, body, call)
-        names = self._idle.pop() if self._idle else _names()
-        call = next(names)
+        calls = self._idle.pop() if self._idle else _new_calls()
+        call = next(calls)
         try:
             return await self._write(verb, queue, body, call)
         except asyncio.CancelledError:
             task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
             self._undoing.add(task)
             task.add_done_callback(self._undoing.discard)
-            names = _names()  # `_undo` still needs the last answer under the old channel
+            calls = _new_calls()  # `_undo` still needs the last answer under the old channel
             raise
         finally:
-            self._idle.append(names)
+            self._idle.append(calls)
 
     async def close(self) -> None:
         """Wait up to three seconds for claims that are being undone, then cancel them."""
         if self._undoing:
-            await asyncio.wait(self._undoing, timeout=_SLACK)
+            await asyncio.wait(self._undoing, timeout=_CLOSE_S)
         for task in self._undoing:
             task.cancel()
 
@@ -137,6 +137,6 @@ class Claims:
             await asyncio.sleep(1)
 
 
-def _names() -> Iterator[Call]:
+def _new_calls() -> Iterator[Call]:
     channel = secrets.token_hex(8)
     return (Call(channel, number) for number in itertools.count(1))

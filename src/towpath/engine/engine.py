@@ -211,7 +211,7 @@ class Engine(Changing):
         stop. Raises LeaseLost if another worker holds the job; then stop and discard the work. One
         round trip.
         """
-        return await self._one(Renew(lease, duration("ttl", ttl)), Lease, call)
+        return await self._settle_one(Renew(lease, duration("ttl", ttl)), Lease, call)
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Store a progress note with the job, in place of the last one. Raises LeaseLost."""
@@ -227,7 +227,7 @@ class Engine(Changing):
 
         Raises LeaseLost, JobCancelled, JobDead, JobNotFound; then nothing has changed.
         """
-        await self._one(Complete(lease, result), State, call)
+        await self._settle_one(Complete(lease, result), State, call)
 
     async def fail(
         self,
@@ -248,13 +248,13 @@ class Engine(Changing):
         """
         wait = None if delay is None else duration("delay", delay)
         failed = Fail(lease, reason, wait, traceback=traceback, keep_turn=keep_turn)
-        return await self._one(failed, State, call)
+        return await self._settle_one(failed, State, call)
 
     async def bury(
         self, lease: Lease, reason: str, *, traceback: str = "", call: Call | None = None
     ) -> State:
         """End the job as DEAD now, even if attempts are left. Raises LeaseLost."""
-        return await self._one(Bury(lease, reason, traceback), State, call)
+        return await self._settle_one(Bury(lease, reason, traceback), State, call)
 
     async def release(
         self,
@@ -273,7 +273,7 @@ class Engine(Changing):
         since now.
         """
         released = Release(lease, duration("delay", delay), unhandled, anew)
-        return await self._one(released, State, call)
+        return await self._settle_one(released, State, call)
 
     async def exchange(
         self,
@@ -374,7 +374,7 @@ class Engine(Changing):
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
+    async def _settle_one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
         queue = settlement.lease.queue
         verb = codec.verb_of(settlement)
 
