@@ -122,7 +122,7 @@ class Batch:
     def __init__(self, queue: QueueName, entries: list[Entry]) -> None:
         self._queue, self.entries = queue, entries
         self.size = sum(ids.count(b"\n") + 1 for _, flat in entries for ids in flat[1::2])
-        self._put: object = None
+        self._formatted: object = None
 
     @property
     def gap(self) -> str:
@@ -135,9 +135,9 @@ class Batch:
 
     def put(self, into_words: Callable[[Batch], T]) -> T:
         """What *into_words* makes of the batch, made once for all followers."""
-        if self._put is None:
-            self._put = into_words(self)
-        return self._put  # pyright: ignore[reportReturnType] -- there is one way to put them
+        if self._formatted is None:
+            self._formatted = into_words(self)
+        return self._formatted  # pyright: ignore[reportReturnType] -- there is one way to put them
 
 
 class Watch:
@@ -233,7 +233,7 @@ class Feeds:
         self._cluster, self._store = cluster, store
         self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
         self._feeds: dict[QueueName, _Feed] = {}
-        self._lines: list[Channel] = []
+        self._spare_channels: list[Channel] = []
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -271,7 +271,7 @@ class Feeds:
         feed = self._feed(queue)
         watch = feed.add_watch(verbs)
         try:
-            await self._begun(queue, feed)
+            await self._wait_for_reading(queue, feed)
             if feed.is_refused or feed.should_ask(watch.wanted):
                 await feed.ask(watch.wanted)
             yield watch
@@ -286,14 +286,14 @@ class Feeds:
         feed = self._feed(queue)
         feed.add_reader()
         try:
-            await self._begun(queue, feed)
+            await self._wait_for_reading(queue, feed)
             while True:
                 # The feed may still read older events: `after` leaves them out.
                 at = feed.log.end
-                asked = await feed.ask(Wanted.ALL)
+                reply = await feed.ask(Wanted.ALL)
                 if at >= feed.log.start:  # else the log was cleared meanwhile, for other followers
                     break
-            yield Follower(queue, feed.log, at, after=asked.newest)
+            yield Follower(queue, feed.log, at, after=reply.newest)
         finally:
             feed.drop_reader()
 
@@ -302,7 +302,7 @@ class Feeds:
             await feed.close()
         self._feeds.clear()
 
-    async def _begun(self, queue: QueueName, feed: _Feed) -> None:
+    async def _wait_for_reading(self, queue: QueueName, feed: _Feed) -> None:
         try:
             await wait_within(self._give_up_s, feed.reading.wait)
         except TimeoutError as error:
@@ -312,13 +312,17 @@ class Feeds:
     def _feed(self, queue: QueueName) -> _Feed:
         feed = self._feeds.get(queue)
         if feed is None:
-            line = self._lines.pop() if self._lines else self._cluster.channel()
-            feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self.want, self._over)
+            channel = (
+                self._spare_channels.pop() if self._spare_channels else self._cluster.channel()
+            )
+            feed = self._feeds[queue] = _Feed(
+                queue, channel, self._block_s, self.want, self._remove_feed
+            )
         return feed
 
-    def _over(self, queue: QueueName, line: Channel) -> None:
+    def _remove_feed(self, queue: QueueName, channel: Channel) -> None:
         del self._feeds[queue]
-        self._lines.append(line)
+        self._spare_channels.append(channel)
 
 
 class _Feed:
@@ -327,29 +331,29 @@ class _Feed:
     def __init__(
         self,
         queue: QueueName,
-        line: Channel,
+        channel: Channel,
         block_s: float,
         want: Callable[[QueueName, Wanted], Awaitable[FollowReply]],
-        over: Callable[[QueueName, Channel], None],
+        remove_feed: Callable[[QueueName, Channel], None],
     ) -> None:
-        self._queue, self._line, self._block_s = queue, line, block_s
-        self._want, self._over = want, over
+        self._queue, self._channel, self._block_s = queue, channel, block_s
+        self._want, self._remove_feed = want, remove_feed
         self._key = keys_of(queue).events
         self._index: dict[str, set[Watch]] = {}
         self._watches: set[Watch] = set()
         self._wanted: Counter[Wanted] = Counter()
         """How many followers and watches want which events."""
-        self._asked: dict[Wanted, tuple[str, float]] = {}
+        self._requests: dict[Wanted, tuple[str, float]] = {}
         """For the events that were requested: the name of the period without a gap, and when to
         request them again."""
         self._readers = 0
         """The number of followers that read the log."""
         self._left_at = 0.0
         self._place: bytes | None = None
-        self._sure = True
+        self._is_sure = True
         """Whether the place was in the stream when last checked, on the same connection."""
-        self._quiet = 0
-        self._missed = False
+        self._empty_reads = 0
+        self._has_missed = False
         """Whether events were lost and followers do not know yet: the connection may break in
         between.
         """
@@ -387,30 +391,30 @@ class _Feed:
         self._left_at = steady()
         if not self._wanted[Wanted.ALL]:
             # Events that are not written from now on are no loss for later followers.
-            self._asked.pop(Wanted.ALL, None)
+            self._requests.pop(Wanted.ALL, None)
 
     async def close(self) -> None:
         await self._running.stop()
-        await self._line.hang_up()
-        self._lost()
+        await self._channel.hang_up()
+        self._report_loss()
 
     def should_ask(self, wanted: Wanted) -> bool:
         """Whether it is time to request such events again."""
         return all(
-            steady() >= self._asked.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
+            steady() >= self._requests.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
         )
 
     async def ask(self, wanted: Wanted) -> FollowReply:
         """Request that such events are written. If some may not have been, all followers and
         watches learn that. Raises QueueHasNoEvents, ServerError.
         """
-        asked, is_lost = await self._ask(wanted)
+        reply, is_lost = await self._ask(wanted)
         if is_lost:
-            self._lost()
-        if asked.is_refused:
-            self._asked.pop(wanted, None)  # so that `_read` asks again soon, and ends all others
+            self._report_loss()
+        if reply.is_refused:
+            self._requests.pop(wanted, None)  # so that `_read` asks again soon, and ends all others
             raise QueueHasNoEvents(self._queue)
-        return asked
+        return reply
 
     async def _ask(self, wanted: Wanted) -> tuple[FollowReply, bool]:
         """Returns the reply, and whether some events may not have been written.
@@ -418,13 +422,13 @@ class _Feed:
         That the queue refuses followers is noted only by `_read`, after it has passed on the events
         that were written before.
         """
-        asked = await self._want(self._queue, wanted)
-        before, _ = self._asked.get(wanted, ("", 0.0))
-        self._asked[wanted] = asked.name, steady() + _WANTED_AGAIN
-        if asked.is_refused:
-            return asked, False
+        reply = await self._want(self._queue, wanted)
+        before, _ = self._requests.get(wanted, ("", 0.0))
+        self._requests[wanted] = reply.name, steady() + _WANTED_AGAIN
+        if reply.is_refused:
+            return reply, False
         was_refused, self.is_refused = self.is_refused, False
-        return asked, was_refused or (bool(before) and asked.name != before)
+        return reply, was_refused or (bool(before) and reply.name != before)
 
     def _refuse(self) -> None:
         """Notify all that the queue writes no events; once, until it has events again."""
@@ -435,45 +439,45 @@ class _Feed:
                 watch.refuse(self._queue)
 
     async def _run(self) -> None:
-        pause, self._sure = 0.0, False  # an earlier run may have ended anywhere
-        while not self._alone():
+        pause, self._is_sure = 0.0, False  # an earlier run may have ended anywhere
+        while not self._is_abandoned():
             try:
                 await self._read()
                 pause = 0.0
             except (*TROUBLE, TowpathError):
-                self._sure = False
-                await self._line.hang_up()
+                self._is_sure = False
+                await self._channel.hang_up()
                 pause = min(pause * 2 or 0.05, 1.0)
                 await asyncio.sleep(pause)
-            if self._alone():
-                self._sure = False  # a follower that joins meanwhile needs a new connection
-                await self._line.hang_up()
+            if self._is_abandoned():
+                self._is_sure = False  # a follower that joins meanwhile needs a new connection
+                await self._channel.hang_up()
         self._running.retire()
-        self._over(self._queue, self._line)
+        self._remove_feed(self._queue, self._channel)
 
-    def _alone(self) -> bool:
+    def _is_abandoned(self) -> bool:
         return not self._is_followed and steady() - self._left_at >= _LINGER
 
     async def _read(self) -> None:
         """Read the next events, once. The place is updated before events are passed on."""
         wanted = self._most_wanted
-        if not self._sure or (self._is_followed and self.should_ask(wanted)):
-            asked, is_lost = await self._ask(wanted)
-            self._missed |= is_lost
-            if not self._sure and (self._place is None or not await self._held(())):
-                self._place, self._missed = asked.newest, True
-            if self._missed:
-                self._missed = False
-                self._lost()
-            if asked.is_refused:
+        if not self._is_sure or (self._is_followed and self.should_ask(wanted)):
+            reply, is_lost = await self._ask(wanted)
+            self._has_missed |= is_lost
+            if not self._is_sure and (self._place is None or not await self._is_gapless(())):
+                self._place, self._has_missed = reply.newest, True
+            if self._has_missed:
+                self._has_missed = False
+                self._report_loss()
+            if reply.is_refused:
                 self._refuse()
             self.reading.set()
-        self._sure = True
-        entries = await self._next(self._place or _START)
+        self._is_sure = True
+        entries = await self._read_next(self._place or _START)
         if entries:
-            is_lost, is_refused = not await self._held(entries), self.is_refused
+            is_lost, is_refused = not await self._is_gapless(entries), self.is_refused
             wanted, gaps = self._most_wanted, any(map(is_gap, entries))
-            known = any(name for name, _ in self._asked.values())
+            known = any(name for name, _ in self._requests.values())
             # While the options are `none`, each request is followed by a gap; an event shows that
             # the options were changed back.
             if not known or (not all(map(is_gap, entries)) if is_refused else gaps):
@@ -482,31 +486,31 @@ class _Feed:
                 if not self._is_followed:
                     self._left_at -= _LINGER
                     return
-                asked, is_unmarked = await self._ask(wanted)
-                is_refused = asked.is_refused
+                reply, is_unmarked = await self._ask(wanted)
+                is_refused = reply.is_refused
                 is_lost |= is_unmarked or (gaps and not known and not is_refused)
             self._place = entries[-1][0]
             if is_lost:
-                self._lost()
+                self._report_loss()
             if is_lost or is_refused:
                 entries = [entry for entry in entries if not is_gap(entry)]
-            self._tell(entries)
+            self._pass_on(entries)
             if is_refused:
                 self._refuse()
         # If the stream was created again while a clock was set back, its entries come before our
         # place, and reads find none: so the place is checked after some empty reads.
-        self._quiet = 0 if entries else self._quiet + 1
-        self._sure = self._quiet % _CHECK_EVERY != _CHECK_EVERY - 1
+        self._empty_reads = 0 if entries else self._empty_reads + 1
+        self._is_sure = self._empty_reads % _CHECK_EVERY != _CHECK_EVERY - 1
 
-    async def _next(self, place: bytes) -> list[Entry]:
+    async def _read_next(self, place: bytes) -> list[Entry]:
         block_ms = int(self._block_s * 1000)
         async with asyncio.timeout(self._block_s + _SLACK):
-            answer: Any = await self._line.send(
+            answer: Any = await self._channel.send(
                 "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, place
             )
         return answer[0][1] if answer else []
 
-    async def _held(self, entries: list[Entry] | tuple[()]) -> bool:
+    async def _is_gapless(self, entries: list[Entry] | tuple[()]) -> bool:
         """Whether no event between the place and *entries*, which were read after it, was dropped.
 
         Streams are trimmed from the front: while the entry of the place is there, so are all behind
@@ -516,7 +520,7 @@ class _Feed:
             return len(entries) < _FEW
         async with asyncio.timeout(_SLACK):
             command = ("XRANGE", self._key, self._place, self._place, "COUNT", 1)
-            return bool(await self._line.send(*command))
+            return bool(await self._channel.send(*command))
 
     @property
     def _most_wanted(self) -> Wanted:
@@ -526,15 +530,15 @@ class _Feed:
     def _is_followed(self) -> bool:
         return bool(self._watches or self._readers)
 
-    def _tell(self, entries: list[Entry]) -> None:
+    def _pass_on(self, entries: list[Entry]) -> None:
         for _, some in groupby(entries, is_gap):
             batch = Batch(self._queue, list(some))
             if self._readers:
                 self.log.add(batch)
             if self._index and not batch.gap:
-                self._tell_watches(batch.entries)
+                self._notify_watches(batch.entries)
 
-    def _tell_watches(self, entries: list[Entry]) -> None:
+    def _notify_watches(self, entries: list[Entry]) -> None:
         for _, flat in entries:
             for i in range(0, len(flat), 2):
                 verb = flat[i].decode()
@@ -542,11 +546,11 @@ class _Feed:
                     for watch in tuple(self._index.get(id, ())):
                         watch.tell(verb, id)
 
-    def _lost(self) -> None:
+    def _report_loss(self) -> None:
         self.log.lose()
-        self._tell_all_watches()
+        self._notify_all_watches()
 
-    def _tell_all_watches(self) -> None:
+    def _notify_all_watches(self) -> None:
         for watch in list(self._watches):
             watch.tell_all()
 
@@ -555,7 +559,7 @@ class _Log:
     """The last events of a queue, kept once for all its followers. Each has a position in it."""
 
     def __init__(self) -> None:
-        self._kept: deque[Batch] = deque()
+        self._batches: deque[Batch] = deque()
         self._size = 0
         self._news = asyncio.Event()
         self.end = 0
@@ -566,7 +570,7 @@ class _Log:
     @property
     def start(self) -> int:
         """The number of the oldest batch that is kept."""
-        return self.end - len(self._kept)
+        return self.end - len(self._batches)
 
     @property
     def middle(self) -> int:
@@ -574,7 +578,7 @@ class _Log:
         left.
         """
         number, size = self.end, 0
-        for batch in reversed(self._kept):
+        for batch in reversed(self._batches):
             size += batch.size
             if size > _UNREAD_MOST // 2:
                 break
@@ -582,19 +586,19 @@ class _Log:
         return number
 
     def __getitem__(self, number: int) -> Batch:
-        return self._kept[number - self.end]
+        return self._batches[number - self.end]
 
     def add(self, batch: Batch) -> None:
-        self._kept.append(batch)
+        self._batches.append(batch)
         self._size += batch.size
         self.end += 1
-        while self._size > _UNREAD_MOST and len(self._kept) > 1:
-            self._size -= self._kept.popleft().size
+        while self._size > _UNREAD_MOST and len(self._batches) > 1:
+            self._size -= self._batches.popleft().size
         self._wake()
 
     def lose(self) -> None:
         # A number without a batch: followers that have not passed it see that events are missing.
-        self._kept.clear()
+        self._batches.clear()
         self._size = 0
         self.end += 1
         self._wake()
@@ -623,29 +627,29 @@ class Follower:
     """
 
     def __init__(self, queue: QueueName, log: _Log, at: int, *, after: bytes) -> None:
-        self._queue, self._log, self._at = queue, log, at
+        self._queue, self._log, self._position = queue, log, at
         self._refusals = log.refusals
-        self._left: deque[Event] = deque()
+        self._unread: deque[Event] = deque()
         self.after = after.decode()
         """The cursor after which its events begin. The first batch may have some before that."""
 
     async def batch(self) -> Batch:
         """The next batch. Raises FellBehind, QueueHasNoEvents."""
         while True:
-            while self._at == self._log.end:
+            while self._position == self._log.end:
                 if self._refusals != self._log.refusals:
                     self._refusals = self._log.refusals
                     raise QueueHasNoEvents(self._queue)
                 await self._log.news()
-            if self._at < self._log.start:
+            if self._position < self._log.start:
                 # If it was too slow, it gets a lead of half the log, or it would fall behind again.
-                self._at, self.after = self._log.middle, ""
+                self._position, self.after = self._log.middle, ""
                 raise FellBehind("events came faster than they were read, or Redis lost some")
-            batch = self._log[self._at]
-            self._at += 1
+            batch = self._log[self._position]
+            self._position += 1
             if not batch.gap:
                 return batch
-            if not self.after or _place(batch.gap) > _place(self.after):
+            if not self.after or _parse_cursor(batch.gap) > _parse_cursor(self.after):
                 self.after = ""
                 raise FellBehind("events were not written for a while", cursor=batch.gap)
 
@@ -653,16 +657,16 @@ class Follower:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._left:
+        while not self._unread:
             events = (await self.batch()).events
             if self.after:
-                after = _place(self.after)
-                events = [event for event in events if _place(event.cursor) > after]
+                after = _parse_cursor(self.after)
+                events = [event for event in events if _parse_cursor(event.cursor) > after]
                 self.after = "" if events else self.after
-            self._left.extend(events)
-        return self._left.popleft()
+            self._unread.extend(events)
+        return self._unread.popleft()
 
 
-def _place(cursor: str) -> tuple[int, int]:
+def _parse_cursor(cursor: str) -> tuple[int, int]:
     ms, _, number = cursor.partition("-")
     return int(ms), int(number)

@@ -66,7 +66,7 @@ class Events:
     def __init__(self, store: Store, feeds: Feeds, blocking: BlockingEnds | None = None) -> None:
         """*blocking* waits for ends in threads without an event loop."""
         self._store, self._feeds, self._blocking = store, feeds, blocking
-        self._ends: dict[QueueName, _Ends] = {}
+        self._ends: dict[QueueName, _EndWaits] = {}
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first; *after* is the cursor of an event, or `0-0`.
@@ -76,7 +76,7 @@ class Events:
         """
         name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
         await self._feeds.want(name, Wanted.ALL)
-        _, behind = await self._kept(name, _checked_cursor(after), size)
+        _, behind = await self._read_kept(name, _check_cursor(after), size)
         return read_entries(name, behind)
 
     async def rest(self, queue: QueueName, cursor: str, *, size: int = 100) -> list[Event]:
@@ -84,10 +84,10 @@ class Events:
         may have got only some.
         """
         await self._feeds.want(queue, Wanted.ALL)
-        own, behind = await self._kept(queue, _checked_cursor(cursor), size, with_own=True)
+        own, behind = await self._read_kept(queue, _check_cursor(cursor), size, with_own=True)
         return read_entries(queue, [*own, *behind])
 
-    async def _kept(
+    async def _read_kept(
         self, queue: QueueName, after: str, size: int, *, with_own: bool = False
     ) -> tuple[list[Entry], list[Entry]]:
         """The entry *after*, and the entries behind it up to the next gap. Raises FellBehind if the
@@ -164,7 +164,7 @@ class Events:
             return await self._blocking.ended(job, limit, since=since)
         ends = self._ends.get(job.queue)
         if ends is None:
-            ends = self._ends[job.queue] = _Ends(job.queue, self._feeds, self._look_at_ends)
+            ends = self._ends[job.queue] = _EndWaits(job.queue, self._feeds, self._look_at_ends)
         wait = ends.enter(job.id)
         try:
             return await wait.end(job, limit, since=since)
@@ -183,7 +183,7 @@ class Events:
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             answers = await self._store.read("ended", queue_name(queue), _NO_ROOM, "\n".join(some))
-            found += [id for id, said in zip(some, answers, strict=True) if said == b"later"]
+            found += [id for id, answer in zip(some, answers, strict=True) if answer == b"later"]
         return found
 
     async def require(self, queue: QueueName, *, within: float | None = None) -> None:
@@ -225,7 +225,7 @@ class _Wait:
         raise self.trouble or StillOpen(ref, spelled(within))
 
 
-class _Ends:
+class _EndWaits:
     """The waiters for the end of jobs of one queue, by job."""
 
     def __init__(
@@ -273,9 +273,9 @@ class _Ends:
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_EVERY.total_seconds(), self._look_all_the_same)
+        self._timer = loop.call_later(LOOK_EVERY.total_seconds(), self._look_regularly)
 
-    def _look_all_the_same(self) -> None:
+    def _look_regularly(self) -> None:
         self._set_timer()
         self._watch.tell_all()
 
@@ -285,7 +285,7 @@ class _Ends:
         self._due[JobId(id)] = None
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
-            self._looking.add_done_callback(self._looked)
+            self._looking.add_done_callback(self._raise_defect)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
@@ -298,21 +298,21 @@ class _Ends:
         # Nothing is awaited between the last check of `_due` and this, so no job is left due.
         self._looking = None
 
-    def _looked(self, looking: asyncio.Task[None]) -> None:
+    def _raise_defect(self, looking: asyncio.Task[None]) -> None:
         """If the look ended with a defect, raise it in all waiters: nothing else would end them."""
         if looking.cancelled() or (defect := looking.exception()) is None:
             return
         self._looking = None
         self._due.clear()
         for wait in [wait for some in self._waits.values() for wait in some]:
-            _end(wait, defect)
+            _end_wait(wait, defect)
 
     async def _look_at_some(self, waits: dict[JobId, list[_Wait]]) -> None:
         last = [wait for some in waits.values() for wait in some if wait.over]
         try:
             answers = await self._ask(self._queue, list(waits))
         except TowpathError as error:
-            self._fail(waits, last, error)
+            self._fail_waits(waits, last, error)
             return
         for (id, some), answer in zip(waits.items(), answers, strict=True):
             for wait in some:
@@ -321,15 +321,15 @@ class _Ends:
                 self._look_at(id)
             elif answer == b"gone":
                 for wait in some:
-                    _end(wait, JobNotFound(JobRef(self._queue, id)))
+                    _end_wait(wait, JobNotFound(JobRef(self._queue, id)))
             elif answer != b"open":
                 job = ended_job(JobRef(self._queue, id), *answer)
                 for wait in some:
-                    _end(wait, job)
+                    _end_wait(wait, job)
         for wait in last:
-            _end(wait, None)
+            _end_wait(wait, None)
 
-    def _fail(
+    def _fail_waits(
         self, waits: dict[JobId, list[_Wait]], last: list[_Wait], error: TowpathError
     ) -> None:
         """If Redis is unreachable, only waiters whose time is over fail: the others look again. Any
@@ -340,10 +340,10 @@ class _Ends:
             for wait in some:
                 wait.trouble = error
                 if not passing or wait in last:
-                    _end(wait, error)
+                    _end_wait(wait, error)
 
 
-def _end(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
+def _end_wait(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
     if wait.found.done():
         return
     if isinstance(outcome, BaseException):
@@ -359,7 +359,7 @@ _CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 _START = "0-0"
 
 
-def _checked_cursor(cursor: str) -> str:
+def _check_cursor(cursor: str) -> str:
     match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if match is None:
         raise InvalidOption("after", cursor, rule="must be the cursor of an event")

@@ -42,45 +42,45 @@ class Waiters:
     """The waiters for work, by the name of a queue or selector. The oldest is called first."""
 
     def __init__(self) -> None:
-        self._all: dict[str, deque[Waiter]] = {}
+        self._by_name: dict[str, deque[Waiter]] = {}
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._by_name)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._all
+        return name in self._by_name
 
     def add(self, waiter: Waiter, *names: str) -> None:
         """Let *waiter* be called once, for any of *names*, unless it is done by then."""
         for name in names:
-            self._all.setdefault(name, deque()).append(waiter)
+            self._by_name.setdefault(name, deque()).append(waiter)
 
     def call_one(self, name: str) -> bool:
         """Call the oldest waiter for *name*. Returns False if there is none."""
-        waiters = self._all.get(name, ())
+        waiters = self._by_name.get(name, ())
         while waiters and waiters[0].done():
             waiters.popleft()
         if not waiters:
-            self._all.pop(name, None)
+            self._by_name.pop(name, None)
             return False
         waiters.popleft().set_result(name)
         return True
 
     def call_all(self) -> None:
         """Call all waiters."""
-        for name in list(self._all):
-            for waiter in self._all.pop(name, ()):
+        for name in list(self._by_name):
+            for waiter in self._by_name.pop(name, ()):
                 if not waiter.done():
                     waiter.set_result(name)
 
     def names(self) -> list[str]:
         """The names that have waiters."""
-        for name, waiters in list(self._all.items()):
+        for name, waiters in list(self._by_name.items()):
             while waiters and waiters[0].done():
                 waiters.popleft()
             if not waiters:
-                del self._all[name]
-        return list(self._all)
+                del self._by_name[name]
+        return list(self._by_name)
 
 
 class Glances:
@@ -98,7 +98,7 @@ class Glances:
     def begin(self) -> None:
         """Start looking; without effect if it runs already."""
         if self._task is None or self._task.done():
-            self._task = detached("glance at queues", self._keep())
+            self._task = detached("glance at queues", self._look_repeatedly())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -106,7 +106,7 @@ class Glances:
             await asyncio.wait((self._task,))
         await self._channel.close()
 
-    async def _keep(self) -> None:
+    async def _look_repeatedly(self) -> None:
         while count := len(self._waiters.names()):
             every = self._every(count)
             await asyncio.sleep(every)
@@ -129,7 +129,7 @@ class Glances:
     async def _look(self, queues: Sequence[QueueName], every: float) -> None:
         """Call a waiter for each of these queues, all of one server, that has a job now or soon."""
         # In a cluster a command can't span slots.
-        groups = list(_parts(queues, 1 if self._cluster.in_slots else _AT_ONCE))
+        groups = list(_chunks(queues, 1 if self._cluster.in_slots else _AT_ONCE))
         asked = [("EXISTS", *(key for queue in group for key in _keys(queue))) for group in groups]
         answers = await self._channel.send_all(asked)
         there = [
@@ -142,13 +142,13 @@ class Glances:
             ready, *times = _keys(queue)
             details += [("ZCARD", ready), *(("ZRANGE", key, 0, 0, "WITHSCORES") for key in times)]
         # The clock is read in the same message, from the server that has the queues.
-        *told, clock = await self._channel.send_all([*details, ("TIME",)])
+        *replies, clock = await self._channel.send_all([*details, ("TIME",)])
         stamp = self._clock.stamp()
         now = int(stamp) if stamp else int(clock[0]) * 1000 + int(clock[1]) // 1000
-        for queue, answer in zip(there, _parts(told, 3), strict=True):
-            self._tell(queue, _wait_ms(answer, now), every)
+        for queue, answer in zip(there, _chunks(replies, 3), strict=True):
+            self._call_waiter(queue, _wait_ms(answer, now), every)
 
-    def _tell(self, queue: QueueName, wait_ms: float, every: float) -> None:
+    def _call_waiter(self, queue: QueueName, wait_ms: float, every: float) -> None:
         if wait_ms <= 0:
             self._waiters.call_one(queue)
         elif wait_ms < every * 1000:
@@ -161,7 +161,7 @@ def _keys(queue: QueueName) -> tuple[str, str, str]:
     return keys.queue, keys.retry, keys.leases
 
 
-def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
