@@ -87,7 +87,7 @@ async def probe(cluster: Cluster, declared: Durability | None) -> ServerFacts:
     channels = await cluster.primaries()
     port = cluster.port
     answers = await port.every(
-        [partial(_asked_within, port, channel, declared) for channel in channels]
+        [partial(_ask_facts_within, port, channel, declared) for channel in channels]
     )
     facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
@@ -131,7 +131,9 @@ async def ask_known(ask: Ask, declared: Durability | None) -> KnownFacts:
     return KnownFacts(await ask_facts(ask, declared), began)
 
 
-async def _asked_within(port: Port, channel: Channel, declared: Durability | None) -> ServerFacts:
+async def _ask_facts_within(
+    port: Port, channel: Channel, declared: Durability | None
+) -> ServerFacts:
     try:
         async with port.within(_ANSWER_WITHIN):
             return await ask_facts(lambda command: channel.send(*command), declared)
@@ -141,8 +143,8 @@ async def _asked_within(port: Port, channel: Channel, declared: Durability | Non
 
 async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:
     """The facts that one server reports. Raises EvictionUnsafe, DurabilityUnknown."""
-    info = _parsed(await ask(("INFO",)))
-    settings = await _settings(ask)
+    info = _parse_info(await ask(("INFO",)))
+    settings = await _read_settings(ask)
     policy = settings.get("maxmemory-policy", info.get("maxmemory_policy", ""))
     if policy != "noeviction":
         raise EvictionUnsafe(policy or "not known")
@@ -160,7 +162,7 @@ async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:
     )
 
 
-async def _settings(ask: Ask) -> dict[str, str]:
+async def _read_settings(ask: Ask) -> dict[str, str]:
     """The settings that matter; empty if CONFIG is denied."""
     found: dict[str, str] = {}
     try:
@@ -180,6 +182,6 @@ def _class_of(settings: dict[str, str]) -> Durability:
     )
 
 
-def _parsed(info: bytes) -> dict[str, str]:
+def _parse_info(info: bytes) -> dict[str, str]:
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}

@@ -95,15 +95,15 @@ def position(state: State, facts: Facts) -> Position | None:
     match state:
         case State.READY:
             ahead, workers = int(facts["rank"]), max(1, int(facts["leased"]))
-            return Position(ahead, False, _wait(ahead / workers, facts))
+            return Position(ahead, False, _estimate_wait(ahead / workers, facts))
         case State.WAITING:
             ahead = int(facts["lane_rank"]) + 1
-            return Position(ahead, True, _wait(ahead, facts))
+            return Position(ahead, True, _estimate_wait(ahead, facts))
         case _:
             return None
 
 
-def _wait(turns: float, facts: Facts) -> Duration | None:
+def _estimate_wait(turns: float, facts: Facts) -> Duration | None:
     """The time of *turns* jobs, one after the other; if all workers are busy, plus the time until
     one is free. None if the job has a selector, or if its queue is paused, has no worker, or has
     completed nothing yet.
@@ -133,17 +133,17 @@ def _explain_waiting(job: JobInfo, facts: Facts) -> Explanation:
         text = f"lane {job.lane} is parked by dead job {holder}: retry or drop it"
         return Explanation(Why.LANE_PARKED, text)
     text = f"behind job {holder} of lane {job.lane}, which is {state}; {ahead} ahead"
-    held = state == State.LEASED and _lasts(facts.get("holder_expires", 0), facts)
+    held = state == State.LEASED and _is_lasting(facts.get("holder_expires", 0), facts)
     obstacle = None if held else _obstacle(facts)
     return Explanation(Why.BEHIND_LANE, text if obstacle is None else f"{text}; {obstacle.text}")
 
 
 def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
-    if _lasts(facts["expires"], facts):
+    if _is_lasting(facts["expires"], facts):
         asked = "; it was cancelled, and its worker is asked to stop"
         text = f"leased by {job.worker} until {job.expires_at}"
         return Explanation(Why.LEASED, text + (asked if job.cancel_requested else ""))
-    return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
+    return _explain_claimable(f"the lease of {job.worker} ended at {job.expires_at}", facts)
 
 
 def _explain_delayed(
@@ -151,7 +151,7 @@ def _explain_delayed(
 ) -> Explanation:
     now, at = instant(int(facts["now"])), job.next_try_at or job.due_at
     if at is None or at <= now:
-        return _left(f"overdue since {job.due_at or at}", facts)
+        return _explain_claimable(f"overdue since {job.due_at or at}", facts)
     if job.next_try_at is None:
         return Explanation(Why.NOT_DUE, f"due at {at}")
     if job.unhandled_since is not None:
@@ -213,7 +213,7 @@ def _in_one_line(reason: str) -> str:
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
 
 
-def _left(what: str, facts: Facts) -> Explanation:
+def _explain_claimable(what: str, facts: Facts) -> Explanation:
     """Explains a job that the next claim takes up: *what* happened, and what keeps claims away."""
     taken_up = Explanation(Why.NEXT, "the next worker that asks takes it up")
     obstacle = _obstacle(facts) or taken_up
@@ -240,7 +240,7 @@ def _obstacle(facts: Facts) -> Explanation | None:
     return Explanation(Why.NO_WORKER, f"no worker is asking for jobs of {of}; {last}")
 
 
-def _lasts(expires: Any, facts: Facts) -> bool:
+def _is_lasting(expires: Any, facts: Facts) -> bool:
     return int(expires) > int(facts["now"])
 
 

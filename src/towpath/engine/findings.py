@@ -46,9 +46,9 @@ def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> l
     found: list[Finding] = []
     for server in checkup.servers:
         name = f"port {server.info.get('tcp_port')}" if len(checkup.servers) > 1 else ""
-        told = [_version(server), _durability(server, declared)]
-        told += [check(server) for check in _CHECKS]
-        found += [finding._replace(server=name) for finding in told]
+        of_server = [_version(server), _durability(server, declared)]
+        of_server += [check(server) for check in _CHECKS]
+        found += [finding._replace(server=name) for finding in of_server]
     return [*found, _tls(url), _write(checkup)]
 
 
@@ -130,9 +130,9 @@ def _memory(server: ServerState) -> Finding:
     used, limit = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not limit:
         do = "Set `maxmemory`: submits are then refused before the machine runs out of memory."
-        return Finding("memory", Grade.WARN, f"{_size(used)} used, no limit", do)
+        return Finding("memory", Grade.WARN, f"{_spell_size(used)} used, no limit", do)
     share = used / limit
-    text = f"{_size(used)} of {_size(limit)} used ({share:.0%})"
+    text = f"{_spell_size(used)} of {_spell_size(limit)} used ({share:.0%})"
     if share > NEARLY_FULL:
         verdict = Grade.BAD if share > FULL else Grade.WARN
         do = "Raise `maxmemory`, shorten `keep` or add workers: full memory means refused submits."
@@ -195,7 +195,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
     names = sorted(await engine.queues.list())
     counts = await engine.inspect.counts_of(names)
     found = [Finding("queues", Grade.OK, f"{len(names)}")]
-    found += await _other_layouts(engine, names)
+    found += await _find_other_layouts(engine, names)
     for name in names:
         if name not in counts:
             do = f"`towpath queues show {name}` says why."
@@ -206,7 +206,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
             do = "Start a worker with the queue's handlers; `towpath workers` lists those that run."
             found.append(Finding("queues", Grade.WARN, text, do))
         if queue.totals["unhandled"] and queue.delayed:
-            found += await _unhandled(engine, name)
+            found += await _find_unhandled(engine, name)
         if queue.dead:
             text = f"{name} has {queue.dead} dead"
             found.append(Finding("queues", Grade.WARN, text, f"towpath dead list --queue {name}"))
@@ -221,7 +221,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
     return found
 
 
-async def _other_layouts(engine: Engine, readable: Sequence[str]) -> list[Finding]:
+async def _find_other_layouts(engine: Engine, readable: Sequence[str]) -> list[Finding]:
     """The queues that another version of Towpath has made in another layout."""
     found: list[Finding] = []
     for name in sorted({*await engine.queues.names()} - {*readable}):
@@ -240,7 +240,7 @@ _UNHANDLED_LOOK = 1000
 30 s, so they are among the first."""
 
 
-async def _unhandled(engine: Engine, queue: str) -> list[Finding]:
+async def _find_unhandled(engine: Engine, queue: str) -> list[Finding]:
     """The handlers that live workers lack to run delayed jobs of *queue*."""
     from towpath.engine.explain import HANDLER_MISSING, spell_handler, spell_handlers  # noqa: PLC0415 -- slow to import
     from towpath.engine.states import State  # noqa: PLC0415 -- the same
@@ -286,5 +286,5 @@ def of_records(elsewhere: Mapping[str, Sequence[str]]) -> list[Finding]:
     ]
 
 
-def _size(count: int) -> str:
+def _spell_size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count > _GIB else f"{count / 2**20:.1f} MiB"

@@ -127,7 +127,7 @@ class ScheduleFirings:
         last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
         if upto_ms <= last_ms:
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
-        item = [schedule_name(name), last_ms, upto_ms, _about(about), list(jobs), version]
+        item = [schedule_name(name), last_ms, upto_ms, _check_about(about), list(jobs), version]
         return await self._fire(queue, item, call)
 
     async def fire_once(
@@ -150,10 +150,12 @@ class ScheduleFirings:
             return item
 
         answer = await self._store.write("fire", target, body, call)
-        refusal = _refusal(target, name, instant(upto_ms), answer)
+        refusal = _decode_refusal(target, name, instant(upto_ms), answer)
         if refusal is not None:
             raise refusal
-        return [_taken_in(target, job, reply) for job, reply in zip(jobs, answer, strict=True)]
+        return [
+            _decode_submitted(target, job, reply) for job, reply in zip(jobs, answer, strict=True)
+        ]
 
     async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
         """Delete what *queue* has stored about a schedule that code declares. Its jobs stay.
@@ -178,13 +180,15 @@ def last_firing(value: bytes) -> LastFiring:
     return LastFiring(at, words, fired=words == text)
 
 
-def _about(text: str) -> str:
+def _check_about(text: str) -> str:
     if not isinstance(text, str) or len(text.encode(errors="replace")) > LONGEST_ABOUT:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("about", text, rule=f"must be text of at most {LONGEST_ABOUT} bytes")
     return text
 
 
-def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> TowpathError | None:
+def _decode_refusal(
+    queue: QueueName, name: str, upto: datetime, answer: list[Any]
+) -> TowpathError | None:
     """The error for an answer that refuses the firing; None if the jobs were submitted."""
     match answer:
         case [b"SCHEDULE_CHANGED", _]:
@@ -201,7 +205,7 @@ def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> 
             return None
 
 
-def _taken_in(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
+def _decode_submitted(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
     outcome = codec.submitted(queue, job.id, answer)
     if isinstance(outcome, TowpathError):
         raise ScriptDefect(f"fire answered {answer!r} for one job")

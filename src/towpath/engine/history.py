@@ -91,7 +91,7 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
     found: list[list[Any]] = []
     for slot in range(asked.slots - 1, -1, -1):
         row = rows.get(slot)
-        counted = map(_counted, row[:4], after) if row else (0, 0, 0, 0)
+        counted = map(_count_growth, row[:4], after) if row else (0, 0, 0, 0)
         if slot < asked.slots - 1:  # the last slot shows the queue as it is now
             stands = row[4:] if row else [*after[4:9], max(0, after[9] - step // 1000)]
             after[4:] = stands
@@ -103,7 +103,7 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
     return History(begins=instant(first * step), step=milliseconds(step), **made)
 
 
-def _counted(before: int, after: int) -> int:
+def _count_growth(before: int, after: int) -> int:
     """How much a counter grew from one row to the next. Rows have 32 bits, so a counter may wrap; a
     counter that shrank was lost, and began again at 0.
     """
