@@ -88,8 +88,8 @@ class _Reading:
         """The id of the last entry that was read; empty = not known."""
         self.place_seen_at = 0.0
         self.name = ""
-        """The name that Redis gave to the time since which the ends of jobs were written without a
-        gap; empty if the queue did not exist.
+        """The name of the period for which the ends of jobs were written without a gap; empty if
+        the queue did not exist.
         """
         self.ask_again_at = 0.0
         """When to ask Redis again to write the ends of jobs."""
@@ -277,7 +277,8 @@ class BlockingEnds:
                 return None
 
     def _note_place(self, reading: _Reading, name: bytes, newest: bytes, *, now: float) -> bool:
-        """Note the reply to `follow`: the *name* of the time without a gap, and the *newest* entry.
+        """Note the reply to `follow`: the *name* of the period without a gap, and the *newest*
+        entry.
 
         Returns False if the reading was beyond *newest* already: then it may have skipped an event
         of the job, so the job must be looked at again.
@@ -294,7 +295,7 @@ class BlockingEnds:
                 reading.wake_all()
                 return False
             if before and before != reading.name:
-                reading.wake_all()  # events between the two times were not written
+                reading.wake_all()  # events between the two periods may be missing
             return True
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
@@ -303,7 +304,7 @@ class BlockingEnds:
         """Return when the thread should look at its job again, at the latest at *again_at*."""
         while not wait.is_due and (left := again_at - steady()) > 0:
             if not self._is_reader(reading, wait):
-                wait.has_news.wait(left)  # it may be the reader now
+                wait.has_news.wait(left)  # it may become the reader meanwhile
                 continue
             if not reading.place:
                 return

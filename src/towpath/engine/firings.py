@@ -64,7 +64,7 @@ class QueueSchedules(msgspec.Struct, frozen=True):
     now: datetime
     """The clock of Redis at that moment, which decides whether a firing is due."""
     last: dict[str, LastFiring]
-    """By name."""
+    """The last firings, by the name of the schedule."""
     unreadable: frozenset[str] = frozenset()
     """Names whose entries this release can't read."""
     change: str = ""
