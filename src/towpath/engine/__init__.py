@@ -1,1 +1,1 @@
-"""The engine: jobs on Redis or Valkey. The only code that talks to the server."""
+"""The engine: jobs on Redis or Valkey. The only code that talks to Redis."""

@@ -1,9 +1,9 @@
 """The micro-batcher: submits that come at the same time travel in one script call, in order.
 
-A lone submit waits for nobody: it is sent in the same turn of the event loop. Of one queue there
-is one call under way: what comes meanwhile is gathered and sent together. So nothing overtakes
-what was submitted before it, not even when a reply is lost and its call is sent again. (Two calls
-at a time swapped whole blocks of a lane; they gained nothing, because the server takes turns.)
+A submit that is alone is sent at once, in the same turn of the event loop. Each queue has at most
+one submit call in flight; submits that come meanwhile are gathered and sent together. So no submit
+overtakes an earlier one, not even when a reply is lost and its call is sent again. (Two calls at a
+time swapped whole blocks of a lane, and gained nothing: Redis runs one script at a time.)
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ LARGEST_BATCH = 500
 _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
 Written = Callable[[], None]
-"""Called when the server has taken a batch in, if its confirmation is still to come."""
+"""Called when Redis has stored a batch whose confirmation by replicas is still to come."""
 _Entry = tuple[
     list[NewJob], int, Durability | None, Call | None, Deadline, "asyncio.Future[list[Any]]"
 ]
-"""What one caller submits in one go: jobs, their bytes, class and name, when the caller gives up,
-and where the answers go. A tuple, because there is one per job: an object of its own costs a tenth
-of a submit."""
+"""One caller's submit: the jobs, their payload bytes, the durability, the caller's name for the
+call, the deadline, and the future that gets the answers. A tuple, because every waiting submit has
+one: an object would cost a tenth of a submit."""
 
 
-def _entry(
+def _new_entry(
     jobs: list[NewJob], durability: Durability | None, call: Call | None, deadline: Deadline
 ) -> _Entry:
     size = len(jobs[0].payload) if len(jobs) == 1 else sum(len(job.payload) for job in jobs)
@@ -53,9 +53,11 @@ class _Line:
         self.queue = queue
         self.pending: deque[_Entry] = deque()
         self.busy = False
-        """Whether a call is under way that nothing may overtake."""
+        """Whether a submit call is in flight that no other may overtake."""
         self.crowded = True
-        """Whether others came at the same time as the last one that could have gone alone."""
+        """Whether submits came at the same time lately: then the next one that finds the line free
+        waits for one turn of the event loop, so that others can join it.
+        """
 
 
 class Batcher:
@@ -64,8 +66,8 @@ class Batcher:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._lines: dict[QueueName, _Line] = {}
-        self._flights: set[asyncio.Task[None]] = set()
-        self._landed = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._work_ended = asyncio.Event()
 
     async def submit(
         self,
@@ -74,89 +76,89 @@ class Batcher:
         durability: Durability | None,
         call: Call | None = None,
     ) -> list[Any]:
-        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH of them are one step."""
+        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH jobs are one atomic step."""
         line = self._lines.get(queue)
         if line is None:
             line = self._lines[queue] = _Line(queue)
         if line.busy or line.pending or _is_confirmed(durability):
             deadline = self._store.calls.new_deadline()
-            return await self._join(line, _entry(jobs, durability, call, deadline))
+            return await self._join(line, _new_entry(jobs, durability, call, deadline))
         line.busy = True
         try:
             if line.crowded:
-                # One turn of the loop, in which those that come at the same time show up.
+                # Submits that are made at the same time join in this one turn of the loop.
                 await asyncio.sleep(0)
                 line.crowded = bool(line.pending)
             if not line.pending:
                 if durability is None and self._store.takes(queue, jobs):
                     return await self._store.write("submit", queue, lambda _: jobs, call)
                 return await _send_jobs(self._store, queue, jobs, durability, call)
-            entry = _entry(jobs, durability, call, self._store.calls.new_deadline())
+            entry = _new_entry(jobs, durability, call, self._store.calls.new_deadline())
             line.pending.appendleft(entry)
         finally:
-            self._land(line)
+            self._free_line(line)
         return await entry[-1]
 
     def _join(self, line: _Line, entry: _Entry) -> asyncio.Future[list[Any]]:
         line.pending.append(entry)
         line.crowded = True
-        self._take_off(line)
+        self._start_sending(line)
         return entry[-1]
 
-    def _take_off(self, line: _Line) -> None:
-        """Send what is pending, unless it gathers behind a call that is under way."""
+    def _start_sending(self, line: _Line) -> None:
+        """Send the pending submits, unless a call is in flight: then they go on gathering."""
         if line.pending and not line.busy:
             line.busy = True
-            self._begin(self._fly(line))
+            self._start_task(self._send_pending(line))
 
-    def _begin(self, work: Any) -> asyncio.Task[None]:
-        flight: asyncio.Task[None] = asyncio.create_task(work)
-        self._flights.add(flight)
-        flight.add_done_callback(self._end)
-        return flight
+    def _start_task(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+        return task
 
-    def _end(self, flight: asyncio.Task[None]) -> None:
-        self._flights.discard(flight)
-        self._landed.set()
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._work_ended.set()
 
     async def close(self) -> None:
-        """Wait for what is under way."""
-        while self._flights or any(line.busy for line in self._lines.values()):
-            self._landed.clear()
-            await self._landed.wait()
+        """Wait for the calls in flight."""
+        while self._tasks or any(line.busy for line in self._lines.values()):
+            self._work_ended.clear()
+            await self._work_ended.wait()
 
-    def _land(self, line: _Line) -> None:
+    def _free_line(self, line: _Line) -> None:
         line.busy = False
-        self._take_off(line)
-        self._landed.set()
+        self._start_sending(line)
+        self._work_ended.set()
 
-    async def _fly(self, line: _Line) -> None:
+    async def _send_pending(self, line: _Line) -> None:
         try:
             while line.pending:
                 entries = _next_batch(line.pending)
                 if not _is_confirmed(entries[0][2]):
-                    await self._carry(line, entries, _nobody_waits)
+                    await self._send_batch(line, entries, _do_nothing)
                     continue
-                # Whoever comes next need not wait for a confirmation, only for the order.
+                # To keep the order, the next batch waits for the write, not for its confirmation.
                 written = asyncio.Event()
-                carried = self._begin(self._carry(line, entries, written.set))
-                carried.add_done_callback(lambda _, written=written: written.set())
+                sending = self._start_task(self._send_batch(line, entries, written.set))
+                sending.add_done_callback(lambda _, written=written: written.set())
                 await written.wait()
         finally:
-            self._land(line)
+            self._free_line(line)
 
-    async def _carry(self, line: _Line, entries: list[_Entry], written: Written) -> None:
+    async def _send_batch(self, line: _Line, entries: list[_Entry], written: Written) -> None:
         jobs = [job for entry in entries for job in entry[0]]
         _, _, durability, call, deadline, _ = entries[0]
         behind = len(line.pending)
         try:
-            # The first has waited the longest, perhaps behind another call.
+            # The first caller has waited longest, perhaps behind another call: its deadline counts.
             answers = await _send_jobs(
                 self._store, line.queue, jobs, durability, call, written=written, deadline=deadline
             )
         except BaseException as error:
             if isinstance(error, ServerUnreachable):
-                # Who waited all the while has waited for as long as a call may take.
+                # Callers that were pending before this call have waited as long as a call may take.
                 waited = min(behind, len(line.pending))
                 entries += [line.pending.popleft() for _ in range(waited)]
             for *_, future in entries:
@@ -175,8 +177,8 @@ class Batcher:
 class Unbatched:
     """Submits of threads without an event loop.
 
-    A thread waits for its call before it makes the next one, so nothing overtakes what it submitted
-    before; between threads there is no order to keep. So each submit is a call of its own.
+    Each submit is a call of its own. A thread waits for its call before it makes the next one, so
+    its submits keep their order; between threads there is no order to keep.
     """
 
     def __init__(self, store: Store) -> None:
@@ -189,13 +191,13 @@ class Unbatched:
         durability: Durability | None,
         call: Call | None = None,
     ) -> list[Any]:
-        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH of them are one step."""
+        """The raw answers to *jobs*, in order. Up to LARGEST_BATCH jobs are one atomic step."""
         if durability is None and self._store.takes(queue, jobs):
             return await self._store.write("submit", queue, lambda _: jobs, call)
         return await _send_jobs(self._store, queue, jobs, durability, call)
 
     async def close(self) -> None:
-        """Nothing is under way but what a thread waits for."""
+        """There is nothing to wait for: each call has a thread that waits for it."""
 
 
 async def _send_jobs(
@@ -208,9 +210,9 @@ async def _send_jobs(
     written: Written | None = None,
     deadline: Deadline | None = None,
 ) -> list[Any]:
-    """The answers to *jobs*. One that is too large for the queue is not sent.
+    """The answers to *jobs*. A job that is too large for the queue is refused without being sent.
 
-    Under a caller's name all are: it may be a repeat, whose answer only the server knows.
+    With a caller's *call*, all jobs are sent: it may be a repeat, and only Redis knows its answer.
     """
     answers: list[Any] = []
     for portion in submits(jobs):
@@ -220,34 +222,34 @@ async def _send_jobs(
         sent = portion if fits else [job for job in portion if len(job.payload) <= limit]
         is_last = len(answers) + len(portion) == len(jobs)
         if not sent:
-            told: list[Any] = []
+            replies: list[Any] = []
         elif durability is None:
-            told = await store.write(
+            replies = await store.write(
                 "submit", queue, lambda _, sent=sent: sent, call, deadline=deadline
             )
         else:
-            told = await store.write_confirmed(
+            replies = await store.write_confirmed(
                 "submit", queue, lambda _, sent=sent: sent, call,
-                durability=durability, written=written if written and is_last else _nobody_waits,
+                durability=durability, written=written if written and is_last else _do_nothing,
                 deadline=deadline,
             )  # fmt: skip
-        if len(told) != len(sent):
-            raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(told)} answered")
-        answers += told if fits else with_refusals(portion, told, limit)
+        if len(replies) != len(sent):
+            raise ScriptDefect(f"{len(sent)} jobs were submitted, {len(replies)} answered")
+        answers += replies if fits else with_refusals(portion, replies, limit)
     return answers
 
 
-def with_refusals(jobs: list[NewJob], told: list[Any], limit: int) -> list[Any]:
-    """The answers to all of *jobs*, where only those that fit were sent."""
-    answers = iter(told)
+def with_refusals(jobs: list[NewJob], replies: list[Any], limit: int) -> list[Any]:
+    """The answers to all of *jobs*: *replies* has those that fit, the others are refused here."""
+    answers = iter(replies)
     return [
         next(answers) if (size := len(job.payload)) <= limit else too_large(size, limit)
         for job in jobs
     ]
 
 
-def _nobody_waits() -> None:
-    """There is no confirmation to come: the answer says it."""
+def _do_nothing() -> None:
+    """No submit waits for this write itself, only for the answer."""
 
 
 def _is_confirmed(durability: Durability | None) -> bool:
@@ -255,27 +257,27 @@ def _is_confirmed(durability: Durability | None) -> bool:
 
 
 def _next_batch(pending: deque[_Entry]) -> list[_Entry]:
-    """The first of *pending*, and those behind it that may share its call."""
+    """Take the first of *pending*, and the entries behind it that may share its call."""
     batch = [pending.popleft()]
     jobs, size, durability, call, *_ = batch[0]
-    room, left = LARGEST_BATCH - len(jobs), _LARGEST_CALL_BYTES - size
+    jobs_left, bytes_left = LARGEST_BATCH - len(jobs), _LARGEST_CALL_BYTES - size
     while pending and call is None:
         jobs, size, wanted, call, *_ = pending[0]
-        room -= len(jobs)
-        left -= size
-        if room < 0 or left < 0 or call is not None or wanted != durability:
+        jobs_left -= len(jobs)
+        bytes_left -= size
+        if jobs_left < 0 or bytes_left < 0 or call is not None or wanted != durability:
             break
         batch.append(pending.popleft())
     return batch
 
 
 def submits(jobs: list[NewJob]) -> Iterator[list[NewJob]]:
-    """*jobs* in portions that are one script call each."""
+    """*jobs* in portions of one script call each."""
     return _portions(jobs, [len(job.payload) for job in jobs])
 
 
 def settling(settlements: Sequence[T], of: Callable[[T], Settlement]) -> Iterator[list[T]]:
-    """The same for what is settled; *of* tells the settlement."""
+    """*settlements* in portions of one script call each; *of* takes the settlement of an item."""
     return _portions(list(settlements), [_bytes_in(of(settlement)) for settlement in settlements])
 
 
@@ -284,7 +286,7 @@ def _bytes_in(settlement: Settlement) -> int:
 
 
 def _portions(items: list[T], sizes: list[int]) -> Iterator[list[T]]:
-    """*items* in portions that one call carries: bounded in number and in bytes."""
+    """*items* in portions that are bounded in number and in bytes."""
     start = size = 0
     for i, more in enumerate(sizes):
         size += more

@@ -1,9 +1,9 @@
 """The engine in threads without an event loop: the blocking form of `port.py`.
 
 `run_to_end(engine.submit(…))` runs the same functions as on an event loop, in the caller's thread.
-What they await blocks that thread and never suspends. Threads share the connections: no more than
-`limits.channels` per server, and whoever finds none free waits for its turn. There is no task in
-the background: what one would do, the next caller does.
+What they await blocks that thread and never suspends. Threads share the connections: at most
+`limits.channels` per Redis server; a thread that finds none free waits for its turn. There are no
+background tasks: the next caller does their work.
 """
 
 from __future__ import annotations
@@ -61,18 +61,18 @@ T = TypeVar("T")
 _SLICE = 0.25
 """Seconds that a thread waits for data before it looks at its time limit."""
 _LOOK_EVERY = 1.0
-"""Seconds of silence after which a caller asks whether its server was replaced."""
+"""Seconds of silence after which a caller checks whether its Redis server was replaced."""
 _PROBE_LASTS = 30.0
-"""Seconds after which a probe that did not come back is taken to be over."""
+"""Seconds after which a probe that never returned counts as over, as Ctrl-C may have ended it."""
 _IDLE_TRUSTED = 0.5
-"""Seconds for which a connection that was used is taken to be open still."""
+"""Seconds after its last use for which a connection is assumed to be open."""
 _PIECE = 65_536
 
 
 def run_to_end(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine of an engine in this thread. Its result, or what it raises.
+    """Run a coroutine of an engine in this thread. Returns its result.
 
-    Raises RuntimeError if it suspends: then something in it waits for an event loop, which is a
+    Raises RuntimeError if the coroutine suspends: then it waits for an event loop, which is a
     defect.
     """
     try:
@@ -91,41 +91,44 @@ class _Clock(threading.local):
     """The time limit of the call that a thread makes now."""
 
     until: float = math.inf
-    """When it stops to wait for a reply."""
+    """When the thread stops waiting for a reply."""
     looked_at: float = 0.0
-    """When it last knew that time passes: later looks tell whether the process was stopped."""
+    """When the thread last read the time. A large gap means that the process was stopped."""
     silent_since: float = 0.0
     stood_still: float = 0.0
-    """Seconds for which the process was stopped while this thread waited, in all."""
+    """Total seconds for which the process was stopped while this thread waited."""
     is_looking: bool = False
-    """Whether it asks others about its server just now."""
+    """Whether the thread is asking other servers who is responsible now."""
     expects_silence: bool = False
-    """Whether it waits for what may not happen: then silence says nothing about its server."""
+    """Whether the thread is in a blocking read: then silence says nothing about the server."""
 
 
-class _Narrowed:
-    """A block in which a thread waits until *until* at most."""
+class _TimeBlock:
+    """A block that limits how long its thread waits for replies."""
 
     __slots__ = ("_before", "_clock", "_until")
 
     def __init__(self, clock: _Clock, now: float, seconds: float, outer: float) -> None:
-        """*outer* is when the block around this one ends."""
-        # Not *outer*: a signal handler may call while its thread waits for a reply.
+        """*outer* is when the block around this one ends, or infinity if that end does not
+        count.
+        """
+        # What is restored is not *outer*: a signal handler may call the engine while its thread
+        # waits for a reply.
         self._clock, self._before = clock, clock.until
         self._until = min(now + seconds, outer)
         clock.until = self._until
         clock.looked_at = clock.silent_since = now
 
     def __enter__(self) -> None:
-        """It began when it was made."""
+        """Does nothing: the block began in `__init__`."""
 
     def __exit__(self, *_: object) -> None:
         clock = self._clock
-        # What the process was stopped for moved the end of this block, and that of the outer one.
+        # Time for which the process was stopped extends this block, and so the outer one too.
         clock.until = self._before + (clock.until - self._until)
 
     async def __aenter__(self) -> None:
-        """The same."""
+        """Does nothing: the block began in `__init__`."""
 
     async def __aexit__(self, *_: object) -> None:
         self.__exit__()
@@ -145,9 +148,9 @@ class BlockingTimeLimit:
         is_far = now - deadline.made_at <= deadline.limit - self._limit
         limit = self._limit if is_far else min(self._limit, deadline.left(now))
         clock = self._clock
-        # A call has no block around it, unless its thread asks others about a silent server. What
-        # Ctrl-C left behind of an earlier call must not end this one.
-        return _Narrowed(clock, now, limit, clock.until if clock.is_looking else math.inf)
+        # Only questions about a silent server are asked within the block of another call. A call
+        # ignores `clock.until`, where Ctrl-C may have left the end of an earlier call.
+        return _TimeBlock(clock, now, limit, clock.until if clock.is_looking else math.inf)
 
     def close(self) -> None:
         """There is no timer."""
@@ -157,7 +160,7 @@ class BlockingTimeLimit:
 
 
 class _Stream:
-    """An open socket, and the replies to what was sent last."""
+    """An open socket, and the replies to the last message."""
 
     __slots__ = ("_port", "_reader", "sock", "used_at")
 
@@ -166,7 +169,9 @@ class _Stream:
         self.used_at = port.clock.looked_at = steady()
 
     def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
-        """So many replies to *message*. Raises ConnectionLost, TimeoutError."""
+        """Send *message*. Returns the *wanted* number of replies. Raises ConnectionLost,
+        TimeoutError.
+        """
         try:
             for part in message:
                 self._send(part)
@@ -213,7 +218,7 @@ class _Stream:
                 return replies
 
     def is_open(self) -> bool:
-        """Whether the server has neither closed the connection nor sent what nobody asked for."""
+        """Whether Redis has neither closed the connection nor sent anything unasked."""
         if steady() - self.used_at < _IDLE_TRUSTED:
             return True
         try:
@@ -228,11 +233,10 @@ class _Stream:
 
 
 class BlockingConnection(Connection):
-    """A connection that blocks the thread of whoever asks. It never suspends.
+    """A connection that blocks the caller's thread. It never suspends.
 
-    While an exchange is under way, the connection does not have the socket: an exchange that was
-    broken off anywhere, also by Ctrl-C, leaves no socket on which its reply could be taken for
-    that of another call.
+    During an exchange, `_idle` is None. So an exchange that is interrupted anywhere, also by
+    Ctrl-C, leaves no socket behind on which another call could read its late reply.
     """
 
     def __init__(self, endpoint: Endpoint, port: BlockingPort) -> None:
@@ -240,7 +244,7 @@ class BlockingConnection(Connection):
         self._port = port
         self._idle: _Stream | None = None
         self._busy: socket.socket | None = None
-        """For another thread to cut."""
+        """The socket of the exchange in progress, so that another thread can cut it."""
 
     async def exchange(self, message: list[bytes], wanted: int) -> list[Any]:
         stream, self._idle = self._idle, None
@@ -249,7 +253,7 @@ class BlockingConnection(Connection):
                 stream.sock.close()
                 stream = None
             if stream is None:
-                stream = self._connected()
+                stream = self._new_stream()
             self._busy = stream.sock
             replies = stream.exchange(message, wanted)
         except BaseException as error:
@@ -257,7 +261,7 @@ class BlockingConnection(Connection):
             if stream is not None:
                 stream.sock.close()
             if isinstance(error, ConnectionLost) and not self._was_answered:
-                self._listen_here()
+                self._raise_tls_refusal_here()
             raise
         self._busy, self._was_answered = None, True
         if self._is_closed:
@@ -266,10 +270,10 @@ class BlockingConnection(Connection):
             self._idle = stream
         for reply in replies:
             if isinstance(reply, RedisError):
-                self.facts = None  # the server, or what it can do, may have changed
+                self.facts = None  # the server may be another, or its settings changed
         return replies
 
-    def _connected(self) -> _Stream:
+    def _new_stream(self) -> _Stream:
         self._require_open()
         endpoint, clock = self._endpoint, self._port.clock
         limit = min(CONNECT_SECONDS, max(clock.until - steady(), 0.001))
@@ -320,8 +324,10 @@ class BlockingConnection(Connection):
                 if isinstance(reply, RedisError):
                     raise reply
 
-    def _listen_here(self) -> None:
-        """Raise what a server has to say that refuses our certificate: see `tls.refusal_at`."""
+    def _raise_tls_refusal_here(self) -> None:
+        """Raises ConnectionLost with the reason why Redis refused our certificate, if it sends one:
+        see `tls.refusal_at`.
+        """
         limit = min(LISTEN_SECONDS, self._port.clock.until - steady())
         if self._endpoint.tls is None or limit <= 0:
             return
@@ -329,16 +335,17 @@ class BlockingConnection(Connection):
             with self._open_socket(limit) as sock:
                 sock.settimeout(limit)
                 sock.recv(1)
-        except ssl.SSLError as told:
-            raise ConnectionLost(str(told)) from told
+        except ssl.SSLError as refusal:
+            raise ConnectionLost(str(refusal)) from refusal
         except OSError:
             return
 
     def cut(self) -> None:
         busy = self._busy
         if busy is not None:
-            with suppress(OSError):  # it may have ended meanwhile
-                # The method of a TLS socket would let whoever is sending go on without TLS.
+            with suppress(OSError):  # the connection may have ended meanwhile
+                # `SSLSocket.shutdown` would drop the TLS layer: a thread that is sending would go
+                # on in clear text.
                 socket.socket.shutdown(busy, socket.SHUT_RDWR)
 
     async def drop(self) -> None:
@@ -347,7 +354,7 @@ class BlockingConnection(Connection):
             idle.sock.close()
 
     async def close(self) -> None:
-        """A thread that waits for a reply gets it; then the connection is closed."""
+        """Close now, or after the reply that a thread is waiting for."""
         self._is_closed = True
         await self.drop()
 
@@ -366,29 +373,32 @@ class _Turn:
 
 
 class BlockingNode(Node):
-    """A server whose channels are shared by threads, first come, first served.
+    """A Redis server whose channels are shared by threads, first come, first served.
 
-    After trouble, the next caller probes the server, at most once a second; while the server is
-    known to be away, the others are refused at once.
+    After trouble, the next caller probes the server, at most once a second. While the server is
+    known to be away, the other callers are refused at once.
     """
 
     def __init__(
         self, name: str, new_channel: Callable[[], Channel], count: int, probe: ProbeOn, log: Log
     ) -> None:
         super().__init__(name, (), _no_probe, log)
-        # `idle` stays empty: whoever looks there first comes to `take`, which has the lock.
+        # `idle` stays empty, so that every caller goes through `take`, which has the lock.
         self._new_channel, self._count, self._probe_on = new_channel, count, probe
-        # A signal handler may submit while its thread is in here: so what is taken is taken in one
-        # step, and the lock lets its thread in again.
+        # A signal handler may submit while its own thread is in here: so the lock is reentrant, and
+        # a channel is taken in one step.
         self._lock = threading.RLock()
         self._free: list[Channel] = []
-        self._made: weakref.WeakSet[Channel] = weakref.WeakSet()
+        self._channels: weakref.WeakSet[Channel] = weakref.WeakSet()
         self._turns: deque[_Turn] = deque()
         self._suspected: tuple[str, float] | None = None
-        """The key of a call that met trouble, and since when, until a probe is answered."""
+        """The key of a call that met trouble, and when the trouble began; until a probe succeeds.
+        """
         self._probe_at = float("-inf")
         self._probed_until = float("-inf")
-        """While a caller probes: when that is over at the latest, if Ctrl-C has ended it."""
+        """While a caller probes: until when others leave the probe to it. It has an end because
+        Ctrl-C may end the caller without a trace.
+        """
 
     async def take(self, deadline: Deadline) -> Channel:
         if self._suspected is not None:
@@ -406,7 +416,7 @@ class BlockingNode(Node):
                 if (left := deadline.left(steady())) <= 0:
                     channel = self._leave(turn)
                     break
-                # Ctrl-C in another thread may take a channel, or a turn, and tell nobody.
+                # Ctrl-C may end a thread that has a channel, or a turn, without a signal to others.
                 turn.has_come.wait(min(left, _SLICE))
         except BaseException:
             if (channel := self._leave(turn)) is not None:
@@ -417,29 +427,31 @@ class BlockingNode(Node):
         return channel
 
     def _take_turn(self, turn: _Turn) -> Channel | None:
-        """A channel for *turn*, which waits otherwise."""
+        """A channel for *turn*. Returns None and queues *turn* if there is none."""
         with self._lock:
             if turn.channel is not None:
                 return turn.channel
             with suppress(IndexError):
                 turn.channel = self._free.pop()
-            # A channel that Ctrl-C took from its caller is gone: another is made in its place.
-            if turn.channel is None and len(self._made) < self._count:
-                turn.channel = self._make()
+            # A channel that was lost to Ctrl-C is no longer counted: a new one replaces it.
+            if turn.channel is None and len(self._channels) < self._count:
+                turn.channel = self._make_channel()
             if turn.channel is None and turn not in self._turns:
                 self._turns.append(turn)
             return None if turn.channel is None else self._leave(turn)
 
-    def _make(self) -> Channel:
+    def _make_channel(self) -> Channel:
         channel = self._new_channel()
-        self._made.add(channel)
-        weakref.finalize(channel, _drop, channel.cluster, channel.connections).atexit = False
+        self._channels.add(channel)
+        weakref.finalize(
+            channel, _release_connections, channel.cluster, channel.connections
+        ).atexit = False
         return channel
 
     def _leave(self, turn: _Turn) -> Channel | None:
-        """The channel that the turn brought, if it has come."""
+        """Leave the queue. Returns the channel that *turn* was given meanwhile, if any."""
         with self._lock:
-            with suppress(ValueError):  # who gives it a channel takes it out
+            with suppress(ValueError):  # `give_back` removes a turn that it gives a channel
                 self._turns.remove(turn)
             return turn.channel
 
@@ -454,14 +466,16 @@ class BlockingNode(Node):
                 turn.has_come.set()
 
     async def close(self) -> None:
-        """There is no task."""
+        """There is no probe task to stop."""
 
     def _start(self, key: str, since: float) -> None:
         if self._suspected is None:
             self._suspected = key, since
 
     async def _probe_if_due(self, deadline: Deadline, key: str, since: float) -> None:
-        """Raises what keeps the server from being used."""
+        """Probe the server if that is due. Raises the reason why the server cannot be used, if
+        any.
+        """
         is_due = False
         try:
             with self._lock:
@@ -491,10 +505,10 @@ class BlockingNode(Node):
 
 
 async def _no_probe(key: str) -> None:
-    """A caller probes on its own channel."""
+    """Never called: callers probe on their own channels."""
 
 
-def _drop(cluster: Cluster, connections: dict[Place, Connection]) -> None:
+def _release_connections(cluster: Cluster, connections: dict[Place, Connection]) -> None:
     run_to_end(cluster.release(connections))
 
 
@@ -502,16 +516,18 @@ def _drop(cluster: Cluster, connections: dict[Place, Connection]) -> None:
 
 
 class BlockingPort:
-    """Waits in the caller's thread."""
+    """The port for threads without an event loop: it waits in the caller's thread."""
 
     in_threads = True
 
     def __init__(self) -> None:
-        """Raises ThreadsPatched if all that share a thread would share its clock."""
+        """Raises ThreadsPatched if a library such as gevent has replaced `threading.local` since
+        import: then all greenlets of a thread would share its clock.
+        """
         if not issubclass(_Clock, threading.local):  # pyright: ignore[reportUnnecessaryIsInstance] -- it may have been replaced since
             raise ThreadsPatched(patching_library() or "a library", "after Towpath was imported")
         self.clock = _Clock()
-        self._silence: Callable[[], None] = _nothing
+        self._silence: Callable[[], None] = _ignore_silence
 
     def connection(self, endpoint: Endpoint) -> Connection:
         return BlockingConnection(endpoint, self)
@@ -528,27 +544,27 @@ class BlockingPort:
     async def pause(self, seconds: float) -> None:
         time.sleep(seconds)  # noqa: ASYNC251 -- there is no event loop
 
-    def narrow(self, seconds: float) -> _Narrowed:
-        """A block whose replies raise TimeoutError after that time."""
-        return _Narrowed(self.clock, steady(), seconds, self.clock.until)
+    def narrow(self, seconds: float) -> _TimeBlock:
+        """A block in which waiting for a reply raises TimeoutError after that time."""
+        return _TimeBlock(self.clock, steady(), seconds, self.clock.until)
 
     def within(self, seconds: float) -> AbstractAsyncContextManager[object]:
         return self.narrow(seconds)
 
     @contextmanager
     def long_read(self, seconds: float) -> Generator[None]:
-        """A block of a blocking read, which raises TimeoutError after that time."""
+        """A block for a blocking read, which raises TimeoutError after that time."""
         clock = self.clock
         before = clock.expects_silence
         try:
             clock.expects_silence = True
-            with _Narrowed(clock, steady(), seconds, math.inf):
+            with _TimeBlock(clock, steady(), seconds, math.inf):
                 yield
         finally:
             clock.expects_silence = before
 
     async def every(self, asks: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[Any]:
-        """One after the other."""
+        """All answers, asked for one after the other; an error is in its place."""
         answers: list[Any] = []
         for ask in asks:
             try:
@@ -558,7 +574,9 @@ class BlockingPort:
         return answers
 
     async def first(self, asks: Sequence[Callable[[], Awaitable[T]]], every: float) -> T:
-        """One after the other; each has its part of the time, so that a silent one leaves some."""
+        """The first good answer, asked for one after the other. Each question has an equal share of
+        the time that is left, so that a silent server cannot use it all up.
+        """
         trouble: Exception | None = None
         for at, ask in enumerate(asks):
             try:
@@ -586,7 +604,7 @@ class BlockingPort:
         return None
 
     def note_progress(self) -> None:
-        """Called when a part of a message has come or gone. Raises TimeoutError at the end of the
+        """Note that part of a message was received or sent. Raises TimeoutError at the end of the
         limit.
         """
         clock = self.clock
@@ -595,7 +613,7 @@ class BlockingPort:
             raise TimeoutError("no whole answer within the time limit")
 
     def keep_waiting(self) -> None:
-        """Called after each slice without data. Raises TimeoutError at the end of the limit.
+        """Go on waiting after a slice without data. Raises TimeoutError at the end of the limit.
 
         Time in which the process was stopped does not count: no answer could be read in it.
         """
@@ -617,5 +635,5 @@ class BlockingPort:
                 clock.looked_at = clock.silent_since = steady()
 
 
-def _nothing() -> None:
-    """Nobody wants to know of silence."""
+def _ignore_silence() -> None:
+    """Silence is ignored until `time_limit` sets what to call."""

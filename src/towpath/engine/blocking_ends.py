@@ -1,12 +1,12 @@
 """Waiting for the end of jobs in threads without an event loop: `Events.ended` in a thread.
 
 The threads that wait for jobs of one queue share one blocking read of its events. One of them, the
-reader, makes it for all, and hands it over when it leaves. As on an event loop, events only say
-when to look. Each thread looks at its own job: when it comes, when something happened to the job,
-when events may be missing, every few seconds all the same, and a last time when its time is over.
+reader, reads for all, and hands this over to another when it leaves. As on an event loop, events
+only say when to look. Each thread looks at its own job: when it begins to wait, after an event of
+the job, when events may be missing, every few seconds in any case, and once more at its time limit.
 
 Ctrl-C may end a thread between any two steps. So threads are referred to weakly: a reader that is
-gone is replaced by the next thread that wakes up, at the latest when it looks all the same.
+gone is replaced by the next thread that wakes up, at the latest when it looks every few seconds.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ if TYPE_CHECKING:
     from towpath.engine.blocking import BlockingPort
 
 READS_MOST = 8
-"""Connections for blocking reads. Further queues are read every quarter of a second, on the
-channels."""
+"""Connections for blocking reads. Further queues are read every quarter of a second, over the
+channels that calls use."""
 _POLL_EVERY = 0.25
 _AGAIN_AFTER = 0.5
 """Seconds until a thread asks again after Redis gave no answer."""
 _LAST = 1.0
-"""Seconds for the look at the end of a wait, and for the end of a read that is late."""
+"""Extra seconds for the last look of a wait, and for the reply to a blocking read."""
 _PAGE = 100
 _ROOM = 1
 """Bytes: a reply about a single job is never cut."""
 _WANTED_MS, _WANTED_AGAIN = 90_000, 20.0
 """As in `events.py`."""
 _TRUSTED = 1.0
-"""Seconds for which a place that was in the stream is taken to be there still."""
+"""Seconds for which a place that was found in the stream is assumed to be there still."""
 _START = b"0-0"
 
 
@@ -66,7 +66,7 @@ class _Wait:
     def __init__(self, id: str) -> None:
         self.id, self.has_news = id, ThreadSignal()
         self.is_due = False
-        """Whether it should look at its job."""
+        """Whether the thread should look at its job."""
 
     def wake(self) -> None:
         self.is_due = True
@@ -77,7 +77,7 @@ _WaitRef = weakref.ref[_Wait]
 
 
 class _Reading:
-    """The events of one queue as they are read, and the threads that wait for its jobs."""
+    """How far the events of one queue were read, and the threads that wait for its jobs."""
 
     def __init__(self, queue: QueueName) -> None:
         self.queue, self.key = queue, keys_of(queue).events
@@ -85,12 +85,14 @@ class _Reading:
         self.reader: _WaitRef | None = None
         self.channel: Channel | None = None
         self.place = b""
-        """The last entry that was read; empty = not known."""
+        """The id of the last entry that was read; empty = not known."""
         self.place_seen_at = 0.0
         self.name = ""
-        """Of the time since which the ends of jobs were written without a gap."""
+        """The name of the period for which the ends of jobs were written without a gap; empty if
+        the queue did not exist.
+        """
         self.ask_again_at = 0.0
-        """When it is time to say again that they are wanted."""
+        """When to ask Redis again to write the ends of jobs."""
         self.pause = 0.0
 
     def add(self, wait: _Wait) -> None:
@@ -104,7 +106,7 @@ class _Reading:
             self._waits.pop(wait.id, None)
 
     def waits(self) -> Iterator[_Wait]:
-        """The threads that still wait."""
+        """All threads that still wait."""
         for id in list(self._waits):
             yield from self.waits_for(id)
 
@@ -127,16 +129,16 @@ class BlockingEnds:
     ) -> None:
         self._cluster, self._store, self._port = cluster, store, port
         self._give_up_s = give_up.total_seconds()
-        # A signal handler may wait for a job while its thread is in here.
+        # Reentrant: a signal handler may wait for a job while its own thread is in here.
         self._lock = threading.RLock()
         self._readings: dict[QueueName, _Reading] = {}
         self._spare: list[Channel] = []
-        """Lines on which nobody reads; one of them at most is connected."""
+        """Channels that no queue uses for its read; at most one of them is connected."""
         self._is_at_exit = False
 
     async def ended(self, job: JobRef, within: Duration, *, since: float) -> JobInfo:
-        """The job, once it has ended, *within* that time since then. Raises what `Events.ended`
-        does.
+        """Wait until the job has ended, and return it. The time limit *within* counts from *since*.
+        Raises what `Events.ended` raises.
         """
         wait = _Wait(job.id)
         reading = self._enter(job.queue, wait)
@@ -157,7 +159,7 @@ class BlockingEnds:
             trouble: ServerUnreachable | None = None
             is_last = steady() >= until
             wait.has_news.clear()
-            wait.is_due = False  # before the look: what happens from here on makes it due again
+            wait.is_due = False  # before the look, so that later events make it due again
             try:
                 found = await self._look(job, reading, until)
             except ServerUnreachable as error:
@@ -174,7 +176,7 @@ class BlockingEnds:
                 wait.has_news.wait(min(max(until - steady(), 0), _AGAIN_AFTER))
 
     async def close(self) -> None:
-        """Every thread that waits raises EngineClosed; the engine refuses calls by now."""
+        """Make every waiting thread raise EngineClosed. The engine refuses calls by now."""
         if self._is_at_exit:
             return
         with self._lock:
@@ -186,10 +188,10 @@ class BlockingEnds:
                     connection.cut()
 
     def leave_at_exit(self) -> None:
-        """Let daemon threads wait on: the program ends, and they with it."""
+        """Let daemon threads go on waiting: they end with the program."""
         self._is_at_exit = True
 
-    # ── who reads ────────────────────────────────────────────────────────────────────────
+    # ── which thread reads ───────────────────────────────────────────────────────────────
 
     def _enter(self, queue: QueueName, wait: _Wait) -> _Reading:
         with self._lock:
@@ -205,17 +207,19 @@ class BlockingEnds:
             reading.drop(wait)
             heir = next(reading.waits(), None)
             if heir is None:
-                closing = self._end(reading)
+                closing = self._forget(reading)
             elif reading.reader is not None and reading.reader() in (None, wait):
-                # Named before it is woken: if it leaves now, it hands the reading over in turn.
+                # Set before it is woken: if the heir leaves now, it hands the reading over in turn.
                 reading.reader = weakref.ref(heir)
                 heir.has_news.set()
         if closing is not None:
             await closing.close()
             self._spare.append(closing)
 
-    def _end(self, reading: _Reading) -> Channel | None:
-        """Forget a queue for which no thread waits. Returns its channel, if that must be closed."""
+    def _forget(self, reading: _Reading) -> Channel | None:
+        """Forget a queue for which no thread waits. Returns its channel if it must be closed:
+        another spare channel is connected already.
+        """
         if self._readings.get(reading.queue) is reading:
             del self._readings[reading.queue]
         channel, reading.channel = reading.channel, None
@@ -226,7 +230,7 @@ class BlockingEnds:
         return None
 
     def _is_reader(self, reading: _Reading, wait: _Wait) -> bool:
-        """Whether the thread is the one that reads. It is from now on, if there is none."""
+        """Whether the thread is the reader. It becomes the reader if there is none."""
         with self._lock:
             reader = None if reading.reader is None else reading.reader()
             if reader is None:
@@ -234,15 +238,15 @@ class BlockingEnds:
             return reader is wait
 
     def _channel_for(self, reading: _Reading) -> Channel | None:
-        """The channel on which to read; none if there are too many."""
+        """The channel for the blocking read; None if READS_MOST queues have one already."""
         with self._lock:
             if reading.channel is None:
                 for other in list(self._readings.values()):
-                    if next(other.waits(), None) is None:  # Ctrl-C kept the last one from leaving
-                        self._spare += filter(None, (self._end(other),))
+                    if next(other.waits(), None) is None:  # the last thread was ended by Ctrl-C
+                        self._spare += filter(None, (self._forget(other),))
                 channels = sum(other.channel is not None for other in self._readings.values())
                 if channels < READS_MOST:
-                    # One that is connected is at the end, or there is none.
+                    # Sorted so that `pop` takes the connected one, if there is one.
                     self._spare.sort(key=lambda channel: bool(channel.connections))
                     reading.channel = self._spare.pop() if self._spare else self._cluster.channel()
             return reading.channel
@@ -250,7 +254,7 @@ class BlockingEnds:
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
     async def _look(self, job: JobRef, reading: _Reading, until: float) -> JobInfo | None:
-        """The job if it has ended. First says that the ends of jobs are wanted, if that is due."""
+        """The job if it has ended. Also asks Redis to write the ends of jobs, if that is due."""
         while True:
             now = steady()
             is_asking = not reading.place or now >= reading.ask_again_at
@@ -266,14 +270,18 @@ class BlockingEnds:
                 return ended_job(job, *answer)
             if not is_asking:
                 return None
-            # Where the queue's options now refuse followers, threads still look every few seconds.
+            # The third value, whether the queue's options refuse followers now, is ignored: threads
+            # look every few seconds in any case.
             name, newest, _ = answers[0]
             if self._note_place(reading, name, newest, now=now):
                 return None
 
     def _note_place(self, reading: _Reading, name: bytes, newest: bytes, *, now: float) -> bool:
-        """Note what Redis said to somebody who wants events. Returns whether the reading, which
-        may have begun meanwhile, began before that.
+        """Note the reply to `follow`: the *name* of the period without a gap, and the *newest*
+        entry.
+
+        Returns False if the reading was beyond *newest* already: then it may have skipped an event
+        of the job, so the job must be looked at again.
         """
         with self._lock:
             is_first, before = not reading.place, reading.name
@@ -281,22 +289,22 @@ class BlockingEnds:
             if is_first:
                 reading.place, reading.place_seen_at = newest, now
                 return True
-            if _order(newest) < _order(reading.place):
-                # Another thread asked later and was answered sooner, or Redis lost the events.
+            if _parse_cursor(newest) < _parse_cursor(reading.place):
+                # A thread that asked later was answered sooner, or Redis lost the events.
                 reading.place = newest
                 reading.wake_all()
                 return False
             if before and before != reading.name:
-                reading.wake_all()  # events between the two times were not written
+                reading.wake_all()  # events between the two periods may be missing
             return True
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def _wait_for_news(self, reading: _Reading, wait: _Wait, again_at: float) -> None:
-        """Return when the thread should look at its job again, at the latest at that time."""
+        """Return when the thread should look at its job again, at the latest at *again_at*."""
         while not wait.is_due and (left := again_at - steady()) > 0:
             if not self._is_reader(reading, wait):
-                wait.has_news.wait(left)  # it may be the reader now
+                wait.has_news.wait(left)  # it may become the reader meanwhile
                 continue
             if not reading.place:
                 return
@@ -316,19 +324,19 @@ class BlockingEnds:
                 return
 
     async def _read(self, reading: _Reading, channel: Channel, seconds: float) -> None:
-        """Read on, once, and wait for events for so long."""
+        """Read the next events, once; block for up to *seconds* until there are some."""
         key, place, answer = reading.key, reading.place, None
         block = ("BLOCK", max(int(seconds * 1000), 1))
         with self._port.long_read(seconds + _LAST):
             is_held = steady() - reading.place_seen_at < _TRUSTED or place == _START
-            if is_held or (is_held := bool(await channel.send(*_held(key, place)))):
+            if is_held or (is_held := bool(await channel.send(*_entry_command(key, place)))):
                 answer = await channel.send(*_READ, *block, "STREAMS", key, place)
         self._note_entries(reading, place, answer, is_held=is_held)
 
     async def _read_now(self, reading: _Reading) -> None:
-        """The same without waiting, on a channel."""
+        """Read the next events without blocking, over a channel that calls use."""
         key, place = reading.key, reading.place
-        is_held = place == _START or bool(await self._store.command(*_held(key, place)))
+        is_held = place == _START or bool(await self._store.command(*_entry_command(key, place)))
         answer = await self._store.command(*_READ, "STREAMS", key, place)
         self._note_entries(reading, place, answer, is_held=is_held)
 
@@ -336,15 +344,16 @@ class BlockingEnds:
         entries: list[Entry] = answer[0][1] if answer else []
         reading.pause = 0.0
         with self._lock:
-            # Of a stream that was empty it is not known whether it was cut since. A queue without a
-            # name was not there when events were asked for.
+            # No events were missed if the place is still in the stream, there is no gap, and the
+            # queue existed when events were asked for (else there is no name). A stream that was
+            # empty may have been trimmed since, which does not show.
             is_sure = is_held and bool(reading.name) and not any(map(is_gap, entries))
             if not is_held or (entries and (not is_sure or place == _START)):
                 reading.wake_all()
             if not is_held or (entries and not is_sure):
                 reading.place, reading.ask_again_at = b"", 0.0
             elif entries:
-                if reading.place == place:  # it was not moved back meanwhile
+                if reading.place == place:  # else `_note_place` has moved it back meanwhile
                     reading.place = entries[-1][0]
                 for verb, id in _ended_jobs(entries):
                     for wait in reading.waits_for(id) if verb in ENDS else ():
@@ -355,9 +364,9 @@ class BlockingEnds:
 _READ = ("XREAD", "COUNT", _PAGE)
 
 
-def _held(key: str, place: bytes) -> tuple[Any, ...]:
-    """Asks for the entry of a place. Streams are cut from the front: while it is there, so is all
-    behind it.
+def _entry_command(key: str, place: bytes) -> tuple[Any, ...]:
+    """The command that reads the entry at *place*. Streams are trimmed from the front: while that
+    entry is there, so are all behind it.
     """
     return ("XRANGE", key, place, place, "COUNT", 1)
 
@@ -370,6 +379,6 @@ def _ended_jobs(entries: list[Entry]) -> Iterator[tuple[str, str]]:
                 yield verb, id
 
 
-def _order(cursor: bytes) -> tuple[int, int]:
+def _parse_cursor(cursor: bytes) -> tuple[int, int]:
     ms, _, number = cursor.partition(b"-")
     return int(ms), int(number)

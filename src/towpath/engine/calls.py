@@ -1,8 +1,8 @@
 """Calls that may be repeated: sent again after a lost reply, they have one effect and one answer.
 
-Every writing script is told (channel, number) and remembers the channel's last answer. An
-engine owns a few channels with one call in flight each; a call is repeated under the same
-number until it is answered or the time is up.
+Every writing script gets (channel, number) and stores its last answer to that channel. An engine
+has a few channels with one call in flight each; a call is repeated under the same number until it
+is answered or the time is up.
 """
 
 from __future__ import annotations
@@ -48,13 +48,14 @@ T = TypeVar("T")
 
 Send = Callable[[], Awaitable[T]]
 Prepare = Callable[[Channel], Send[T]]
-"""Makes what is sent on a channel, once; it may be sent more than once."""
+"""Called once with a channel; returns the function that sends the call. That may be called more
+than once."""
 _CHECK_S = 2.0
-_LEFT = "the engine was left"
+_ENGINE_LEFT = "the engine was left"
 
 
 class Calls:
-    """The calls of one engine to its servers."""
+    """The calls of one engine to Redis."""
 
     def __init__(
         self,
@@ -71,23 +72,27 @@ class Calls:
         self._watch = cluster.port.time_limit(limits.answer, cluster.look_again)
         self._give_up_s = limits.give_up.total_seconds()
         self._check_s = min(_CHECK_S, self._give_up_s)
-        self._own = secrets.token_hex(8)
+        self._name = secrets.token_hex(8)
         self._numbers = itertools.count()
         self._nodes: dict[Place | None, Node] = {}
         self._is_closed = False
         self.facts: ServerFacts | None = None
-        """What the servers said about themselves when they were last asked."""
+        """What the Redis servers reported about themselves when they were last asked."""
         self._facts_asked_at, self._asking_facts = float("-inf"), asyncio.Lock()
         self.trouble: ServerError | None = None
-        """Why they said nothing at the beginning."""
+        """Why `facts` could not be read when the engine was entered."""
 
-    # ── what may be asked ────────────────────────────────────────────────────────────────
+    # ── calls ────────────────────────────────────────────────────────────────────────────
 
     def plain(
         self, script: Script, keys: DeclaredKeys, args: tuple[Any, ...], call: Call | None
     ) -> Prepare[Any]:
-        """A call of a writing script: safe to be interrupted anywhere but by the caller."""
-        return lambda channel: partial(channel.run, script, self._named(keys, args, call, channel))
+        """A call of a writing script, repeated safely after any trouble. If the caller cancels it,
+        its effect is unknown.
+        """
+        return lambda channel: partial(
+            channel.run, script, self._make_args(keys, args, call, channel)
+        )
 
     def confirmed(
         self,
@@ -99,48 +104,53 @@ class Calls:
         durability: Durability,
         written: Callable[[], None],
     ) -> Prepare[Any]:
-        """The same to a server that gives *durability*; *written* is called before it is counted
-        how many replicas have what it wrote.
+        """A call of a writing script at *durability*. *written* is called when Redis has answered,
+        before it counts the replicas that have the write.
 
-        The server is asked what it gives, and how many have it, on the connection that takes the
-        call: so it is the server that has the answer which counts, not one that was promoted
-        meanwhile. It may raise DurabilityUnavailable, DurabilityNotReached.
+        The server's durability is read, and its replicas are counted, on the connection that takes
+        the call: so they are those of the server that stored the answer, not of one that was
+        promoted meanwhile. The call may raise DurabilityUnavailable, DurabilityNotReached.
         """
         wanted, limit_ms = durability.replicas, int(self._answer_s * 500)
-        # Half of the time for an answer, so that the count comes back in time.
+        # Half of the time for a reply, so that the count arrives in time.
 
         def prepare(channel: Channel) -> Send[Any]:
             key = keys.call(f"{channel.name}.confirm")
-            words, trust = self._named(keys, args, call, channel), partial(self._trust, durability)
+            script_args = self._make_args(keys, args, call, channel)
+            trust = partial(self._check_durability, durability)
 
-            async def sent() -> Any:
-                answer = await channel.run(script, words, trust)
+            async def send_confirmed() -> Any:
+                answer = await channel.run(script, script_args, trust)
                 written()
                 if wanted:
-                    command = ("EVALSHA", script.sha, KEYS, *words)
+                    command = ("EVALSHA", script.sha, KEYS, *script_args)
                     answer, have = await channel.confirmed(command, trust, key, wanted, limit_ms)
                     if have < wanted:
                         raise DurabilityNotReached(wanted, have)
                 return answer
 
-            return sent
+            return send_confirmed
 
         return prepare
 
-    def _named(
+    def _make_args(
         self, keys: DeclaredKeys, args: tuple[Any, ...], call: Call | None, channel: Channel
     ) -> tuple[Any, ...]:
-        """What a writing script is told: under the caller's name for the call, or the channel's."""
+        """The arguments of a writing script, with the caller's name for the call, or else the
+        channel's.
+        """
         if call is None:
             channel.number += 1
         name, number = (call.channel, call.number) if call else (channel.name, channel.number)
         return (keys.first, keys.never, self._clock.stamp(), name, number, *args)
 
-    async def _trust(self, wanted: Durability, connection: Connection) -> None:
+    async def _check_durability(self, wanted: Durability, connection: Connection) -> None:
         connection.facts = await require(connection.ask, connection.facts, wanted, self._declared)
 
     async def require_replicas(self, wanted: Durability) -> None:
-        """Refuse before anything is sent what too few replicas are attached for."""
+        """Raises DurabilityUnavailable, before the call is sent, if too few replicas are
+        attached.
+        """
         facts = self.facts
         if wanted.replicas and (facts is None or wanted.replicas > facts.replicas):
             facts = await self.check()  # one may have been attached since
@@ -148,18 +158,20 @@ class Calls:
                 raise DurabilityUnavailable(str(wanted), f"replica:{facts.replicas}")
 
     async def read(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
-        """The answer to a script that only reads, or that may be repeated by its nature."""
-        words = (keys.first, keys.never, *args)
-        return await self.ask(keys.first, lambda channel: partial(channel.run, script, words))
+        """The answer of a script that only reads, or that may be repeated by its nature."""
+        script_args = (keys.first, keys.never, *args)
+        return await self.ask(keys.first, lambda channel: partial(channel.run, script, script_args))
 
     async def clocked(self, script: Script, keys: DeclaredKeys, *args: Any) -> Any:
-        """The same, for a script whose first argument is the clock."""
+        """The answer of such a script whose first argument is the clock."""
         return await self.read(script, keys, self._clock.stamp(), *args)
 
     async def clocked_each(
         self, script: Script, every: Sequence[DeclaredKeys], *args: Any
     ) -> list[Any]:
-        """The same about each, in one message to the first one's server; errors in their places."""
+        """The answers of such a script for each of *every*, in one message to the server of the
+        first keys; errors are in their places.
+        """
         stamp = self._clock.stamp()
         asked = [("EVALSHA", script.sha, KEYS, k.first, k.never, stamp, *args) for k in every]
         return await self.ask(every[0].first, lambda to: partial(to.send_all, asked))
@@ -170,8 +182,8 @@ class Calls:
         asked: Sequence[tuple[Script, tuple[Any, ...]]],
         deadline: Deadline,
     ) -> list[Any]:
-        """The answers to several such scripts, in order: in one message where the server knows
-        them.
+        """The answers of several such scripts, in order: in one message if Redis has them all
+        loaded.
         """
         fixed = (keys.first, keys.never, self._clock.stamp())
         if len(asked) > 1:
@@ -181,7 +193,7 @@ class Calls:
             )
             if not any(isinstance(answer, Exception) for answer in answers):
                 return answers
-        # One by one, each is taught, redirected or refused.
+        # Sent one by one, each is loaded, redirected or refused.
         return [
             await self.ask(
                 keys.first,
@@ -197,8 +209,8 @@ class Calls:
         behind: tuple[Any, ...] | None = None,
         deadline: Deadline | None = None,
     ) -> Any:
-        """The answer to a plain command that may be repeated; *behind* another about the same key,
-        which is sent with it.
+        """The answer to a plain command that may be repeated. *behind* is another command about the
+        same key, which is sent before it in the same message.
         """
         return await self.ask(
             key_of(command),
@@ -207,18 +219,20 @@ class Calls:
         )
 
     def new_deadline(self, within: float | None = None) -> Deadline:
-        """When a call that begins now is given up: *within* so many seconds, if that is sooner."""
+        """The deadline of a call that begins now: `limits.give_up`, or *within* if that is
+        sooner.
+        """
         longest = self._give_up_s
         return Deadline(self._watch, longest if within is None else min(within, longest))
 
     async def ask(self, key: str, prepare: Prepare[T], *, deadline: Deadline | None = None) -> T:
-        """The answer to what *prepare* makes for a channel: made once, sent until answered.
+        """The answer to the call that *prepare* makes: made once, sent until it is answered.
 
-        Raises ServerUnreachable when the time is up. A caller that has waited before gives its own
-        *deadline*.
+        Raises ServerUnreachable when the time is up. A caller that has waited already passes its
+        own *deadline*.
         """
         if self._is_closed:
-            raise EngineClosed(_LEFT)
+            raise EngineClosed(_ENGINE_LEFT)
         deadline, attempt = deadline or self.new_deadline(), 0
         node = self._node_of(key)
         free = node.idle and node.refusal is None
@@ -232,12 +246,12 @@ class Calls:
                     break
                 except TROUBLE as error:
                     if self._is_closed:
-                        raise EngineClosed(_LEFT) from error
-                    await self._pause(error, attempt, deadline, channel.hang_up, key=key)
+                        raise EngineClosed(_ENGINE_LEFT) from error
+                    await self._pause_or_raise(error, attempt, deadline, channel.hang_up, key=key)
                     attempt += 1
                 except ServerError:
                     if attempt:
-                        node.reconnected(key)  # it can't give that: it may be another than before
+                        node.reconnected(key)  # the refusal may come from another server now
                     raise
         except ServerUnreachable:
             node.gave_up(key, deadline.began(steady()))
@@ -253,17 +267,21 @@ class Calls:
     # ── whether the servers answer ───────────────────────────────────────────────────────
 
     async def check(self) -> ServerFacts:
-        """What the servers that answer say about themselves, within two seconds or so.
+        """What the Redis servers that answer report about themselves, within about two seconds.
 
         Raises ServerUnreachable if none answers, EvictionUnsafe, DurabilityUnknown, ServerRefused.
         """
         began = steady()
-        self.facts = await self._repeated(lambda: probe(self._cluster, self._declared), _nothing)
+        self.facts = await self._repeat_question(
+            lambda: probe(self._cluster, self._declared), _do_nothing
+        )
         self._facts_asked_at = began
         return self.facts
 
     async def current_facts(self) -> ServerFacts:
-        """The same, at most as old as `FACTS_LAST`: calls at the same time share one question."""
+        """The result of `check`, at most as old as `FACTS_LAST`; concurrent calls share one
+        check.
+        """
         async with self._asking_facts:
             age = steady() - self._facts_asked_at
             if self.facts is not None and age < FACTS_LAST.total_seconds():
@@ -271,44 +289,44 @@ class Calls:
             return await self.check()
 
     def are_away(self, trouble: ServerError) -> None:
-        """None answered, or one is not fit: say so, and probe until that is over."""
+        """Log that no server answered, or that one is not fit, and probe until that is over."""
         self.trouble = trouble
         self._node_of(PROBE).begin_away(trouble, PROBE)
 
     async def _probe(self, channel: Channel, key: str) -> None:
-        """See that the server of *key* takes a write and is fit; then ask all about themselves."""
-        command = ("SET", probe_key(key, f"{self._own}.probe"), "1", "PX", 1)
+        """Check that the server of *key* takes a write and is fit; then read the facts of all."""
+        command = ("SET", probe_key(key, f"{self._name}.probe"), "1", "PX", 1)
 
-        async def fit(connection: Connection) -> None:
+        async def check_fit(connection: Connection) -> None:
             connection.facts = await ask_known(connection.ask, self._declared)
 
         async def send() -> None:
             try:
-                await channel.send(*command, trust=fit)
+                await channel.send(*command, trust=check_fit)
             except ErrorReply as error:
-                # That it is full, or that the key is not allowed, is an answer too.
+                # A server that is full, or that denies the key, has answered.
                 if error.code not in {"OOM", "NOPERM"}:
                     raise
 
-        await self._repeated(send, channel.hang_up)
+        await self._repeat_question(send, channel.hang_up)
         if self._cluster.port.in_threads:
-            await channel.close()  # the next question takes a connection in its place
+            await channel.close()  # to make room for the connection of `check`
         with suppress(ServerError):
             await self.check()
 
     async def close(self) -> None:
-        """From now on every call is refused."""
+        """Refuse every call from now on."""
         self._is_closed = True
         self._watch.close()
         for node in self._nodes.values():
             await node.close()
 
     def last_outage(self, key: str) -> Outage | None:
-        """When the server of *key* last gave no answer, if it ever gave none."""
+        """The last outage of the server of *key* that is over, if any."""
         for node in self._nodes.values():
             if node.last_outage is not None:
                 return self._node_of(key).last_outage
-        return None  # the rule: no need to look for the server
+        return None  # the usual case, without looking up the server
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
@@ -323,14 +341,14 @@ class Calls:
                 self._probe,
                 self._log,
             )
-            node = self._nodes.setdefault(place, new)  # another thread may have been faster
+            node = self._nodes.setdefault(place, new)  # another thread may have made one
         return node
 
     def _new_channel(self) -> Channel:
-        return self._cluster.channel(f"{self._own}.{next(self._numbers)}")
+        return self._cluster.channel(f"{self._name}.{next(self._numbers)}")
 
-    async def _repeated(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
-        """The answer of a server that is asked about itself, for as long as nobody minds."""
+    async def _repeat_question(self, send: Send[T], hang_up: Callable[[], Awaitable[None]]) -> T:
+        """The answer to a question about the server itself, repeated for up to two seconds."""
         deadline = Deadline(self._watch, self._check_s)
         for attempt in itertools.count():
             try:
@@ -338,11 +356,11 @@ class Calls:
                     return await send()
             except TROUBLE as error:
                 if self._is_closed:
-                    raise EngineClosed(_LEFT) from error
-                await self._pause(error, attempt, deadline, hang_up)
+                    raise EngineClosed(_ENGINE_LEFT) from error
+                await self._pause_or_raise(error, attempt, deadline, hang_up)
         raise AssertionError("unreachable")
 
-    async def _pause(
+    async def _pause_or_raise(
         self,
         error: Exception,
         attempt: int,
@@ -351,11 +369,11 @@ class Calls:
         *,
         key: str = "",
     ) -> None:
-        """Return when a call may be sent again after *error*. Raises what it means if it may
-        not.
+        """Return when a call may be sent again after *error*. Raises the error's meaning if it may
+        not, ServerUnreachable if the time is up.
         """
         trouble = translated(error, key)
-        # After a reply that refuses the call, its connection is as good as before.
+        # The connection is still good if the reply only refused the call.
         if trouble is None or not isinstance(error, ErrorReply) or isinstance(error, LoginRefused):
             await hang_up()
         if trouble is not None:
@@ -368,5 +386,5 @@ class Calls:
         await self._cluster.port.pause(pause)
 
 
-async def _nothing() -> None:
-    """There is no channel to hang up."""
+async def _do_nothing() -> None:
+    """Does nothing: `check` has no channel to hang up."""

@@ -1,7 +1,7 @@
-"""Changing jobs that nobody works on.
+"""Changing jobs that no worker holds.
 
-Those that wait get another due time (`move`) or are replaced (`set`); those that have ended are
-tried again (`retry`), deleted, or let their lane go on (`drop`).
+Waiting jobs get another due time (`move`) or are replaced (`set`). Jobs that have ended get new
+attempts (`retry`) or are deleted; the dead head of a parked lane is dropped (`drop`).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from towpath.errors import InvalidOption, LaneNotParked, TowpathError
 from towpath.ids import QueueName, job_id, lane_key, queue_name
 
 BY_DELAY = -1
-"""In place of a due time: the delay says it."""
+"""Stands in place of a due time when a delay is given."""
 
 
 class Changing(Lifetime):
@@ -71,7 +71,7 @@ class Changing(Lifetime):
         step and one round trip; more take several.
         """
         name, answers = queue_name(queue), list[Any]()
-        items = [[job_id(id), *_when_of(time)] for id, time in moves.items()]
+        items = [[job_id(id), *_parse_time(time)] for id, time in moves.items()]
         _check_call(call, -(-len(items) // LARGEST_BATCH))
         for at in range(0, len(items), LARGEST_BATCH):
             some = items[at : at + LARGEST_BATCH]
@@ -104,7 +104,7 @@ class Changing(Lifetime):
         if options.get("id") is None:
             raise InvalidOption("id", None, rule="is required: it names the job to set")
         name, job = queue_name(queue), new_job(payload, **options)
-        [answer] = await self._set(name, [job], durability, call, for_owner)
+        [answer] = await self._set_jobs(name, [job], durability, call, for_owner)
         placed = codec.placed(name, job.id, answer)
         if isinstance(placed, TowpathError):
             raise placed
@@ -122,7 +122,7 @@ class Changing(Lifetime):
         the same id, the later one replaces the other. Steps are those of `submit_many`.
         """
         name, wanted = queue_name(queue), list(jobs)
-        answers = await self._set(name, wanted, durability, call)
+        answers = await self._set_jobs(name, wanted, durability, call)
         return [
             codec.placed(name, job.id, answer) for job, answer in zip(wanted, answers, strict=True)
         ]
@@ -135,7 +135,7 @@ class Changing(Lifetime):
         If the job parks its lane, the lane continues with it. Raises JobNotFound, JobNotDead,
         JobHasRecord.
         """
-        return await self._one_state("retry", [job.id], job, call)
+        return await self._change_one("retry", [job.id], job, call)
 
     async def delete(
         self, job: JobRef, *, call: Call | None = None, by_record: bool = False
@@ -143,10 +143,10 @@ class Changing(Lifetime):
         """Delete a dead, done or cancelled job. If it parks its lane, the lane continues without
         it.
 
-        Raises JobNotFound, JobOpen, and JobHasRecord unless it is the record that asks
+        Raises JobNotFound, JobOpen, and JobHasRecord unless the call comes from the job's record
         (*by_record*).
         """
-        await self._one_state("delete", [job.id, int(by_record)], job, call)
+        await self._change_one("delete", [job.id, int(by_record)], job, call)
 
     async def delete_many(self, queue: str, ids: Sequence[str]) -> list[State | TowpathError]:
         """Delete jobs that have ended. Returns GONE for each, or what `delete` raises, in order.
@@ -161,7 +161,7 @@ class Changing(Lifetime):
         ]
 
     async def _answer_each(self, verb: str, jobs: Sequence[JobRef]) -> list[Any]:
-        """The raw answers of a verb that takes ids of one queue."""
+        """The raw answers of a verb for jobs of one queue, in steps of LARGEST_BATCH."""
         answers: list[Any] = []
         for at in range(0, len(jobs), LARGEST_BATCH):
             some = [[job.id, 0] for job in jobs[at : at + LARGEST_BATCH]]
@@ -171,8 +171,9 @@ class Changing(Lifetime):
     async def _ask_existing(
         self, verb: str, queue: QueueName, items: list[list[Any]], call: Call | None
     ) -> list[Any]:
-        """The raw answers of a verb about jobs that must exist. A queue that does not exist has
-        none of them, and is not created; a repeat is answered from what was stored all the same.
+        """The raw answers of a verb for jobs that must exist. A queue that does not exist is not
+        created: each job is answered with JOB_NOT_FOUND. But with a *call*, Redis is always asked,
+        as the call may be a repeat whose answer is stored.
         """
         try:
             return await self._store.write(
@@ -192,13 +193,15 @@ class Changing(Lifetime):
             raise LaneNotParked(name, key)
         return JobRef(name, answer[1].decode())
 
-    async def _one_state(self, verb: str, item: list[Any], job: JobRef, call: Call | None) -> State:
+    async def _change_one(
+        self, verb: str, item: list[Any], job: JobRef, call: Call | None
+    ) -> State:
         [answer] = await self._ask_existing(verb, job.queue, [item], call)
         if isinstance(answer, bytes):
             return codec.STATES[answer]
         raise codec.refusal(job, answer)
 
-    async def _set(
+    async def _set_jobs(
         self,
         queue: QueueName,
         jobs: list[NewJob],
@@ -206,8 +209,8 @@ class Changing(Lifetime):
         call: Call | None,
         for_owner: str | None = None,
     ) -> list[Any]:
-        """The raw answers. A payload that is too large is not sent, but under a caller's name: it
-        may be a repeat, whose answer only the server knows.
+        """The raw answers. A job that is too large is refused without being sent, except with a
+        caller's *call*: it may be a repeat, and only Redis knows its answer.
         """
         store, answers, steps = self._store, list[Any](), list(submits(jobs))
         _check_call(call, len(steps))
@@ -219,19 +222,19 @@ class Changing(Lifetime):
                 for job in step
                 if call is not None or len(job.payload) <= limit
             ]
-            told: list[Any] = []
+            replies: list[Any] = []
             if sent and durability is None:
-                told = await store.write("set", queue, lambda _, sent=sent: sent, call)
+                replies = await store.write("set", queue, lambda _, sent=sent: sent, call)
             elif sent and durability is not None:
-                told = await store.write_confirmed(
+                replies = await store.write_confirmed(
                     "set", queue, lambda _, sent=sent: sent, call,
                     durability=durability, written=lambda: None,
                 )  # fmt: skip
-            answers += told if len(sent) == len(step) else with_refusals(step, told, limit)
+            answers += replies if len(sent) == len(step) else with_refusals(step, replies, limit)
         return answers
 
 
-def _when_of(time: datetime | DurationLike) -> tuple[int, int]:
+def _parse_time(time: datetime | DurationLike) -> tuple[int, int]:
     return when(time, None) if isinstance(time, datetime) else when(None, time)
 
 

@@ -1,4 +1,4 @@
-"""A channel: one call at a time, under a name and a number; and how long calls may take."""
+"""A channel: one call at a time, with the channel's name and a number; and how long calls take."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 KEYS = 2
-"""Every script declares a key that is always there and one that never is: while their slot is on
-its way to another node, the server then refuses the call whole, and it is sent again."""
+"""Every script declares one key that always exists and one that never does. So while their slot
+moves to another node, Redis refuses the whole call before it runs, and it is sent again."""
 _CONFIRM_KEPT_MS, _REDIRECTIONS = 600_000, 5
 
 Trust = Callable[[Connection], Awaitable[None]]
-"""Raises if the server on that connection is not to be asked."""
+"""Raises if the server of a connection must not get the command."""
 _ASKING = ("ASKING",)
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """How long the engine waits for its server."""
+    """How long the engine waits for Redis."""
 
     answer: DurationField = usually(seconds(5))
     """Time to wait for one reply before the call is sent again."""
@@ -50,33 +50,41 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def limits_within(timeout: Duration) -> Limits:
-    """The usual limits, for calls that raise ServerUnreachable after *timeout*."""
+    """The default limits, but calls raise ServerUnreachable after *timeout*."""
     return Limits(answer=min(Limits().answer, timeout), give_up=timeout)
 
 
 class Channel:
-    """One call at a time, to whichever server is responsible for its key, under a name and a number
-    that the server remembers. What only reads needs no name.
+    """One call at a time, to the Redis server that is responsible for its key. Writing calls carry
+    the channel's name and a number, which Redis stores with the answer.
 
-    It sends a command once: whoever calls knows whether a repeat is safe (`calls.py`). Time limits
-    are the caller's too.
+    A channel sends a command once: its caller knows whether a repeat is safe (`calls.py`), and
+    limits the time.
     """
 
-    __slots__ = ("__weakref__", "_at", "_layout", "cluster", "connections", "name", "number")
+    __slots__ = (
+        "__weakref__",
+        "_last_place",
+        "_layout",
+        "cluster",
+        "connections",
+        "name",
+        "number",
+    )
 
     def __init__(self, cluster: Cluster, layout: Layout, name: str = "") -> None:
         self.cluster, self._layout, self.name = cluster, layout, name
         self.number = 0
-        """Of the last call."""
+        """The number of the last call."""
         self.connections: dict[Place, Connection] = {}
-        """One to each server that it was sent to."""
-        self._at: Place | None = None
+        """One connection to each server that got a command."""
+        self._last_place: Place | None = None
 
     async def send(self, *command: Any, trust: Trust | None = None, behind: Any = None) -> Any:
-        """The reply. Raises one of TROUBLE, an error reply included.
+        """The reply to *command*. Raises one of TROUBLE, an error reply included.
 
-        With *trust*, that of a server which it lets pass: that one is asked first, on the
-        connection that the command then takes. *behind* another one, both are sent together.
+        *trust* is called first, with the connection that the command then takes. *behind* is a
+        command that is sent before it in the same message.
         """
         connection = await self._connection_of(command)
         if trust is not None:
@@ -87,15 +95,17 @@ class Channel:
             )
         except Redirected as error:
             if behind:
-                await self._redirected(error, behind, trust)
-            return await self._redirected(error, command, trust)
+                await self._follow_redirect(error, behind, trust)
+            return await self._follow_redirect(error, command, trust)
 
     async def send_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The replies of the server responsible for the first; errors are in their places."""
+        """The replies of the server responsible for the first command; errors are in their
+        places.
+        """
         return await (await self._connection_of(commands[0])).ask_all(commands)
 
     async def run(self, script: Script, args: tuple[Any, ...], trust: Trust | None = None) -> Any:
-        """The same for a script: by its name, and whole to a server that does not know it."""
+        """The reply of a script: sent as its digest, or whole if the server does not have it."""
         command = ("EVALSHA", script.sha, KEYS, *args)
         place = self._layout.only
         connection = self._connection_at(place) if place else await self._connection_of(command)
@@ -106,19 +116,20 @@ class Channel:
             if not isinstance(answer, RedisError):
                 return answer
             if isinstance(answer, Redirected):
-                return await self._redirected(answer, command, trust)
+                return await self._follow_redirect(answer, command, trust)
             raise answer
         except ScriptUnknown:
-            # A new or restarted server, or one that was promoted: it learns the script this way.
+            # A new, restarted or promoted server does not have the script: EVAL loads it.
             return await self.send("EVAL", script.source, KEYS, *args, trust=trust)
 
     async def confirmed(
         self, command: tuple[Any, ...], trust: Trust, key: str, replicas: int, limit_ms: int
     ) -> tuple[Any, int]:
-        """The reply to *command*, and how many replicas have all that its server has written.
+        """The reply to *command*, and how many replicas have its write.
 
-        All on one connection. WAIT looks at the last write of its own connection, and a
-        repeated call writes nothing: so *key*, which nobody reads, is written in between.
+        WAIT counts the replicas that have the last write of its own connection, and a repeated call
+        writes nothing. So all is sent on one connection, and *key*, which is never read, is written
+        before WAIT.
         """
         connection = await self._connection_of(command)
         await trust(connection)
@@ -129,10 +140,13 @@ class Channel:
     async def hang_up(self) -> None:
         """Drop the connection that was used last, after trouble with it.
 
-        The next command makes a new one, to the server responsible then.
+        The next command connects again, to the server that is responsible then.
         """
-        if self._at is not None and (connection := self.connections.get(self._at)) is not None:
-            self._layout.doubt(self._at)
+        if (
+            self._last_place is not None
+            and (connection := self.connections.get(self._last_place)) is not None
+        ):
+            self._layout.doubt(self._last_place)
             await connection.drop()
 
     async def close(self) -> None:
@@ -150,20 +164,20 @@ class Channel:
         return self._connection_at(place)
 
     def _connection_at(self, place: Place) -> Connection:
-        self._at = place
+        self._last_place = place
         connection = self.connections.get(place)
         if connection is None:
             connection = self.connections[place] = self.cluster.connection(place)
         return connection
 
-    async def _redirected(
-        self, told: Redirected, command: tuple[Any, ...], trust: Trust | None
+    async def _follow_redirect(
+        self, redirect: Redirected, command: tuple[Any, ...], trust: Trust | None
     ) -> Any:
         for _ in range(_REDIRECTIONS):
-            slot, host, port = told.target
-            # A server that does not know the other one's name means its own.
-            place = (host or (self._at or ("", 0))[0], port)
-            if told.is_moved:
+            slot, host, port = redirect.target
+            # No host means that the other server has the same host as this one.
+            place = (host or (self._last_place or ("", 0))[0], port)
+            if redirect.is_moved:
                 self._layout.moved(slot, place)
             connection = self._connection_at(place)
             try:
@@ -171,9 +185,9 @@ class Channel:
                     await trust(connection)
                 return await (
                     connection.ask(command)
-                    if told.is_moved
+                    if redirect.is_moved
                     else connection.ask_both(_ASKING, command)
                 )
             except Redirected as error:
-                told = error
-        raise told
+                redirect = error
+        raise redirect

@@ -1,4 +1,4 @@
-"""Checks of plain values where they enter: numbers in their range, bytes of their size."""
+"""Checks of a caller's values: whole numbers in a range, bytes up to a size, texts of a length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ def check_size(what: str, value: bytes, limit: int) -> bytes:
 
 
 def shortened(reason: str) -> str:
-    """*reason* cut to what a record keeps. An error text of any length is a valid reason."""
+    """*reason* cut to the length that a job keeps. An error text of any length is a valid
+    reason.
+    """
     if not isinstance(reason, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("reason", type(reason).__name__, rule="must be text")
     encoded = reason.encode(errors="backslashreplace")
@@ -38,8 +40,8 @@ def shortened(reason: str) -> str:
 
 
 def traceback_end(traceback: str) -> str:
-    """The end of *traceback*, which names the error and the frames nearest to it, as far as a job
-    keeps it.
+    """The end of *traceback*, cut to the length that a job keeps: the end names the error and the
+    frames nearest to it.
     """
     if not isinstance(traceback, str):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("traceback", type(traceback).__name__, rule="must be text")

@@ -1,4 +1,4 @@
-"""Claiming: its arguments, repeats under one name, and giving back what nobody wants any more."""
+"""Claiming: its arguments, the names of its calls, and the release of jobs whose caller is gone."""
 
 from __future__ import annotations
 
@@ -27,16 +27,17 @@ _NUMBER_MOST = 2**53 // _LOOKS_MOST - 1
 
 
 SELECTORS_MOST, HELD_MOST = 100, 10_000
-"""Selectors that one claim may name, and jobs that it may let its worker hold."""
-_SLACK = 3.0
+"""The most selectors that one claim may name, and the largest `max_held`."""
+_CLOSE_S = 3.0
 _UNDO_TRIES = 30
 
 
 class Looks:
-    """The names of a waiting claim's looks: each is a call, all of them belong to the caller's one.
+    """The calls of a waiting claim that the caller has named: one for each look at the queue. Their
+    numbers are a range of their own, made from the caller's number.
 
-    A claim that is repeated begins with the first look and is told that the channel is further:
-    then it asks for the last one's answer.
+    A repeated claim begins with the number of the first look. If the channel is further, it gets
+    CallStale, and asks for the answer of the last look instead.
     """
 
     def __init__(self, call: Call) -> None:
@@ -45,12 +46,12 @@ class Looks:
         self._first = self._number = call.number * _LOOKS_MOST
 
     def next(self) -> Call:
-        """The name of the next look."""
+        """The call for the next look."""
         self._number += 1
         return Call(self._channel, self._number)
 
     def again(self, last: int) -> bool:
-        """Whether *last* was a look of this claim; then it is the next one again."""
+        """Whether *last* was a look of this claim; if so, the next look repeats it."""
         mine = self._number <= last < self._first + _LOOKS_MOST
         self._number = last - 1
         return mine
@@ -59,7 +60,7 @@ class Looks:
 def wish_of(
     worker: str, lease: DurationLike, count: int, lane: str | None, *, least: int = 1
 ) -> list[Any]:
-    """What a claim asks for: the arguments of its script, before those of `Outages`."""
+    """The arguments of a claim's script, up to those of `Outages`."""
     return [
         worker_name(worker),
         codec.lease_ms(lease),
@@ -69,7 +70,9 @@ def wish_of(
 
 
 def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) -> list[Any] | None:
-    """Which jobs, and how many its worker may hold: what follows; None = whatever there is."""
+    """The arguments behind those of `Outages`: the selectors, and how many jobs the worker may
+    hold (0 = any number). None if neither is given.
+    """
     if isinstance(selectors, str):
         raise InvalidOption(
             "selectors", selectors, rule="must be a list of texts, not a single text"
@@ -85,9 +88,9 @@ def choice_of(selectors: Iterable[str], max_held: int | None, lane: str | None) 
 
 
 class Claims:
-    """Calls that claim. One that its caller has not named gets a name here, so that it can be
-    asked for what it claimed if the caller goes away: that is given back, for nobody else would
-    run it before its lease ends.
+    """Sends the calls that claim. A call that its caller has not named gets a name here: if the
+    caller is cancelled, the call is repeated under that name to learn which jobs it claimed, and
+    these are released. Otherwise they would not run before their leases end.
     """
 
     def __init__(self, write: Write, settle: Callable[[list[Release]], Awaitable[object]]) -> None:
@@ -98,31 +101,33 @@ class Claims:
     async def ask(
         self, verb: str, queue: QueueName, worker: str, body: Body, call: Call | None
     ) -> Any:
-        """The answer to *verb*, which is claim or exchange."""
+        """The answer of *verb*, which is claim or exchange."""
         if call is not None:
             return await self._write(verb, queue, body, call)
-        names = self._idle.pop() if self._idle else _names()
-        call = next(names)
+        calls = self._idle.pop() if self._idle else _new_calls()
+        call = next(calls)
         try:
             return await self._write(verb, queue, body, call)
         except asyncio.CancelledError:
             task = detached("giving back of a claim", self._undo(verb, queue, worker, body, call))
             self._undoing.add(task)
             task.add_done_callback(self._undoing.discard)
-            names = _names()  # the last answer under the old ones is still to be asked for
+            calls = _new_calls()  # `_undo` still needs the last answer under the old channel
             raise
         finally:
-            self._idle.append(names)
+            self._idle.append(calls)
 
     async def close(self) -> None:
-        """Wait a moment for what is under way; a server that is away stops nobody."""
+        """Wait up to three seconds for claims that are being undone, then cancel them."""
         if self._undoing:
-            await asyncio.wait(self._undoing, timeout=_SLACK)
+            await asyncio.wait(self._undoing, timeout=_CLOSE_S)
         for task in self._undoing:
             task.cancel()
 
     async def _undo(self, verb: str, queue: QueueName, worker: str, body: Body, call: Call) -> None:
-        """Tried for a while; what is not given back comes back when its lease ends."""
+        """Release the jobs that a cancelled call has claimed. Tries for about 30 seconds; jobs that
+        it cannot release come back when their leases end.
+        """
         for _ in range(_UNDO_TRIES):
             with suppress(TowpathError):
                 answer = await self._write(verb, queue, body, call)
@@ -132,6 +137,6 @@ class Claims:
             await asyncio.sleep(1)
 
 
-def _names() -> Iterator[Call]:
+def _new_calls() -> Iterator[Call]:
     channel = secrets.token_hex(8)
     return (Call(channel, number) for number in itertools.count(1))

@@ -1,4 +1,4 @@
-"""The servers of one deployment: which one answers for a key, and how to connect to it."""
+"""The servers of one Redis deployment: which one has a key, and how to connect to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from towpath.engine.url import ServerUrl, Topology
 
 
 class Cluster:
-    """The way to one deployment of Redis or Valkey. Nothing is connected before it is used."""
+    """One deployment of Redis or Valkey. Connections are made when they are used."""
 
     def __init__(
         self, url: ServerUrl, layout: Layout, connect: Callable[[Place], Connection], port: Port
@@ -26,9 +26,9 @@ class Cluster:
         self._layout, self._connect, self._url = layout, connect, url
         self.port = port
         self._connections: dict[int, dict[Place, Connection]] = {}
-        """Those of each channel, by their identity."""
+        """The connections of each channel, by the `id()` of their dict."""
         self._learning: Running[None] = {}
-        self._looking: asyncio.Task[None] | None = None
+        self._check_task: asyncio.Task[None] | None = None
         self._closed = False
 
     @property
@@ -37,7 +37,7 @@ class Cluster:
         return isinstance(self._layout, SlotOwners)
 
     def channel(self, name: str = "") -> Channel:
-        """A channel of that name. The cluster closes its connections."""
+        """A new channel of that name. The cluster closes its connections."""
         channel = Channel(self, self._layout, name)
         self._connections[id(channel.connections)] = channel.connections
         return channel
@@ -49,16 +49,16 @@ class Cluster:
             await connections.popitem()[1].close()
 
     async def primaries(self) -> list[Channel]:
-        """A channel to each server that takes writes now; whoever asks for them closes them."""
+        """A channel to each server that takes writes now. The caller closes them."""
         await self.learn()
         return [Channel(self, OneServer(place)) for place in self._layout.primaries()]
 
     def owner(self, key: str) -> Place | None:
-        """Which server calls about *key* are for, as far as known: its trouble is theirs."""
+        """The server that calls about *key* go to, as far as known."""
         return self._layout.only or self._layout.owner(("GET", key))
 
     def name(self, owner: Place | None) -> str:
-        """A server as people know it."""
+        """The server's name for logs."""
         if owner is None or self._url.topology is not Topology.CLUSTER:
             return str(self._url)
         return f"{owner[0]}:{owner[1]}"
@@ -70,16 +70,19 @@ class Cluster:
         return self._connect(place)
 
     async def learn(self) -> None:
-        """Ask who is responsible now; all who want to know at the same time share the answer."""
+        """Ask which servers are responsible now. Concurrent callers share one question."""
         await self.port.share(self._learning, "layout", self._layout.learn)
 
     def look_again(self) -> None:
-        """A server keeps somebody waiting: if others say that it was replaced, cut every connection
-        to it. Whoever waits there, for work and events too, then goes to the one responsible now.
+        """Check whether a silent server was replaced, and cut every connection to servers that are
+        no longer primaries. Callers that wait there, also for work and events, then go to the
+        server that is responsible now.
         """
-        self._looking = self.port.detach("look at who is responsible", self._look, self._looking)
+        self._check_task = self.port.detach(
+            "look at who is responsible", self._cut_replaced, self._check_task
+        )
 
-    async def _look(self) -> None:
+    async def _cut_replaced(self) -> None:
         with suppress(*TROUBLE):
             await self.learn()
             current = self._layout.primaries()
@@ -89,9 +92,9 @@ class Cluster:
                         connection.cut()
 
     async def close(self) -> None:
-        """For good: what somebody still asks for afterwards connects nobody."""
+        """Close all connections for good: no new ones are made afterwards."""
         self._closed = True
-        for task in (self._looking, *list(self._learning.values())):
+        for task in (self._check_task, *list(self._learning.values())):
             if task is not None:
                 task.cancel()
                 await asyncio.wait((task,))
@@ -100,24 +103,24 @@ class Cluster:
 
 
 def open_cluster(url: ServerUrl, port: Port | None = None) -> Cluster:
-    """The cluster to the deployment that *url* names. Nothing is connected yet."""
+    """The deployment that *url* names. Nothing is connected yet."""
     port = port or LoopPort()
     tls = url.tls.context() if url.tls is not None else None
-    connect = partial(_connected, port, tls=tls, login=(url.username, url.password), db=url.db)
+    connect = partial(_new_connection, port, tls=tls, login=(url.username, url.password), db=url.db)
     match url.topology:
         case Topology.CLUSTER:
-            return Cluster(url, SlotOwners(url.hosts, _asking(connect), port), connect, port)
+            return Cluster(url, SlotOwners(url.hosts, _ask_once(connect), port), connect, port)
         case Topology.SENTINEL:
             login = (url.sentinel_username, url.sentinel_password)
             encrypted = tls if url.tls is not None and url.tls.sentinels else None
-            ask = _asking(partial(_connected, port, tls=encrypted, login=login))
+            ask = _ask_once(partial(_new_connection, port, tls=encrypted, login=login))
             return Cluster(url, Sentinels(url.hosts, url.path, ask, port), connect, port)
         case Topology.SINGLE:
             [place] = url.hosts or ((url.path, 0),)
             return Cluster(url, OneServer(place), connect, port)
 
 
-def _connected(
+def _new_connection(
     port: Port,
     place: Place,
     *,
@@ -128,7 +131,7 @@ def _connected(
     return port.connection(Endpoint(place, tls, *login, db))
 
 
-def _asking(connect: Callable[[Place], Connection]) -> Ask:
+def _ask_once(connect: Callable[[Place], Connection]) -> Ask:
     async def ask(place: Place, command: tuple[Any, ...]) -> Any:
         connection = connect(place)
         try:

@@ -1,4 +1,4 @@
-"""Between values and wire: what scripts are sent (MessagePack) and what their words mean."""
+"""The wire format of scripts: their arguments (MessagePack), and what their answers mean."""
 
 from __future__ import annotations
 
@@ -48,10 +48,10 @@ from towpath.errors import (
 from towpath.ids import JobId, QueueName
 
 pack = cast("Callable[[Any], bytes]", partial(msgpack.packb, use_bin_type=False))  # pyright: ignore[reportUnknownMemberType]
-"""A value for a script: its decoder knows texts of any bytes, but no binaries. Both arrive there as
-the same thing."""
+"""Packs a value for a script. Bytes are packed as text, because Lua's decoder knows no binary type;
+a Lua string holds any bytes."""
 unpack_raw = cast("Callable[[bytes], Any]", partial(msgpack.unpackb, raw=True))  # pyright: ignore[reportUnknownMemberType]
-"""What a script packed, its texts as bytes."""
+"""Unpacks a value that a script packed; its texts come as bytes."""
 
 STATES = {state.value.encode(): state for state in State}
 _SAME = {b"same": True, b"differs": False, b"unknown": None}
@@ -64,7 +64,7 @@ _VERBS = {Complete: "complete", Fail: "fail", Bury: "fail", Release: "release", 
 
 
 def verb_of(settlement: Settlement) -> str:
-    """The script that a settlement by itself is."""
+    """The script that runs a settlement by itself."""
     return _VERBS[type(settlement)]
 
 
@@ -75,10 +75,10 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
         case Complete():
             return [*named, check_size("result", settlement.result, options.max_payload)]
         case Fail():
-            failed = [*named, fail_delay(settlement, options), *_error(settlement)]
+            failed = [*named, fail_delay(settlement, options), *_error_fields(settlement)]
             return [*failed, 1] if settlement.keep_turn else failed
         case Bury():
-            return [*named, NO_OTHER_ATTEMPT, *_error(settlement)]
+            return [*named, NO_OTHER_ATTEMPT, *_error_fields(settlement)]
         case Release():
             released = [*named, duration_ms("delay", settlement.delay)]
             if not settlement.unhandled:
@@ -89,7 +89,7 @@ def settlement_item(settlement: Settlement, options: QueueOptions) -> list[Any]:
             return [*named, lease_ms(settlement.ttl)]
 
 
-def _error(settlement: Fail | Bury) -> list[str]:
+def _error_fields(settlement: Fail | Bury) -> list[str]:
     return [shortened(settlement.reason), traceback_end(settlement.traceback)]
 
 
@@ -124,10 +124,10 @@ def submitted(queue: QueueName, id: JobId, answer: Any) -> Submitted | TowpathEr
         case [b"existed", state, payload]:
             return Submitted(job, STATES[state], True, _SAME[payload])
         case _:
-            return _not_taken(queue, answer)
+            return _submit_refusal(queue, answer)
 
 
-def _not_taken(queue: QueueName, answer: Any) -> TowpathError:
+def _submit_refusal(queue: QueueName, answer: Any) -> TowpathError:
     match answer:
         case [b"QUEUE_FULL", length]:
             return QueueFull(queue, length)
@@ -145,7 +145,7 @@ def placed(queue: QueueName, id: JobId, answer: Any) -> Placed | TowpathError:
         case [b"JOB_NOT_WAITING" | b"JOB_HAS_RECORD" | b"JOB_NOT_OWNED", *_]:
             return refusal(JobRef(queue, id), answer)
         case _:
-            return _not_taken(queue, answer)
+            return _submit_refusal(queue, answer)
 
 
 def moved(job: JobRef, answer: Any) -> State | TowpathError:
@@ -161,12 +161,14 @@ def cancelled(job: JobRef, answer: Any) -> State | TowpathError:
 
 
 def too_large(size: int, limit: int) -> list[Any]:
-    """What a submit answers for a payload beyond the limit, where nobody has to ask the server."""
+    """What a submit answers for a payload beyond the limit, made here without asking Redis."""
     return [b"PAYLOAD_TOO_LARGE", size, limit]
 
 
 def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
-    """A lease as `claim` answers it: six fields, then what is not plain by name."""
+    """A lease as `claim` answers it: six fields, then further ones by name if they are not
+    default.
+    """
     id, payload, token, attempt, expires, submitted, *more = fields
     job = JobRef(queue, id.decode())
     if not more:
@@ -180,7 +182,7 @@ def lease(queue: QueueName, worker: str, fields: list[Any]) -> Lease:
         worker,
         expires,
         submitted,
-        # A token tells the time of its claim in µs; where it does not, the record does.
+        # A token is the time of its claim in µs; where it is not, the job has a `claimed` field.
         int(named.get("claimed", token // 1000)),
         due_ms=int(named.get("asked_due", named.get("due", 0))),
         next_try_ms=int(named.get("due", 0)) if "asked_due" in named else 0,
@@ -253,7 +255,7 @@ REFUSAL_WORDS = frozenset(word.decode() for word in _REFUSALS) | {
     "SCHEDULE_DECLARED",
     "SCHEDULES_FULL",
 }
-"""Every word by which a script refuses one job; a test compares them with the headers."""
+"""Every word with which a script refuses a job; a test compares them with the scripts' headers."""
 
 
 def refusal(job: JobRef, answer: Any, *, held: int = 0) -> TowpathError:

@@ -1,9 +1,9 @@
-"""One connection to one server: TCP, TLS or a Unix socket, on the event loop.
+"""One connection to one Redis server: TCP, TLS or a Unix socket, on the event loop.
 
-redis-py's connections take more than half of what a submit costs the client: a stream, a lock and
-several coroutines per reply. Here a reply goes from the socket through hiredis to whoever waits for
-it, in one step. A connection sends a command once: whoever calls knows whether a repeat is safe
-(`calls.py`). Time limits are the caller's too, apart from the one for connecting.
+redis-py's connections would take more than half of a submit's time in the client: a stream, a lock
+and several coroutines per reply. Here a reply goes from the socket through hiredis to its waiter in
+one step. A connection sends a command once: its caller knows whether a repeat is safe (`calls.py`),
+and limits the time, except that of connecting.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from towpath.engine.resp import (
 from towpath.engine.tls import refusal_at
 
 Place = tuple[str, int]
-"""Where a server is: host and port, or the path of its socket and 0."""
+"""The address of a server: host and port, or the path of its Unix socket and 0."""
 
 CONNECT_SECONDS = 3.0
 CLOSED_BY_SERVER = "the server closed the connection"
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}
-"""Seconds of silence before the system asks whether the other side is there, and how often: a
-connection whose peer vanished without a word ends even if nobody sends."""
+"""Seconds of silence before the system probes the peer, seconds between probes, and their number:
+a connection whose peer has vanished ends even if nothing is sent on it."""
 
 
 _RESET = (RuntimeError, AttributeError)
-"""What a write on a connection that the other side has reset raises: uvloop's word for it, and that
-of asyncio from Python 3.12 on, whose transport asks the loop it has let go of already."""
+"""What a write raises on a connection that the peer has reset: RuntimeError from uvloop, and
+AttributeError from asyncio since Python 3.12, whose transport has dropped its loop by then."""
 
 
 class Endpoint(msgspec.Struct, frozen=True):
-    """A server, and how to log in to it."""
+    """The address of a server, and how to log in to it."""
 
     place: Place
     tls: ssl.SSLContext | None = None
@@ -54,7 +54,7 @@ class Endpoint(msgspec.Struct, frozen=True):
         return f"{host}:{port}" if port else host
 
     def greetings(self) -> list[tuple[Any, ...]]:
-        """The commands that a new connection begins with."""
+        """The commands that are sent first on a new connection."""
         commands: list[tuple[Any, ...]] = []
         if self.username is not None or self.password is not None:
             name = () if self.username is None else (self.username,)
@@ -65,7 +65,7 @@ class Endpoint(msgspec.Struct, frozen=True):
 
 
 class _Stream(asyncio.Protocol):
-    """An open socket, and the replies to what was sent last."""
+    """An open socket, and the replies to the last message."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._reader = loop, new_reader()
@@ -73,16 +73,18 @@ class _Stream(asyncio.Protocol):
         self._replies: list[Any] = []
         self._wanted = 0
         self._transport: asyncio.Transport | None = None
-        self._why = CLOSED_BY_SERVER
+        self._end_reason = CLOSED_BY_SERVER
         self.is_lost = False
         """Whether nothing more can be sent."""
         self.ended: asyncio.Future[None] = loop.create_future()
 
     def exchange(self, message: list[bytes], wanted: int) -> asyncio.Future[list[Any]]:
-        """Send *message*; the future has so many replies to it. One exchange at a time."""
+        """Send *message*. Returns a future of the *wanted* number of replies. One exchange at a
+        time.
+        """
         if self._transport is None or self._transport.is_closing():
             self.is_lost = True
-            raise ConnectionLost(self._why)
+            raise ConnectionLost(self._end_reason)
         self._replies, self._wanted = [], wanted
         waiter = self._waiter = self._loop.create_future()
         try:
@@ -94,9 +96,11 @@ class _Stream(asyncio.Protocol):
         return waiter
 
     def cut(self, why: str) -> None:
-        """End the connection at once: what a frozen server has not taken is not waited for."""
+        """End the connection at once. Unsent data is dropped: a frozen server would never take
+        it.
+        """
         if not self.is_lost:
-            self.is_lost, self._why = True, why
+            self.is_lost, self._end_reason = True, why
             if self._transport is not None:
                 self._transport.abort()
 
@@ -129,10 +133,10 @@ class _Stream(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.is_lost = True
         if exc is not None:
-            self._why = f"the connection was reset: {exc}"
+            self._end_reason = f"the connection was reset: {exc}"
         waiter, self._waiter = self._waiter, None
         if waiter is not None and not waiter.done():
-            lost = ConnectionLost(self._why)
+            lost = ConnectionLost(self._end_reason)
             lost.__cause__ = exc
             waiter.set_exception(lost)
         if not self.ended.done():
@@ -142,19 +146,21 @@ class _Stream(asyncio.Protocol):
 class Connection:
     """A connection to one server: made when it is used, and again after it was dropped.
 
-    One exchange at a time. Whoever stops waiting for a reply drops the connection, so that the
-    reply is never taken for another's.
+    One exchange at a time. If a caller stops waiting for its reply, the connection is dropped, so
+    that no later call reads that reply as its own.
     """
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._stream: _Stream | None = None
         self.facts: object = None
-        """What its server said about itself since it was connected, or since its last error."""
+        """The server's facts, read on this connection (`durability.py`). None after connecting and
+        after an error reply: they may have changed.
+        """
         self._was_answered = self._is_closed = False
 
     async def ask(self, command: tuple[Any, ...]) -> Any:
-        """The reply. Raises one of TROUBLE, an error reply included."""
+        """The reply to *command*. Raises one of TROUBLE, an error reply included."""
         [reply] = await self.exchange(packed(command), 1)
         if isinstance(reply, RedisError):
             raise reply
@@ -168,7 +174,7 @@ class Connection:
         return replies[1]
 
     async def ask_all(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """The replies to commands that are sent together; one that is an error is in its place."""
+        """The replies to commands that are sent together; an error reply is in its place."""
         message = [part for command in commands for part in packed(command)]
         return await self.exchange(message, len(commands))
 
@@ -180,7 +186,7 @@ class Connection:
             replies = await stream.exchange(message, wanted)
         except ConnectionLost:
             if not self._was_answered:
-                await self._listen()
+                await self._raise_tls_refusal()
             raise
         except BaseException:
             self.cut()
@@ -188,21 +194,23 @@ class Connection:
         self._was_answered = True
         for reply in replies:
             if isinstance(reply, RedisError):
-                self.facts = None  # the server, or what it can do, may have changed
+                self.facts = None  # the server may be another, or its settings changed
         return replies
 
-    async def _listen(self) -> None:
-        """Raise what a server has to say that refuses our certificate."""
+    async def _raise_tls_refusal(self) -> None:
+        """Raises ConnectionLost with the reason why the server refused our certificate, if it sends
+        one.
+        """
         endpoint = self._endpoint
         if endpoint.tls is not None:
             host, port = endpoint.place
-            told = await refusal_at({"host": host, "port": port, "ssl": endpoint.tls})
-            if told is not None:
-                raise ConnectionLost(str(told)) from told
+            refusal = await refusal_at({"host": host, "port": port, "ssl": endpoint.tls})
+            if refusal is not None:
+                raise ConnectionLost(str(refusal)) from refusal
 
     async def _connect(self) -> _Stream:
         try:
-            # A server that is frozen accepts, and then says nothing.
+            # A frozen server accepts connections, but never replies.
             async with asyncio.timeout(CONNECT_SECONDS):
                 self._require_open()
                 stream = self._stream = await self._open()
@@ -246,16 +254,16 @@ class Connection:
         return stream
 
     def cut(self) -> None:
-        """End it under whoever waits for a reply: that is told as a lost connection."""
+        """End the connection now. A caller that waits for a reply gets ConnectionLost."""
         if self._stream is not None:
             self._stream.cut("the connection was cut")
 
     async def drop(self) -> None:
-        """End it; the next command makes a new one."""
+        """End the connection; the next command makes a new one."""
         self.cut()
 
     async def close(self) -> None:
-        """For good: whoever connects meanwhile gives that up."""
+        """End the connection for good. An attempt to connect that is in progress fails."""
         self._is_closed = True
         self.cut()
         if self._stream is not None:
@@ -263,7 +271,7 @@ class Connection:
 
 
 def keep_alive(sock: socket.socket | None) -> None:
-    """Let the system notice a peer that vanished without a word."""
+    """Let the system end the connection if its peer has vanished."""
     if sock is None:
         return
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)

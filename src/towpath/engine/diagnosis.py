@@ -1,4 +1,4 @@
-"""What a deployment says about itself, asked without refusing anything: for `towpath doctor`."""
+"""The state of a Redis deployment, read without refusing an unfit one: for `towpath doctor`."""
 
 from __future__ import annotations
 
@@ -26,22 +26,23 @@ _SETTINGS = (
 
 
 class ServerState(msgspec.Struct, frozen=True, kw_only=True):
-    """One server that takes writes, as it is now."""
+    """One Redis server that takes writes, as it is now."""
 
     info: dict[str, str]
-    """Its INFO, name by name."""
+    """The reply to INFO, name by name."""
     settings: dict[str, str]
-    """The settings that matter; empty where CONFIG is denied."""
+    """The settings that matter; empty if CONFIG is denied."""
     skew_ms: float
-    """How far its clock is ahead of this machine's."""
+    """How far the server's clock is ahead of this machine's."""
     round_trips_ms: list[float]
-    """How long a PING took, fastest first."""
+    """How long each PING took, fastest first."""
     slowest: dict[str, int]
-    """What kept it from answering lately, by kind, in ms at worst; what its monitor knows."""
+    """The longest time in ms for which each kind of event blocked the server lately, as its latency
+    monitor recorded it."""
     scripts_known: int
     scripts_all: int
     scripts_refused: str
-    """Why it takes no scripts; empty if it does."""
+    """Why the server runs no scripts; empty if it does."""
 
 
 class Checkup(msgspec.Struct, frozen=True):
@@ -49,19 +50,19 @@ class Checkup(msgspec.Struct, frozen=True):
 
     servers: list[ServerState]
     write_refused: str
-    """The server's words; empty if the write worked."""
+    """The server's error; empty if the write worked."""
 
 
 async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
-    """Ask every primary about itself, load the scripts, and write one key that vanishes.
+    """Read the state of every primary, load the scripts, and write one key that expires.
 
-    Raises ServerUnreachable, or ServerRefused where the login is.
+    Raises ServerUnreachable, or ServerRefused if the login is refused.
     """
     cluster = open_cluster(url)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            servers = [await _examined_once(channel) for channel in await cluster.primaries()]
-            return Checkup(servers, await _refusal(lambda: _write(cluster.channel())))
+            servers = [await _examine_and_close(channel) for channel in await cluster.primaries()]
+            return Checkup(servers, await _refusal_of(lambda: _write(cluster.channel())))
     except TROUBLE as error:
         if isinstance(error, ErrorReply):
             raise ServerRefused(str(error)) from error
@@ -70,33 +71,33 @@ async def examine(url: ServerUrl, *, within: Duration) -> Checkup:
         await cluster.close()
 
 
-async def _examined_once(channel: Channel) -> ServerState:
+async def _examine_and_close(channel: Channel) -> ServerState:
     try:
-        return await _examined(channel)
+        return await _examine_server(channel)
     finally:
         await channel.close()
 
 
-async def _examined(channel: Channel) -> ServerState:
+async def _examine_server(channel: Channel) -> ServerState:
     info: bytes = await channel.send("INFO")
-    settings = await _settings(channel)
-    trips = await _round_trips(channel)
+    settings = await _read_settings(channel)
+    trips = await _measure_round_trips(channel)
     answers = shipped_scripts().of_records(BESIDE)["answers"]
-    refused = await _refusal(lambda: channel.send("EVAL", answers.source, 0))
-    known, every = (0, len(ARGS)) if refused else await _scripts(channel)
+    refused = await _refusal_of(lambda: channel.send("EVAL", answers.source, 0))
+    known, every = (0, len(ARGS)) if refused else await _count_scripts(channel)
     return ServerState(
-        info=_parsed(info),
+        info=_parse_info(info),
         settings=settings,
-        skew_ms=await _skew(channel),
+        skew_ms=await _measure_skew(channel),
         round_trips_ms=trips,
-        slowest=await _slowest(channel),
+        slowest=await _read_latency(channel),
         scripts_known=known,
         scripts_all=every,
-        scripts_refused=refused or await _refusal(lambda: _load(channel)),
+        scripts_refused=refused or await _refusal_of(lambda: _load_scripts(channel)),
     )
 
 
-async def _settings(channel: Channel) -> dict[str, str]:
+async def _read_settings(channel: Channel) -> dict[str, str]:
     found: dict[str, str] = {}
     try:
         for name in _SETTINGS:
@@ -107,23 +108,23 @@ async def _settings(channel: Channel) -> dict[str, str]:
     return found
 
 
-async def _round_trips(channel: Channel) -> list[float]:
-    taken: list[float] = []
+async def _measure_round_trips(channel: Channel) -> list[float]:
+    trips_ms: list[float] = []
     for _ in range(_PINGS):
         began = steady()
         await channel.send("PING")
-        taken.append((steady() - began) * 1000)
-    return sorted(taken)
+        trips_ms.append((steady() - began) * 1000)
+    return sorted(trips_ms)
 
 
-async def _skew(channel: Channel) -> float:
-    """The server's time less ours at the middle of the question: good to half a round trip."""
+async def _measure_skew(channel: Channel) -> float:
+    """The server's time minus ours in the middle of the round trip: exact to half a round trip."""
     before = wall_ms()
     second, micro = await channel.send("TIME")
     return int(second) * 1000 + int(micro) / 1000 - (before + wall_ms()) / 2
 
 
-async def _slowest(channel: Channel) -> dict[str, int]:
+async def _read_latency(channel: Channel) -> dict[str, int]:
     try:
         found: list[Any] = await channel.send("LATENCY", "LATEST")
     except ErrorReply:
@@ -131,8 +132,8 @@ async def _slowest(channel: Channel) -> dict[str, int]:
     return {row[0].decode(): int(row[3]) for row in found}
 
 
-async def _scripts(channel: Channel) -> tuple[int, int]:
-    """How many of our scripts the server has already."""
+async def _count_scripts(channel: Channel) -> tuple[int, int]:
+    """How many of our scripts the server has loaded, and how many there are."""
     scripts = shipped_scripts()
     try:
         known: list[int] = await channel.send(
@@ -143,8 +144,8 @@ async def _scripts(channel: Channel) -> tuple[int, int]:
     return sum(map(int, known)), len(ARGS)
 
 
-async def _load(channel: Channel) -> None:
-    """Every script compiles there. The engine would send them at first use anyway."""
+async def _load_scripts(channel: Channel) -> None:
+    """Load every script, which shows that it compiles. The engine would load it at first use."""
     scripts = shipped_scripts()
     for name in ARGS:
         await channel.send("SCRIPT", "LOAD", scripts[name].source)
@@ -154,8 +155,8 @@ async def _write(channel: Channel) -> None:
     await channel.send("SET", _WRITE_KEY, "1", "PX", 1000)
 
 
-async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:
-    """The server's words if it refuses, else nothing."""
+async def _refusal_of(ask: Callable[[], Awaitable[object]]) -> str:
+    """The server's error if it refuses, else an empty text."""
     try:
         await ask()
     except ErrorReply as error:
@@ -163,6 +164,6 @@ async def _refusal(ask: Callable[[], Awaitable[object]]) -> str:
     return ""
 
 
-def _parsed(info: bytes) -> dict[str, str]:
+def _parse_info(info: bytes) -> dict[str, str]:
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}

@@ -1,4 +1,4 @@
-"""Durability classes: what a server promises about an acknowledged write, found by asking it."""
+"""Durability classes: what a Redis server promises about an acknowledged write, as it reports."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from towpath.engine.resp import TROUBLE, ErrorReply
 from towpath.errors import DurabilityUnavailable, DurabilityUnknown, EvictionUnsafe, InvalidOption
 
 Ask = Callable[[tuple[Any, ...]], Awaitable[Any]]
-"""The reply of one server to a command, always on the same connection."""
+"""Sends a command to one server, always on the same connection; returns the reply."""
 FACTS_LAST = seconds(1)
-"""How long the answers of a server about itself count on a connection. A setting may be weakened
-while the connection is open (`CONFIG SET appendonly no`): submits that ask for a class notice it
-after this time at the latest."""
+"""How long the facts of a server are trusted on a connection. A setting may be weakened while the
+connection is open (`CONFIG SET appendonly no`): submits that need a durability class notice this
+after that time at the latest."""
 _ANSWER_WITHIN = 1.5
-"""Seconds for a server to tell about itself: it has nothing to look for."""
+"""Seconds for a server to report its facts, which takes it no work."""
 
 
 class Disk(IntEnum):
-    """What a server writes to its disk, weakest first."""
+    """What Redis writes to its disk, weakest first."""
 
     MEMORY = 0
-    """Nothing survives the server's process."""
+    """Nothing survives the end of the Redis process."""
     SECOND = 1
     """A crash may lose about the last second, more on a slow disk."""
     DISK = 2
@@ -60,7 +60,7 @@ class Durability(msgspec.Struct, frozen=True):
 
 
 class ServerFacts(msgspec.Struct, frozen=True):
-    """What a deployment says about itself. If it has several servers, the weakest one counts."""
+    """What a Redis deployment reports about itself. Of several servers, the weakest counts."""
 
     flavour: str
     version: str
@@ -72,22 +72,22 @@ class ServerFacts(msgspec.Struct, frozen=True):
 
 
 class KnownFacts(NamedTuple):
-    """What a server said on a connection, and when, by a clock that never jumps."""
+    """The facts that a server reported on a connection, and when, by the steady clock."""
 
     facts: ServerFacts
     asked_at: float
 
 
 async def probe(cluster: Cluster, declared: Durability | None) -> ServerFacts:
-    """Ask every primary that answers. Where CONFIG is denied, *declared* says the class.
+    """The facts of all primaries that answer. Where CONFIG is denied, the class is *declared*.
 
-    Raises EvictionUnsafe, and DurabilityUnknown where nobody tells; one of TROUBLE if no primary
-    answers.
+    Raises EvictionUnsafe, DurabilityUnknown if CONFIG is denied and no class is declared, and one
+    of TROUBLE if no primary answers.
     """
     channels = await cluster.primaries()
     port = cluster.port
     answers = await port.every(
-        [partial(_asked_within, port, channel, declared) for channel in channels]
+        [partial(_ask_facts_within, port, channel, declared) for channel in channels]
     )
     facts = [found for found in answers if isinstance(found, ServerFacts)]
     passing: BaseException | None = None
@@ -109,9 +109,9 @@ async def require(
 ) -> KnownFacts:
     """The facts of the server behind *ask* if it can give *wanted*, else DurabilityUnavailable.
 
-    The server is asked on each connection, again when its answers (*known*) are older than
-    `FACTS_LAST`, and again before a submit is refused: a setting may have been changed. Of replicas
-    only those count that confirm: see `Calls.confirmed`.
+    The facts are read on each connection, again when the *known* ones are older than `FACTS_LAST`,
+    and again before a submit is refused, as a setting may have changed. Replicas are not checked
+    here: those that confirm the write are counted (`Calls.confirmed`).
     """
     if (
         isinstance(known, KnownFacts)
@@ -126,12 +126,14 @@ async def require(
 
 
 async def ask_known(ask: Ask, declared: Durability | None) -> KnownFacts:
-    """The same as `ask_facts`, with the time before the first question."""
+    """The result of `ask_facts`, with the time before the first command."""
     began = steady()
     return KnownFacts(await ask_facts(ask, declared), began)
 
 
-async def _asked_within(port: Port, channel: Channel, declared: Durability | None) -> ServerFacts:
+async def _ask_facts_within(
+    port: Port, channel: Channel, declared: Durability | None
+) -> ServerFacts:
     try:
         async with port.within(_ANSWER_WITHIN):
             return await ask_facts(lambda command: channel.send(*command), declared)
@@ -140,9 +142,9 @@ async def _asked_within(port: Port, channel: Channel, declared: Durability | Non
 
 
 async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:
-    """What one server says about itself. Raises EvictionUnsafe, DurabilityUnknown."""
-    info = _parsed(await ask(("INFO",)))
-    settings = await _settings(ask)
+    """The facts that one server reports. Raises EvictionUnsafe, DurabilityUnknown."""
+    info = _parse_info(await ask(("INFO",)))
+    settings = await _read_settings(ask)
     policy = settings.get("maxmemory-policy", info.get("maxmemory_policy", ""))
     if policy != "noeviction":
         raise EvictionUnsafe(policy or "not known")
@@ -160,8 +162,8 @@ async def ask_facts(ask: Ask, declared: Durability | None) -> ServerFacts:
     )
 
 
-async def _settings(ask: Ask) -> dict[str, str]:
-    """The settings that matter; empty where CONFIG is denied."""
+async def _read_settings(ask: Ask) -> dict[str, str]:
+    """The settings that matter; empty if CONFIG is denied."""
     found: dict[str, str] = {}
     try:
         for name in ("maxmemory-policy", "appendonly", "appendfsync"):
@@ -180,6 +182,6 @@ def _class_of(settings: dict[str, str]) -> Durability:
     )
 
 
-def _parsed(info: bytes) -> dict[str, str]:
+def _parse_info(info: bytes) -> dict[str, str]:
     lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
     return {name: value for name, colon, value in lines if colon}

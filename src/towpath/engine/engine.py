@@ -1,7 +1,7 @@
 """The engine: one method per verb, in the order of a job's life.
 
-Every change of a job is one script on the server, atomic, safe to repeat. Batches are the rule:
-the plain verbs are batches of one.
+Every change of a job is one script in Redis: atomic, and safe to repeat. Scripts take batches; the
+verbs for one job send batches of one.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ class Engine(Changing):
 
     `engine.queues`, `.inspect`, `.events`, `.schedules` and `.workers` have the rest.
 
-    `async with` asks the server about itself, for at most two seconds. It raises EvictionUnsafe if
-    the server may evict live jobs, DurabilityUnknown if the server does not tell its durability and
-    it is not *declared*, and ServerRefused if the login fails. A server that is unreachable raises
-    nothing: it is logged once, and calls work when the server is back. *limits* says how long calls
-    wait for the server; *clock* and *scripts* are for tests.
+    `async with` reads the state of Redis, for at most two seconds. It raises EvictionUnsafe if
+    Redis may evict live jobs, DurabilityUnknown if Redis does not report its durability and it is
+    not *declared*, and ServerRefused if the login fails. If Redis is unreachable, nothing is
+    raised: it is logged once, and calls work when Redis is back. *limits* says how long calls wait
+    for Redis; *clock* and *scripts* are for tests.
     """
 
     # ── a job's life ─────────────────────────────────────────────────────────────────────
@@ -85,7 +85,7 @@ class Engine(Changing):
         *options* are the fields of `JobOptions`: id, priority (0 to 100, **higher runs first**),
         delay or due, lane, selector, max_attempts, retry, lease, keep, headers. The same *id* twice
         is one job: the second answer says `existed`. *durability* is what this job needs; default:
-        what the server has. Raises QueueFull, MemoryFull, DurabilityUnavailable; ServerUnreachable,
+        what Redis has. Raises QueueFull, MemoryFull, DurabilityUnavailable; ServerUnreachable,
         after which the job may exist (repeat with the same id); and, before anything is sent,
         InvalidName, InvalidOption, PayloadTooLarge.
 
@@ -175,7 +175,7 @@ class Engine(Changing):
             give_up_at = give_up_at or now + wait_ms
             if leases or now >= give_up_at:
                 return [codec.lease(name, worker, fields) for fields in leases]
-            # A server's blocking time-outs fire late, so due times are waited for here.
+            # Redis ends blocking reads late, so the wait for a due time is timed here.
             until = min(give_up_at, now + WAIT_CAP_MS, due or give_up_at)
             pause = milliseconds(max(until - now, 0))
             if until == due:
@@ -205,13 +205,13 @@ class Engine(Changing):
         self._waker.hand_on(queue_name(queue))
 
     async def renew(self, lease: Lease, ttl: DurationLike, *, call: Call | None = None) -> Lease:
-        """Extend the lease to *ttl* from now, by the server's clock. Returns the new lease.
+        """Extend the lease to *ttl* from now, by the clock of Redis. Returns the new lease.
 
         The token stays the same. If `cancel_requested` is set in the answer, the job was cancelled:
         stop. Raises LeaseLost if another worker holds the job; then stop and discard the work. One
         round trip.
         """
-        return await self._one(Renew(lease, duration("ttl", ttl)), Lease, call)
+        return await self._settle_one(Renew(lease, duration("ttl", ttl)), Lease, call)
 
     async def progress(self, lease: Lease, note: bytes, *, call: Call | None = None) -> None:
         """Store a progress note with the job, in place of the last one. Raises LeaseLost."""
@@ -227,7 +227,7 @@ class Engine(Changing):
 
         Raises LeaseLost, JobCancelled, JobDead, JobNotFound; then nothing has changed.
         """
-        await self._one(Complete(lease, result), State, call)
+        await self._settle_one(Complete(lease, result), State, call)
 
     async def fail(
         self,
@@ -248,13 +248,13 @@ class Engine(Changing):
         """
         wait = None if delay is None else duration("delay", delay)
         failed = Fail(lease, reason, wait, traceback=traceback, keep_turn=keep_turn)
-        return await self._one(failed, State, call)
+        return await self._settle_one(failed, State, call)
 
     async def bury(
         self, lease: Lease, reason: str, *, traceback: str = "", call: Call | None = None
     ) -> State:
         """End the job as DEAD now, even if attempts are left. Raises LeaseLost."""
-        return await self._one(Bury(lease, reason, traceback), State, call)
+        return await self._settle_one(Bury(lease, reason, traceback), State, call)
 
     async def release(
         self,
@@ -269,10 +269,11 @@ class Engine(Changing):
         its state. Raises LeaseLost.
 
         *unhandled* says why the worker cannot run the job: it lacks the handler, or has it for
-        another payload. The job then says since when that is so; with *anew*, from now on.
+        another payload. The job then shows since when no worker could run it; with *anew*, that is
+        since now.
         """
         released = Release(lease, duration("delay", delay), unhandled, anew)
-        return await self._one(released, State, call)
+        return await self._settle_one(released, State, call)
 
     async def exchange(
         self,
@@ -352,8 +353,8 @@ class Engine(Changing):
         to stop.
 
         Needs no token. A completion that comes first wins. Raises JobNotFound, JobDone, JobDead,
-        NotOwned if the job has another owner than *for_owner*, and JobHasRecord unless it is the
-        record that asks (*by_record*).
+        NotOwned if the job has another owner than *for_owner*, and JobHasRecord unless the call
+        comes from the job's record (*by_record*).
         """
         item = [job.id, int(by_record), *([] if for_owner is None else [for_owner])]
         [answer] = await self._ask_existing("cancel", job.queue, [item], call)
@@ -373,7 +374,7 @@ class Engine(Changing):
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
+    async def _settle_one(self, settlement: Settlement, kind: type[T], call: Call | None) -> T:
         queue = settlement.lease.queue
         verb = codec.verb_of(settlement)
 

@@ -1,16 +1,16 @@
-"""Events: a capped stream per queue, one entry per script call, read once for all who follow.
+"""Events: a capped stream per queue, one entry per script call, read once for all followers.
 
-A `_Feed` is the one follower of a queue in this process. It has the one blocking read, and two ways
-to pass on what it read: a log of the last events, in which each `Follower` has a place, and an
-index of jobs, by which each `Watch` is told about its own. It knows its place in the stream and
-sees whether that is still there: if not, something may have been missed, and all are told so.
-Coming and going takes no time: nothing is awaited between a look at who follows and what is done
-about it, so that nobody can come or go unnoticed.
+A `_Feed` reads the events of one queue for the whole process, with a single blocking read. It
+passes them on in two ways: through a log of the last events, in which each `Follower` has a
+position, and through an index of jobs, by which each `Watch` learns of its own jobs. The feed
+remembers its place in the stream, the last entry that it read, and checks that the entry is still
+there. If not, events may have been missed, and all followers and watches learn that. Nothing is
+awaited between checking who follows and acting on it, so no follower can join or leave in between.
 
-Events are written only while somebody wants them (`Wanted`): a feed says so to Redis before it
-takes its place in the stream, and again every 20 s. Redis answers with the name of the time since
-which all such events were written. Another name than before means that some may not have been.
-Redis also says if the queue's options are `events="none"` by now. Then every follower gets
+Events are written only while somebody wants them (`Wanted`). A feed asks Redis for them before it
+takes its place in the stream, and again every 20 s. Redis answers with the name of the period for
+which all such events were written. If the name differs from the last one, some may not have been
+written. Redis also reports if the queue's options are `events="none"` now. Then every follower gets
 QueueHasNoEvents once, and the feed goes on asking, in case the options are changed back.
 """
 
@@ -47,24 +47,27 @@ _BLOCK = seconds(5)
 _SLACK = 3.0
 _PAGE = 100
 _UNREAD_MOST = 10_000
-"""A follower that is further behind loses its place and is told so."""
+"""Events that the log keeps. A follower that is further behind gets FellBehind."""
 _LINGER = 1.0
-"""Seconds that a feed goes on without followers: whoever waits for one job after the other would
-connect anew for each."""
+"""Seconds that a feed goes on without followers: otherwise a caller that waits for one job after
+the other would connect again for each."""
 _START = b"0-0"
 _FEW = 10
-"""A stream that was empty a moment ago and has fewer entries than this was not cut since."""
+"""A stream that was empty a moment ago and has fewer entries than this was not trimmed since."""
 _CHECK_EVERY = 12
-"""Reads without an event after which the place is checked all the same."""
+"""Reads without an event after which the place is checked nevertheless."""
 _WANTED_MS, _WANTED_AGAIN = 90_000, 20.0
-"""How long events are written after somebody wanted them, and after how many seconds a feed says so
-again: together at least a minute after the last follower has left."""
+"""For how long Redis writes events after a request for them, and the seconds after which a feed
+requests them again. So events are written for at least a minute after the last follower has left.
+"""
 _GAP = b"gap"
 """The verb of an entry that stands for events that were not written."""
 
 
 class Wanted(StrEnum):
-    """Which events somebody wants: the field of the queue that says until when."""
+    """Which events are wanted. A value names the queue's field with the time until which they are
+    written.
+    """
 
     ALL = "watched"
     ENDS = "awaited"
@@ -72,12 +75,14 @@ class Wanted(StrEnum):
 
 
 class FollowReply(NamedTuple):
-    """What Redis answers to somebody who wants events."""
+    """What Redis answers to a request for events."""
 
     name: str
-    """Of the time since which they were written without a gap; empty if there is no such queue."""
+    """The name of the period for which they were written without a gap; empty if the queue does not
+    exist.
+    """
     newest: bytes
-    """The last entry of the stream."""
+    """The id of the last entry of the stream."""
     is_refused: bool
     """Whether the queue's options are `events="none"`: nobody can follow it."""
 
@@ -92,11 +97,11 @@ class Event(msgspec.Struct, frozen=True):
 
 
 Entry = tuple[bytes, list[bytes]]
-"""An entry of the stream: its id; verbs, each followed by the ids of its jobs, one per line."""
+"""An entry of the stream: its id, and verbs, each followed by the ids of its jobs, one per line."""
 
 
 def read_entries(queue: QueueName, entries: list[Entry]) -> list[Event]:
-    """The events behind the entries of a stream, in order."""
+    """The events in the entries of a stream, in order."""
     found: list[Event] = []
     for cursor, flat in entries:
         for i in range(0, len(flat), 2):
@@ -117,7 +122,7 @@ class Batch:
     def __init__(self, queue: QueueName, entries: list[Entry]) -> None:
         self._queue, self.entries = queue, entries
         self.size = sum(ids.count(b"\n") + 1 for _, flat in entries for ids in flat[1::2])
-        self._put: object = None
+        self._formatted: object = None
 
     @property
     def gap(self) -> str:
@@ -129,18 +134,18 @@ class Batch:
         return read_entries(self._queue, self.entries)
 
     def put(self, into_words: Callable[[Batch], T]) -> T:
-        """What *into_words* makes of them, made once for all who follow."""
-        if self._put is None:
-            self._put = into_words(self)
-        return self._put  # pyright: ignore[reportReturnType] -- there is one way to put them
+        """What *into_words* makes of the batch, made once for all followers."""
+        if self._formatted is None:
+            self._formatted = into_words(self)
+        return self._formatted  # pyright: ignore[reportReturnType] -- there is one way to put them
 
 
 class Watch:
-    """Some jobs of a queue about which somebody wants to know; of *verbs*, none = all.
+    """Some jobs of a queue whose events a caller wants to know of: events of *verbs*, none = all.
 
-    A watch is told that something happened to a job, or may have, not what: whoever watches looks
-    at the job. So a thousand watches cost a set of ids each, and an event costs a look-up.
-    *changed* is called with the job's id; without it, `change` waits for them.
+    A watch learns that something happened to a job, or may have, but not what: its caller looks at
+    the job. So a thousand watches cost a set of ids each, and an event costs a look-up. *changed*
+    is called with the job's id; without it, the ids are collected for `change`.
     """
 
     def __init__(
@@ -184,7 +189,8 @@ class Watch:
             self.drop(next(iter(self._ids)))
 
     async def change(self, *, within: Duration | None = None) -> set[str]:
-        """The jobs to which something happened since the last call; none in time = empty.
+        """The jobs to which something happened since the last call; empty if nothing did *within*
+        the time.
 
         Raises QueueHasNoEvents, once, when the queue's options are changed to write none.
         """
@@ -213,13 +219,13 @@ class Watch:
         self.tell_all()
 
     def tell_all(self) -> None:
-        """Events may be missing."""
+        """Report every job as changed, because events may be missing."""
         for id in list(self._ids):
             self._changed(id)
 
 
 class Feeds:
-    """The followers of queues: one blocking read for each that anybody follows."""
+    """The feeds of an engine: one blocking read for each queue that has followers."""
 
     def __init__(
         self, cluster: Cluster, store: Store, *, give_up: Duration, block: Duration = _BLOCK
@@ -227,7 +233,7 @@ class Feeds:
         self._cluster, self._store = cluster, store
         self._give_up_s, self._block_s = give_up.total_seconds(), block.total_seconds()
         self._feeds: dict[QueueName, _Feed] = {}
-        self._lines: list[Channel] = []
+        self._spare_channels: list[Channel] = []
 
     def __len__(self) -> int:
         return len(self._feeds)
@@ -236,10 +242,10 @@ class Feeds:
         return queue in self._feeds
 
     async def want(self, queue: QueueName, wanted: Wanted) -> FollowReply:
-        """Have such events of *queue* written for the next one and a half minutes.
+        """Request that such events of *queue* are written for the next one and a half minutes.
 
-        Whoever remembers a place in the stream, or looks at a job and then waits for its events,
-        does this before. Raises ServerError.
+        A caller does this before it remembers a place in the stream, and before it looks at a job
+        whose events it will wait for. Raises ServerError.
         """
         answer = await self._store.read("follow", queue, wanted, _WANTED_MS, secrets.token_hex(8))
         return FollowReply(answer[0].decode(), answer[1], answer[2] == b"none")
@@ -247,8 +253,8 @@ class Feeds:
     def watch(
         self, queue: QueueName, verbs: frozenset[str], changed: Callable[[str], None]
     ) -> Watch:
-        """A watch of no job yet, until `leave`. Once the reading has begun, and whenever events
-        may be missing, *changed* is called for each of its jobs.
+        """A watch, of no job yet, until `leave`. *changed* is called for each of its jobs when the
+        reading begins, and whenever events may be missing.
         """
         return self._feed(queue).add_watch(verbs, changed)
 
@@ -265,7 +271,7 @@ class Feeds:
         feed = self._feed(queue)
         watch = feed.add_watch(verbs)
         try:
-            await self._begun(queue, feed)
+            await self._wait_for_reading(queue, feed)
             if feed.is_refused or feed.should_ask(watch.wanted):
                 await feed.ask(watch.wanted)
             yield watch
@@ -274,20 +280,20 @@ class Feeds:
 
     @asynccontextmanager
     async def follow(self, queue: QueueName) -> AsyncGenerator[Follower]:
-        """Who follows *queue*, from the moment this is entered. Raises QueueHasNoEvents,
+        """A follower of *queue*, from the moment this is entered. Raises QueueHasNoEvents,
         ServerError.
         """
         feed = self._feed(queue)
         feed.add_reader()
         try:
-            await self._begun(queue, feed)
+            await self._wait_for_reading(queue, feed)
             while True:
-                # The feed may not have read all yet that was there before.
+                # The feed may still read older events: `after` leaves them out.
                 at = feed.log.end
-                asked = await feed.ask(Wanted.ALL)
-                if at >= feed.log.start:  # else others lost something before this one came
+                reply = await feed.ask(Wanted.ALL)
+                if at >= feed.log.start:  # else the log was cleared meanwhile, for other followers
                     break
-            yield Follower(queue, feed.log, at, after=asked.newest)
+            yield Follower(queue, feed.log, at, after=reply.newest)
         finally:
             feed.drop_reader()
 
@@ -296,7 +302,7 @@ class Feeds:
             await feed.close()
         self._feeds.clear()
 
-    async def _begun(self, queue: QueueName, feed: _Feed) -> None:
+    async def _wait_for_reading(self, queue: QueueName, feed: _Feed) -> None:
         try:
             await wait_within(self._give_up_s, feed.reading.wait)
         except TimeoutError as error:
@@ -306,47 +312,53 @@ class Feeds:
     def _feed(self, queue: QueueName) -> _Feed:
         feed = self._feeds.get(queue)
         if feed is None:
-            line = self._lines.pop() if self._lines else self._cluster.channel()
-            feed = self._feeds[queue] = _Feed(queue, line, self._block_s, self.want, self._over)
+            channel = (
+                self._spare_channels.pop() if self._spare_channels else self._cluster.channel()
+            )
+            feed = self._feeds[queue] = _Feed(
+                queue, channel, self._block_s, self.want, self._remove_feed
+            )
         return feed
 
-    def _over(self, queue: QueueName, line: Channel) -> None:
+    def _remove_feed(self, queue: QueueName, channel: Channel) -> None:
         del self._feeds[queue]
-        self._lines.append(line)
+        self._spare_channels.append(channel)
 
 
 class _Feed:
-    """The blocking read of one queue's events, under way while anybody follows."""
+    """The blocking read of one queue's events, which runs while the queue has followers."""
 
     def __init__(
         self,
         queue: QueueName,
-        line: Channel,
+        channel: Channel,
         block_s: float,
         want: Callable[[QueueName, Wanted], Awaitable[FollowReply]],
-        over: Callable[[QueueName, Channel], None],
+        remove_feed: Callable[[QueueName, Channel], None],
     ) -> None:
-        self._queue, self._line, self._block_s = queue, line, block_s
-        self._want, self._over = want, over
+        self._queue, self._channel, self._block_s = queue, channel, block_s
+        self._want, self._remove_feed = want, remove_feed
         self._key = keys_of(queue).events
         self._index: dict[str, set[Watch]] = {}
         self._watches: set[Watch] = set()
         self._wanted: Counter[Wanted] = Counter()
-        """How many want it."""
-        self._asked: dict[Wanted, tuple[str, float]] = {}
-        """By what was asked for: the name of the time that it is written for, and when to ask
-        again."""
+        """How many followers and watches want which events."""
+        self._requests: dict[Wanted, tuple[str, float]] = {}
+        """For the events that were requested: the name of the period without a gap, and when to
+        request them again."""
         self._readers = 0
-        """How many read the log."""
+        """The number of followers that read the log."""
         self._left_at = 0.0
         self._place: bytes | None = None
-        self._sure = True
-        """Whether the place was there when last asked for, on the same connection."""
-        self._quiet = 0
-        self._missed = False
-        """Whether events were lost and nobody was told yet: the line may break in between."""
+        self._is_sure = True
+        """Whether the place was in the stream when last checked, on the same connection."""
+        self._empty_reads = 0
+        self._has_missed = False
+        """Whether events were lost and followers do not know yet: the connection may break in
+        between.
+        """
         self.is_refused = False
-        """Whether the queue's options were `events="none"` when last asked."""
+        """Whether the queue's options were `events="none"` at the last request for events."""
         self.log = _Log()
         self.reading = asyncio.Event()
         self._running = Background(f"reader of {queue}'s events", self._run).start()
@@ -378,47 +390,48 @@ class _Feed:
         self._wanted[wanted] -= 1
         self._left_at = steady()
         if not self._wanted[Wanted.ALL]:
-            # What is not written from now on is no loss to those who come later.
-            self._asked.pop(Wanted.ALL, None)
+            # Events that are not written from now on are no loss for later followers.
+            self._requests.pop(Wanted.ALL, None)
 
     async def close(self) -> None:
         await self._running.stop()
-        await self._line.hang_up()
-        self._lost()
+        await self._channel.hang_up()
+        self._report_loss()
 
     def should_ask(self, wanted: Wanted) -> bool:
-        """Whether it is time to say again that such events are wanted."""
+        """Whether it is time to request such events again."""
         return all(
-            steady() >= self._asked.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
+            steady() >= self._requests.get(known, ("", 0.0))[1] for known in (wanted, Wanted.ALL)
         )
 
     async def ask(self, wanted: Wanted) -> FollowReply:
-        """Have such events written. All are told if some were not. Raises QueueHasNoEvents and
-        ServerError.
+        """Request that such events are written. If some may not have been, all followers and
+        watches learn that. Raises QueueHasNoEvents, ServerError.
         """
-        asked, is_lost = await self._ask(wanted)
+        reply, is_lost = await self._ask(wanted)
         if is_lost:
-            self._lost()
-        if asked.is_refused:
-            self._asked.pop(wanted, None)  # the reader asks again soon, and ends the others
+            self._report_loss()
+        if reply.is_refused:
+            self._requests.pop(wanted, None)  # so that `_read` asks again soon, and ends all others
             raise QueueHasNoEvents(self._queue)
-        return asked
+        return reply
 
     async def _ask(self, wanted: Wanted) -> tuple[FollowReply, bool]:
         """Returns the reply, and whether some events may not have been written.
 
-        Only the reader notes that the queue refuses followers: they get what was written before.
+        That the queue refuses followers is noted only by `_read`, after it has passed on the events
+        that were written before.
         """
-        asked = await self._want(self._queue, wanted)
-        before, _ = self._asked.get(wanted, ("", 0.0))
-        self._asked[wanted] = asked.name, steady() + _WANTED_AGAIN
-        if asked.is_refused:
-            return asked, False
+        reply = await self._want(self._queue, wanted)
+        before, _ = self._requests.get(wanted, ("", 0.0))
+        self._requests[wanted] = reply.name, steady() + _WANTED_AGAIN
+        if reply.is_refused:
+            return reply, False
         was_refused, self.is_refused = self.is_refused, False
-        return asked, was_refused or (bool(before) and asked.name != before)
+        return reply, was_refused or (bool(before) and reply.name != before)
 
     def _refuse(self) -> None:
-        """End what followers get; once, until the queue has events again."""
+        """Notify all that the queue writes no events; once, until it has events again."""
         if not self.is_refused:
             self.is_refused = True
             self.log.refuse()
@@ -426,85 +439,88 @@ class _Feed:
                 watch.refuse(self._queue)
 
     async def _run(self) -> None:
-        pause, self._sure = 0.0, False  # it may have been interrupted anywhere
-        while not self._alone():
+        pause, self._is_sure = 0.0, False  # an earlier run may have ended anywhere
+        while not self._is_abandoned():
             try:
                 await self._read()
                 pause = 0.0
             except (*TROUBLE, TowpathError):
-                self._sure = False
-                await self._line.hang_up()
+                self._is_sure = False
+                await self._channel.hang_up()
                 pause = min(pause * 2 or 0.05, 1.0)
                 await asyncio.sleep(pause)
-            if self._alone():
-                self._sure = False  # who comes now reads on another connection
-                await self._line.hang_up()
+            if self._is_abandoned():
+                self._is_sure = False  # a follower that joins meanwhile needs a new connection
+                await self._channel.hang_up()
         self._running.retire()
-        self._over(self._queue, self._line)
+        self._remove_feed(self._queue, self._channel)
 
-    def _alone(self) -> bool:
+    def _is_abandoned(self) -> bool:
         return not self._is_followed and steady() - self._left_at >= _LINGER
 
     async def _read(self) -> None:
-        """Read on, once. What is told is told after the place in the stream was seen to."""
+        """Read the next events, once. The place is updated before events are passed on."""
         wanted = self._most_wanted
-        if not self._sure or (self._is_followed and self.should_ask(wanted)):
-            asked, is_lost = await self._ask(wanted)
-            self._missed |= is_lost
-            if not self._sure and (self._place is None or not await self._held(())):
-                self._place, self._missed = asked.newest, True
-            if self._missed:
-                self._missed = False
-                self._lost()
-            if asked.is_refused:
+        if not self._is_sure or (self._is_followed and self.should_ask(wanted)):
+            reply, is_lost = await self._ask(wanted)
+            self._has_missed |= is_lost
+            if not self._is_sure and (self._place is None or not await self._is_gapless(())):
+                self._place, self._has_missed = reply.newest, True
+            if self._has_missed:
+                self._has_missed = False
+                self._report_loss()
+            if reply.is_refused:
                 self._refuse()
             self.reading.set()
-        self._sure = True
-        entries = await self._next(self._place or _START)
+        self._is_sure = True
+        entries = await self._read_next(self._place or _START)
         if entries:
-            is_lost, is_refused = not await self._held(entries), self.is_refused
+            is_lost, is_refused = not await self._is_gapless(entries), self.is_refused
             wanted, gaps = self._most_wanted, any(map(is_gap, entries))
-            known = any(name for name, _ in self._asked.values())
-            # Where the options are `none` there is a gap after each time that the feed asked; an
-            # event says that they were changed back.
+            known = any(name for name, _ in self._requests.values())
+            # While the options are `none`, each request is followed by a gap; an event shows that
+            # the options were changed back.
             if not known or (not all(map(is_gap, entries)) if is_refused else gaps):
-                # The queue is new, or nobody had asked for a while. Whoever is told looks at jobs.
+                # The queue is new, or events were not requested for a while: request them before
+                # passing on the entries, as watches then look at their jobs.
                 if not self._is_followed:
                     self._left_at -= _LINGER
                     return
-                asked, is_unmarked = await self._ask(wanted)
-                is_refused = asked.is_refused
+                reply, is_unmarked = await self._ask(wanted)
+                is_refused = reply.is_refused
                 is_lost |= is_unmarked or (gaps and not known and not is_refused)
             self._place = entries[-1][0]
             if is_lost:
-                self._lost()
+                self._report_loss()
             if is_lost or is_refused:
                 entries = [entry for entry in entries if not is_gap(entry)]
-            self._tell(entries)
+            self._pass_on(entries)
             if is_refused:
                 self._refuse()
-        # A stream that was made anew while a clock was set back has its entries before our place.
-        self._quiet = 0 if entries else self._quiet + 1
-        self._sure = self._quiet % _CHECK_EVERY != _CHECK_EVERY - 1
+        # If the stream was created again while a clock was set back, its entries come before our
+        # place, and reads find none: so the place is checked after some empty reads.
+        self._empty_reads = 0 if entries else self._empty_reads + 1
+        self._is_sure = self._empty_reads % _CHECK_EVERY != _CHECK_EVERY - 1
 
-    async def _next(self, place: bytes) -> list[Entry]:
+    async def _read_next(self, place: bytes) -> list[Entry]:
         block_ms = int(self._block_s * 1000)
         async with asyncio.timeout(self._block_s + _SLACK):
-            answer: Any = await self._line.send(
+            answer: Any = await self._channel.send(
                 "XREAD", "COUNT", _PAGE, "BLOCK", block_ms, "STREAMS", self._key, place
             )
         return answer[0][1] if answer else []
 
-    async def _held(self, entries: list[Entry] | tuple[()]) -> bool:
-        """Whether nothing between the place and *entries*, which were read after it, was dropped.
+    async def _is_gapless(self, entries: list[Entry] | tuple[()]) -> bool:
+        """Whether no event between the place and *entries*, which were read after it, was dropped.
 
-        Streams are cut from the front: while the entry of the place is there, so is all behind it.
+        Streams are trimmed from the front: while the entry of the place is there, so are all behind
+        it.
         """
         if self._place == _START:
             return len(entries) < _FEW
         async with asyncio.timeout(_SLACK):
             command = ("XRANGE", self._key, self._place, self._place, "COUNT", 1)
-            return bool(await self._line.send(*command))
+            return bool(await self._channel.send(*command))
 
     @property
     def _most_wanted(self) -> Wanted:
@@ -514,15 +530,15 @@ class _Feed:
     def _is_followed(self) -> bool:
         return bool(self._watches or self._readers)
 
-    def _tell(self, entries: list[Entry]) -> None:
+    def _pass_on(self, entries: list[Entry]) -> None:
         for _, some in groupby(entries, is_gap):
             batch = Batch(self._queue, list(some))
             if self._readers:
                 self.log.add(batch)
             if self._index and not batch.gap:
-                self._tell_watches(batch.entries)
+                self._notify_watches(batch.entries)
 
-    def _tell_watches(self, entries: list[Entry]) -> None:
+    def _notify_watches(self, entries: list[Entry]) -> None:
         for _, flat in entries:
             for i in range(0, len(flat), 2):
                 verb = flat[i].decode()
@@ -530,37 +546,39 @@ class _Feed:
                     for watch in tuple(self._index.get(id, ())):
                         watch.tell(verb, id)
 
-    def _lost(self) -> None:
+    def _report_loss(self) -> None:
         self.log.lose()
-        self._tell_all_watches()
+        self._notify_all_watches()
 
-    def _tell_all_watches(self) -> None:
+    def _notify_all_watches(self) -> None:
         for watch in list(self._watches):
             watch.tell_all()
 
 
 class _Log:
-    """The last events of a queue, kept once for all who follow it: each has a place in it."""
+    """The last events of a queue, kept once for all its followers. Each has a position in it."""
 
     def __init__(self) -> None:
-        self._kept: deque[Batch] = deque()
+        self._batches: deque[Batch] = deque()
         self._size = 0
         self._news = asyncio.Event()
         self.end = 0
-        """The number of the batch that comes next."""
+        """The number that the next batch gets."""
         self.refusals = 0
-        """How often the queue was changed to write no events."""
+        """How often the queue's options were changed to write no events."""
 
     @property
     def start(self) -> int:
         """The number of the oldest batch that is kept."""
-        return self.end - len(self._kept)
+        return self.end - len(self._batches)
 
     @property
     def middle(self) -> int:
-        """The number of the first batch with which at most half of what can be kept is left."""
+        """The number of the oldest batch from which on at most half of _UNREAD_MOST events are
+        left.
+        """
         number, size = self.end, 0
-        for batch in reversed(self._kept):
+        for batch in reversed(self._batches):
             size += batch.size
             if size > _UNREAD_MOST // 2:
                 break
@@ -568,19 +586,19 @@ class _Log:
         return number
 
     def __getitem__(self, number: int) -> Batch:
-        return self._kept[number - self.end]
+        return self._batches[number - self.end]
 
     def add(self, batch: Batch) -> None:
-        self._kept.append(batch)
+        self._batches.append(batch)
         self._size += batch.size
         self.end += 1
-        while self._size > _UNREAD_MOST and len(self._kept) > 1:
-            self._size -= self._kept.popleft().size
+        while self._size > _UNREAD_MOST and len(self._batches) > 1:
+            self._size -= self._batches.popleft().size
         self._wake()
 
     def lose(self) -> None:
-        # A number that nobody can read: who stands before it sees that something is missing.
-        self._kept.clear()
+        # A number without a batch: followers that have not passed it see that events are missing.
+        self._batches.clear()
         self._size = 0
         self.end += 1
         self._wake()
@@ -591,7 +609,7 @@ class _Log:
         self._wake()
 
     async def news(self) -> None:
-        """Return when there is more."""
+        """Return when the log changes."""
         await self._news.wait()
 
     def _wake(self) -> None:
@@ -600,38 +618,38 @@ class _Log:
 
 
 class Follower:
-    """The events of a queue as they happen, for one who follows it.
+    """The events of a queue as they happen, for one follower.
 
-    Raises FellBehind where some are missing: all of them happened before it was raised. It goes on
-    with what is there, which may begin before the gap. Raises QueueHasNoEvents once when the
-    queue's options are changed to write none; it goes on, with FellBehind, if they are changed
-    back.
+    Raises FellBehind if events are missing; all of those happened before it was raised. Then it
+    goes on with the events that are there, which may begin before the gap. Raises QueueHasNoEvents
+    once when the queue's options are changed to write no events. If they are changed back, it goes
+    on, after FellBehind.
     """
 
     def __init__(self, queue: QueueName, log: _Log, at: int, *, after: bytes) -> None:
-        self._queue, self._log, self._at = queue, log, at
+        self._queue, self._log, self._position = queue, log, at
         self._refusals = log.refusals
-        self._left: deque[Event] = deque()
+        self._unread: deque[Event] = deque()
         self.after = after.decode()
-        """The last event before those that it gives. The first batch may have some before it."""
+        """The cursor after which its events begin. The first batch may have some before that."""
 
     async def batch(self) -> Batch:
-        """What was read next. Raises FellBehind, QueueHasNoEvents."""
+        """The next batch. Raises FellBehind, QueueHasNoEvents."""
         while True:
-            while self._at == self._log.end:
+            while self._position == self._log.end:
                 if self._refusals != self._log.refusals:
                     self._refusals = self._log.refusals
                     raise QueueHasNoEvents(self._queue)
                 await self._log.news()
-            if self._at < self._log.start:
-                # With a lead, where it was too slow: not to fall behind again at once.
-                self._at, self.after = self._log.middle, ""
+            if self._position < self._log.start:
+                # If it was too slow, it gets a lead of half the log, or it would fall behind again.
+                self._position, self.after = self._log.middle, ""
                 raise FellBehind("events came faster than they were read, or Redis lost some")
-            batch = self._log[self._at]
-            self._at += 1
+            batch = self._log[self._position]
+            self._position += 1
             if not batch.gap:
                 return batch
-            if not self.after or _place(batch.gap) > _place(self.after):
+            if not self.after or _parse_cursor(batch.gap) > _parse_cursor(self.after):
                 self.after = ""
                 raise FellBehind("events were not written for a while", cursor=batch.gap)
 
@@ -639,16 +657,16 @@ class Follower:
         return self
 
     async def __anext__(self) -> Event:
-        while not self._left:
+        while not self._unread:
             events = (await self.batch()).events
             if self.after:
-                after = _place(self.after)
-                events = [event for event in events if _place(event.cursor) > after]
+                after = _parse_cursor(self.after)
+                events = [event for event in events if _parse_cursor(event.cursor) > after]
                 self.after = "" if events else self.after
-            self._left.extend(events)
-        return self._left.popleft()
+            self._unread.extend(events)
+        return self._unread.popleft()
 
 
-def _place(cursor: str) -> tuple[int, int]:
+def _parse_cursor(cursor: str) -> tuple[int, int]:
     ms, _, number = cursor.partition("-")
     return int(ms), int(number)

@@ -1,4 +1,4 @@
-"""Why a job is not running, and how far it is from running, from one read of the store.
+"""Why a job is not running, and how far it is from running, from one read of Redis.
 
 `look.lua` gathers the facts in one step, so that they agree with each other.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 SILENT_MS = seconds(12).total_seconds() * 1000
-"""Waiting claims ask every 5 s: where nobody asked for longer, nobody has a slot to fill."""
+"""Waiting claims ask every 5 s. If none has asked for this long, no worker has a free slot."""
 
 
 _LONGEST_REASON = 200
@@ -72,8 +72,8 @@ class Position(msgspec.Struct, frozen=True):
 def explain(
     job: JobInfo, facts: Facts, *, most: int | None = None, workers: Sequence[Doing] = ()
 ) -> Explanation:
-    """Why *job* is not running, in a word and a sentence. *most* is its limit of attempts;
-    *workers* are those that are alive, for a job that no worker could run.
+    """Why *job* is not running, as a word and a sentence. *most* is its limit of attempts.
+    *workers* are the live workers; they are needed for a job that no worker could run.
     """
     match job.state:
         case State.READY:
@@ -85,7 +85,7 @@ def explain(
         case State.DELAYED:
             return _explain_delayed(job, facts, job.max_attempts or most, workers)
         case _:
-            # A reason of an attempt before the last is no news of a job that is done.
+            # A done or cancelled job may have the reason of an earlier attempt, which says nothing.
             reason = f": {job.reason}" if job.state is State.DEAD and job.reason else ""
             return Explanation(Why.ENDED, f"{job.state} at {job.ended_at}{reason}")
 
@@ -95,16 +95,19 @@ def position(state: State, facts: Facts) -> Position | None:
     match state:
         case State.READY:
             ahead, workers = int(facts["rank"]), max(1, int(facts["leased"]))
-            return Position(ahead, False, _wait(ahead / workers, facts))
+            return Position(ahead, False, _estimate_wait(ahead / workers, facts))
         case State.WAITING:
             ahead = int(facts["lane_rank"]) + 1
-            return Position(ahead, True, _wait(ahead, facts))
+            return Position(ahead, True, _estimate_wait(ahead, facts))
         case _:
             return None
 
 
-def _wait(turns: float, facts: Facts) -> Duration | None:
-    """The time of as many *turns*; of one more where every worker has to finish a job first."""
+def _estimate_wait(turns: float, facts: Facts) -> Duration | None:
+    """The time of *turns* jobs, one after the other; if all workers are busy, plus the time until
+    one is free. None if the job has a selector, or if its queue is paused, has no worker, or has
+    completed nothing yet.
+    """
     if "service_ms" not in facts or "selector" in facts:
         return None
     if (obstacle := _obstacle(facts)) is not None:
@@ -130,17 +133,17 @@ def _explain_waiting(job: JobInfo, facts: Facts) -> Explanation:
         text = f"lane {job.lane} is parked by dead job {holder}: retry or drop it"
         return Explanation(Why.LANE_PARKED, text)
     text = f"behind job {holder} of lane {job.lane}, which is {state}; {ahead} ahead"
-    held = state == State.LEASED and _lasts(facts.get("holder_expires", 0), facts)
+    held = state == State.LEASED and _is_lasting(facts.get("holder_expires", 0), facts)
     obstacle = None if held else _obstacle(facts)
     return Explanation(Why.BEHIND_LANE, text if obstacle is None else f"{text}; {obstacle.text}")
 
 
 def _explain_leased(job: JobInfo, facts: Facts) -> Explanation:
-    if _lasts(facts["expires"], facts):
+    if _is_lasting(facts["expires"], facts):
         asked = "; it was cancelled, and its worker is asked to stop"
         text = f"leased by {job.worker} until {job.expires_at}"
         return Explanation(Why.LEASED, text + (asked if job.cancel_requested else ""))
-    return _left(f"the lease of {job.worker} ended at {job.expires_at}", facts)
+    return _explain_claimable(f"the lease of {job.worker} ended at {job.expires_at}", facts)
 
 
 def _explain_delayed(
@@ -148,7 +151,7 @@ def _explain_delayed(
 ) -> Explanation:
     now, at = instant(int(facts["now"])), job.next_try_at or job.due_at
     if at is None or at <= now:
-        return _left(f"overdue since {job.due_at or at}", facts)
+        return _explain_claimable(f"overdue since {job.due_at or at}", facts)
     if job.next_try_at is None:
         return Explanation(Why.NOT_DUE, f"due at {at}")
     if job.unhandled_since is not None:
@@ -185,12 +188,12 @@ def _explain_unhandled(job: JobInfo, workers: Sequence[Doing]) -> Explanation:
 
 
 def spell_handler(name: str | None) -> str:
-    """The handler that a job asks for, in words."""
+    """The handler that a job needs, in words."""
     return f"handler {name!r}" if name else "a handler without a name"
 
 
 def spell_handlers(workers: Iterable[Doing], queue: str) -> str:
-    """The handlers of *queue* that live workers list."""
+    """The handlers of *queue* that live workers report, as a list in words."""
     listed = {
         handler.name
         for doing in workers
@@ -210,16 +213,16 @@ def _in_one_line(reason: str) -> str:
     return line if len(line) <= _LONGEST_REASON else f"{line[: _LONGEST_REASON - 1]}…"
 
 
-def _left(what: str, facts: Facts) -> Explanation:
-    """A job that the next claim would take up: what keeps that from coming."""
+def _explain_claimable(what: str, facts: Facts) -> Explanation:
+    """Explains a job that the next claim takes up: *what* happened, and what keeps claims away."""
     taken_up = Explanation(Why.NEXT, "the next worker that asks takes it up")
     obstacle = _obstacle(facts) or taken_up
     return Explanation(obstacle.why, f"{what}; {obstacle.text}")
 
 
 def _obstacle(facts: Facts) -> Explanation | None:
-    """What keeps every job of the queue, or of its selector, from being claimed; None where workers
-    ask. Who holds as many as it may does not count as asking.
+    """What keeps all jobs of the queue, or of the job's selector, from being claimed. None if
+    workers ask for jobs; a worker that holds as many jobs as it may does not count.
     """
     now, busy = int(facts["now"]), int(facts["leased"])
     asked = max(int(facts.get("asked_at", 0)), int(facts.get("asked_for", 0)))
@@ -237,7 +240,7 @@ def _obstacle(facts: Facts) -> Explanation | None:
     return Explanation(Why.NO_WORKER, f"no worker is asking for jobs of {of}; {last}")
 
 
-def _lasts(expires: Any, facts: Facts) -> bool:
+def _is_lasting(expires: Any, facts: Facts) -> bool:
     return int(expires) > int(facts["now"])
 
 

@@ -1,6 +1,6 @@
-"""What a field of a job can be: how it is checked, kept in the record, and read from there.
+"""The kinds of fields of a job: how each is checked, stored with the job, and read from there.
 
-A kind knows no surface: HTTP and the command line each have a form per kind.
+A kind knows nothing of HTTP and the command line: each of them has a form of its own per kind.
 """
 
 from __future__ import annotations
@@ -38,16 +38,16 @@ class Number(NamedTuple):
     most: int
 
     def kept(self, name: str, value: int) -> int:
-        """*value* as the record keeps it. Raises InvalidOption."""
+        """*value* in its stored form. Raises InvalidOption."""
         return whole(name, value, self.least, self.most)
 
     def read(self, kept: int) -> int:
-        """What was kept, as callers know it. May raise MsgspecError or InvalidOption."""
+        """The caller's value of a stored one. May raise MsgspecError or InvalidOption."""
         return int(kept)
 
 
 class Span(NamedTuple):
-    """A duration; ms in the record."""
+    """A duration, stored in ms."""
 
     least: Duration = ZERO
 
@@ -59,7 +59,7 @@ class Span(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """An instant; ms in the record."""
+    """An instant, stored in ms."""
 
     def kept(self, name: str, value: datetime) -> int:
         return instant_ms(name, value)
@@ -69,7 +69,7 @@ class Moment(NamedTuple):
 
 
 class Text(NamedTuple):
-    """Text that *check* lets pass."""
+    """Text. *check* returns its stored form, or raises InvalidOption."""
 
     check: Callable[[str], str]
 
@@ -81,7 +81,7 @@ class Text(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """A retry policy; JSON in the record."""
+    """A retry policy, stored as JSON."""
 
     def kept(self, name: str, value: RetryPolicy) -> bytes:
         return msgspec.json.encode(retry_policy(value))
@@ -91,7 +91,7 @@ class Policy(NamedTuple):
 
 
 class Pairs(NamedTuple):
-    """Names and texts; JSON in the record."""
+    """Texts by name, stored as JSON."""
 
     def kept(self, name: str, value: Mapping[str, str]) -> bytes:
         if not isinstance(value, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
@@ -113,17 +113,17 @@ Kind = Number | Span | Moment | Text | Policy | Pairs
 
 
 class JobField(NamedTuple):
-    """One field of a job, as its declaration says."""
+    """One field of a job, as declared."""
 
     kind: Any
-    """A Kind: whatever a caller gives is for it to check."""
+    """A Kind. Its type is Any, because it takes unchecked values of callers."""
     about: str
-    """A sentence for people."""
+    """A sentence for help texts and docs."""
     may_be_none: bool
 
 
 def declared(options: type) -> dict[str, JobField]:
-    """The fields of a TypedDict whose annotations say their kind and a sentence."""
+    """The fields of a TypedDict whose annotations have the kind and a sentence."""
     fields: dict[str, JobField] = {}
     for name, hint in get_type_hints(options, include_extras=True).items():
         kind, about = hint.__metadata__

@@ -1,4 +1,4 @@
-"""Whether servers and queues are fit for work, and what to do where they are not."""
+"""Whether Redis and the queues are fit for work, and what to do if not: for `towpath doctor`."""
 
 from __future__ import annotations
 
@@ -31,24 +31,24 @@ class Grade(IntEnum):
 
 
 class Finding(NamedTuple):
-    """What was found, what to make of it, and what to do."""
+    """The result of one check: what was found, how good that is, and what to do."""
 
     check: str
     verdict: Grade
     found: str
     do: str = ""
     server: str = ""
-    """Which one, where there are several."""
+    """The server's name, if there are several."""
 
 
 def findings(checkup: Checkup, url: ServerUrl, declared: Durability | None) -> list[Finding]:
-    """All that can be said about a deployment, server by server."""
+    """The findings about a Redis deployment, server by server."""
     found: list[Finding] = []
     for server in checkup.servers:
         name = f"port {server.info.get('tcp_port')}" if len(checkup.servers) > 1 else ""
-        told = [_version(server), _durability(server, declared)]
-        told += [check(server) for check in _CHECKS]
-        found += [finding._replace(server=name) for finding in told]
+        of_server = [_version(server), _durability(server, declared)]
+        of_server += [check(server) for check in _CHECKS]
+        found += [finding._replace(server=name) for finding in of_server]
     return [*found, _tls(url), _write(checkup)]
 
 
@@ -130,9 +130,9 @@ def _memory(server: ServerState) -> Finding:
     used, limit = int(server.info.get("used_memory", 0)), int(server.info.get("maxmemory", 0))
     if not limit:
         do = "Set `maxmemory`: submits are then refused before the machine runs out of memory."
-        return Finding("memory", Grade.WARN, f"{_size(used)} used, no limit", do)
+        return Finding("memory", Grade.WARN, f"{_spell_size(used)} used, no limit", do)
     share = used / limit
-    text = f"{_size(used)} of {_size(limit)} used ({share:.0%})"
+    text = f"{_spell_size(used)} of {_spell_size(limit)} used ({share:.0%})"
     if share > NEARLY_FULL:
         verdict = Grade.BAD if share > FULL else Grade.WARN
         do = "Raise `maxmemory`, shorten `keep` or add workers: full memory means refused submits."
@@ -189,13 +189,13 @@ def _write(checkup: Checkup) -> Finding:
 
 
 async def of_queues(engine: Engine) -> list[Finding]:
-    """What is in the queues that somebody may want to look at."""
+    """The findings about the queues: what an operator may want to look at."""
     from towpath.engine.options import differences  # noqa: PLC0415 -- slow to import
 
     names = sorted(await engine.queues.list())
     counts = await engine.inspect.counts_of(names)
     found = [Finding("queues", Grade.OK, f"{len(names)}")]
-    found += await _other_layouts(engine, names)
+    found += await _find_other_layouts(engine, names)
     for name in names:
         if name not in counts:
             do = f"`towpath queues show {name}` says why."
@@ -206,7 +206,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
             do = "Start a worker with the queue's handlers; `towpath workers` lists those that run."
             found.append(Finding("queues", Grade.WARN, text, do))
         if queue.totals["unhandled"] and queue.delayed:
-            found += await _unhandled(engine, name)
+            found += await _find_unhandled(engine, name)
         if queue.dead:
             text = f"{name} has {queue.dead} dead"
             found.append(Finding("queues", Grade.WARN, text, f"towpath dead list --queue {name}"))
@@ -221,7 +221,7 @@ async def of_queues(engine: Engine) -> list[Finding]:
     return found
 
 
-async def _other_layouts(engine: Engine, readable: Sequence[str]) -> list[Finding]:
+async def _find_other_layouts(engine: Engine, readable: Sequence[str]) -> list[Finding]:
     """The queues that another version of Towpath has made in another layout."""
     found: list[Finding] = []
     for name in sorted({*await engine.queues.names()} - {*readable}):
@@ -231,17 +231,17 @@ async def _other_layouts(engine: Engine, readable: Sequence[str]) -> list[Findin
             text = f"{name}: its data has another layout than this version writes"
             found.append(Finding("layout", Grade.BAD, text, refusal.remedy))
         except ServerRefused:
-            pass  # listed in the log, and told where it is used
+            pass  # it is in the log, and using the queue raises it
     return found
 
 
 _UNHANDLED_LOOK = 1000
-"""Delayed jobs of a queue that are looked at: jobs that no worker could run come back within 30 s,
-so they are among the first."""
+"""The number of delayed jobs that are checked. Jobs that no worker could run are tried again within
+30 s, so they are among the first."""
 
 
-async def _unhandled(engine: Engine, queue: str) -> list[Finding]:
-    """What live workers lack to run delayed jobs of *queue*."""
+async def _find_unhandled(engine: Engine, queue: str) -> list[Finding]:
+    """The handlers that live workers lack to run delayed jobs of *queue*."""
     from towpath.engine.explain import HANDLER_MISSING, spell_handler, spell_handlers  # noqa: PLC0415 -- slow to import
     from towpath.engine.states import State  # noqa: PLC0415 -- the same
 
@@ -273,7 +273,7 @@ SAME_DATABASE = (
 
 
 def of_records(elsewhere: Mapping[str, Sequence[str]]) -> list[Finding]:
-    """Queues whose workers keep records in another database than the process that asks."""
+    """Findings for queues whose workers have another database than this process."""
     return [
         Finding(
             "ledger",
@@ -286,5 +286,5 @@ def of_records(elsewhere: Mapping[str, Sequence[str]]) -> list[Finding]:
     ]
 
 
-def _size(count: int) -> str:
+def _spell_size(count: int) -> str:
     return f"{count / _GIB:.1f} GiB" if count > _GIB else f"{count / 2**20:.1f} MiB"

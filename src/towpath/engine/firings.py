@@ -1,7 +1,7 @@
 """Firing schedules: when each was last fired, and one atomic step that submits its jobs once.
 
-When a firing is due, the caller knows (`schedule.py`). Any number of callers may find it due at the
-same time; the jobs of the first one are submitted, the others are told.
+The caller decides when a firing is due (`schedule.py`). Any number of callers may find it due at
+the same time: the jobs of the first are submitted, the others get FiringTaken.
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from towpath.ids import QueueName, queue_name, schedule_name
 LONGEST_ABOUT = 512
 _NOT_YET_FIRED = ", not fired yet"
 _FIRED_FOR = re.compile(", fired for ([0-9]+)$")
-"""What is stored behind the words of a schedule that was only seen so far, or that has got further
-than it was fired for. Releases that do not know it show it, and it is true."""
+"""What is stored behind the text of a schedule that was seen but not fired yet, or of one whose
+last firings were skipped. Older releases, which do not know these endings, show them as text."""
 
 
 class LastFiring(msgspec.Struct, frozen=True):
-    """What a queue knows about the firings of one schedule."""
+    """What a queue has stored about the firings of one schedule."""
 
     at: datetime
-    """How far it has come: the time it was last fired for; before, when it was first seen."""
+    """The instant up to which firings are done or skipped; at first, when it was first seen."""
     about: str
-    """The schedule as text, as the last process that fired it has it."""
+    """The schedule as text, as the last process that fired it declares it."""
     fired: bool = True
     """Whether it was ever fired."""
     fired_for: datetime | None = None
@@ -62,15 +62,16 @@ class QueueSchedules(msgspec.Struct, frozen=True):
     """The schedules of a queue at one moment."""
 
     now: datetime
-    """The server's clock at that moment: what decides whether a firing is due."""
+    """The clock of Redis at that moment, which decides whether a firing is due."""
     last: dict[str, LastFiring]
-    """By name."""
+    """The last firings, by the name of the schedule."""
     unreadable: frozenset[str] = frozenset()
     """Names whose entries this release can't read."""
     change: str = ""
-    """The last change of the schedules that are kept in the queue."""
+    """The name of the last change of the schedules that are stored in the queue."""
     plans: dict[str, bytes] = {}
-    """Those, by name: version and definition. None where no other change came than was known."""
+    """The stored schedules by name: version and definition. Empty if the caller knows the last
+    change already."""
 
 
 class ScheduleFirings:
@@ -80,7 +81,7 @@ class ScheduleFirings:
         self._store = store
 
     async def of(self, queue: str, *, known: str = "") -> QueueSchedules:
-        """Internal: the schedules of *queue* with their last firings, and the server's time. One
+        """Internal: the schedules of *queue* with their last firings, and the time of Redis. One
         round trip.
 
         Stored schedules are included, unless their last change is the *known* one.
@@ -118,7 +119,7 @@ class ScheduleFirings:
         *after* is the last firing that the caller knows of; None for a schedule that was never
         seen: then *upto* is where it begins, and there are no jobs. Either all jobs are submitted
         and *upto* becomes the last firing, or nothing is done. Raises FiringTaken with the last
-        firing, NotYet if *upto* is in the future by the server's clock, QueueFull, MemoryFull,
+        firing, NotYet if *upto* is in the future by the clock of Redis, QueueFull, MemoryFull,
         PayloadTooLarge. *version* is that of the stored schedule of this name, if there is one: the
         jobs get its payload, and another version raises ScheduleChanged. At most LARGEST_BATCH
         jobs; one round trip.
@@ -126,7 +127,7 @@ class ScheduleFirings:
         last_ms, upto_ms = instant_ms("after", after) if after else 0, instant_ms("upto", upto)
         if upto_ms <= last_ms:
             raise InvalidOption("upto", upto, rule=f"must come after {after}")
-        item = [schedule_name(name), last_ms, upto_ms, _about(about), list(jobs), version]
+        item = [schedule_name(name), last_ms, upto_ms, _check_about(about), list(jobs), version]
         return await self._fire(queue, item, call)
 
     async def fire_once(
@@ -149,13 +150,15 @@ class ScheduleFirings:
             return item
 
         answer = await self._store.write("fire", target, body, call)
-        refusal = _refusal(target, name, instant(upto_ms), answer)
+        refusal = _decode_refusal(target, name, instant(upto_ms), answer)
         if refusal is not None:
             raise refusal
-        return [_taken_in(target, job, reply) for job, reply in zip(jobs, answer, strict=True)]
+        return [
+            _decode_submitted(target, job, reply) for job, reply in zip(jobs, answer, strict=True)
+        ]
 
     async def delete_declared(self, queue: str, name: str, *, call: Call | None = None) -> None:
-        """Delete what *queue* knows of a schedule that code declares. Its jobs stay.
+        """Delete what *queue* has stored about a schedule that code declares. Its jobs stay.
 
         A worker that still declares it creates it again, starting now. Raises ScheduleNotFound.
         """
@@ -166,7 +169,9 @@ class ScheduleFirings:
 
 
 def last_firing(value: bytes) -> LastFiring:
-    """What is stored about one. Raises ValueError, OverflowError if this release can't read it."""
+    """Decodes the stored firing of a schedule. Raises ValueError, OverflowError if this release
+    can't read it.
+    """
     ms, _, about = value.partition(b" ")
     at, text = instant(int(ms)), about.decode(errors="replace")
     if found := _FIRED_FOR.search(text):
@@ -175,14 +180,16 @@ def last_firing(value: bytes) -> LastFiring:
     return LastFiring(at, words, fired=words == text)
 
 
-def _about(text: str) -> str:
+def _check_about(text: str) -> str:
     if not isinstance(text, str) or len(text.encode(errors="replace")) > LONGEST_ABOUT:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("about", text, rule=f"must be text of at most {LONGEST_ABOUT} bytes")
     return text
 
 
-def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> TowpathError | None:
-    """Why nothing was done; None if it was."""
+def _decode_refusal(
+    queue: QueueName, name: str, upto: datetime, answer: list[Any]
+) -> TowpathError | None:
+    """The error for an answer that refuses the firing; None if the jobs were submitted."""
     match answer:
         case [b"SCHEDULE_CHANGED", _]:
             return ScheduleChanged(queue, name)
@@ -198,7 +205,7 @@ def _refusal(queue: QueueName, name: str, upto: datetime, answer: list[Any]) -> 
             return None
 
 
-def _taken_in(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
+def _decode_submitted(queue: QueueName, job: NewJob, answer: Any) -> Submitted:
     outcome = codec.submitted(queue, job.id, answer)
     if isinstance(outcome, TowpathError):
         raise ScriptDefect(f"fire answered {answer!r} for one job")

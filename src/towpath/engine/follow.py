@@ -1,9 +1,9 @@
 """Following a queue: its events as they happen, and waiting for the end of jobs.
 
-Events only say when to look: what became of a job is what the server says of the job itself.
-Whoever waits looks when he comes, when something happened to his job, when something may have
-been missed, every few seconds all the same, and a last time when his time is over. The looks of
-all who wait for jobs of one queue go together.
+Events only say when to look: the outcome of a job is read from the job itself. A waiter looks at
+its job when it begins to wait, after an event of the job, when events may be missing, every few
+seconds in any case, and once more at its time limit. The looks of all waiters of one queue share
+their calls.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ if TYPE_CHECKING:
 
 LARGEST_PAGE = 1000
 LOOK_EVERY = seconds(5)
-"""A server whose memory is full writes no events: whoever waits looks this often all the same."""
+"""How often a waiter looks in any case: Redis writes no events while its memory is full."""
 _AT_ONCE = 500
 _ROOM = 2**20
-"""Bytes of payloads and results after which an answer is cut."""
+"""Bytes of payloads and results after which Redis answers `later` for further jobs that ended."""
 _NO_ROOM = 0
-"""No job is given whole: `later` stands for each that has ended."""
+"""With no room, Redis answers `later` for every job that has ended."""
 _LAST = 1.0
-"""Seconds for the look at the end of a wait."""
+"""Extra seconds for the last look of a wait."""
 
 
 class Events:
@@ -66,32 +66,33 @@ class Events:
     def __init__(self, store: Store, feeds: Feeds, blocking: BlockingEnds | None = None) -> None:
         """*blocking* waits for ends in threads without an event loop."""
         self._store, self._feeds, self._blocking = store, feeds, blocking
-        self._ends: dict[QueueName, _Ends] = {}
+        self._ends: dict[QueueName, _EndWaits] = {}
 
     async def list(self, queue: str, *, after: str = "0-0", size: int = 100) -> list[Event]:
         """Events that are still kept, oldest first; *after* is the cursor of an event, or `0-0`.
 
-        Raises FellBehind where events behind *after* are missing; its `cursor` is where to go on.
-        For whoever lists again within a minute nothing is missing: listing is following.
+        Raises FellBehind if events behind *after* are missing; its `cursor` is where to go on. If a
+        caller lists again within a minute, no event is missing: listing keeps events being written.
         """
         name, size = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
         await self._feeds.want(name, Wanted.ALL)
-        _, behind = await self._kept(name, _checked_cursor(after), size)
+        _, behind = await self._read_kept(name, _check_cursor(after), size)
         return read_entries(name, behind)
 
     async def rest(self, queue: QueueName, cursor: str, *, size: int = 100) -> list[Event]:
-        """Internal: the same with the events of the entry *cursor* itself, of which a client may
-        have got only some.
+        """Internal: as `list`, but with the events of the entry *cursor* itself, of which a client
+        may have got only some.
         """
         await self._feeds.want(queue, Wanted.ALL)
-        own, behind = await self._kept(queue, _checked_cursor(cursor), size, with_own=True)
+        own, behind = await self._read_kept(queue, _check_cursor(cursor), size, with_own=True)
         return read_entries(queue, [*own, *behind])
 
-    async def _kept(
+    async def _read_kept(
         self, queue: QueueName, after: str, size: int, *, with_own: bool = False
     ) -> tuple[list[Entry], list[Entry]]:
-        """The entry *after*, and those behind it up to the next gap. Raises FellBehind where that
-        comes first; not *with_own*, as the entry's own events come before it.
+        """The entry *after*, and the entries behind it up to the next gap. Raises FellBehind if the
+        entry is gone, or if a gap follows it at once; but not for such a gap *with_own*, when the
+        entry's own events are to be returned first.
         """
         key, own = keys_of(queue).events, list[Entry]()
         command = ("XRANGE", key, after, "+", "COUNT", size + 1)
@@ -113,7 +114,7 @@ class Events:
         """The events of *queue*, from the moment this is entered, as they happen.
 
         One blocking read per queue and process, however many follow. A follower that is too far
-        behind, or whose events the server has lost, gets FellBehind. Raises QueueHasNoEvents; the
+        behind, or whose events Redis has lost, gets FellBehind. Raises QueueHasNoEvents; the
         follower raises it too, once, when the queue's options are changed to write no events.
         """
         async with self.follow_batches(queue) as live:
@@ -121,19 +122,19 @@ class Events:
 
     @asynccontextmanager
     async def follow_batches(self, queue: str) -> AsyncGenerator[Follower]:
-        """Internal: the same; what was read at once can be had at once."""
+        """Internal: as `follow`, but with the events of one read as a batch."""
         name = queue_name(queue)
         await self.require(name)
         async with self._feeds.follow(name) as live:
             yield live
 
     def is_new(self, queue: QueueName, most: int) -> bool:
-        """Internal: whether nobody follows *queue* yet, and *most* other queues are followed."""
+        """Internal: whether *queue* is not followed yet, and *most* other queues are."""
         return queue not in self._feeds and len(self._feeds) >= most
 
     async def newest(self, queue: str) -> str:
-        """The cursor of the latest event of *queue*; `0-0` = none yet. Whoever lists the events
-        behind it within a minute misses nothing.
+        """The cursor of the latest event of *queue*; `0-0` = none yet. A caller that lists the
+        events behind it within a minute misses none.
         """
         return (await self._feeds.want(queue_name(queue), Wanted.ALL)).newest.decode()
 
@@ -153,8 +154,8 @@ class Events:
 
         Raises StillOpen if it has not ended *within* that time, and JobNotFound if it is gone; with
         `keep` = 0, the queue does not keep finished jobs. Does not poll; thousands may wait at
-        once. Goes on waiting while the server is unreachable, and raises ServerUnreachable if it
-        still is at the end.
+        once. Goes on waiting while Redis is unreachable, and raises ServerUnreachable if it still
+        is at the end.
         """
         limit, since = duration("within", within), steady()
         with suppress(ServerUnreachable):  # it may come back within the time
@@ -163,24 +164,26 @@ class Events:
             return await self._blocking.ended(job, limit, since=since)
         ends = self._ends.get(job.queue)
         if ends is None:
-            ends = self._ends[job.queue] = _Ends(job.queue, self._feeds, self._look_at_ends)
+            ends = self._ends[job.queue] = _EndWaits(job.queue, self._feeds, self._look_at_ends)
         wait = ends.enter(job.id)
         try:
             return await wait.end(job, limit, since=since)
         finally:
             ends.leave(wait)
             if ends.nobody:
-                # Nothing is awaited in here: who comes next finds these, or makes new ones.
+                # Nothing is awaited in between, so no other caller can use `ends` after its end.
                 ends.close()
                 self._ends.pop(job.queue, None)
 
     async def find_ended(self, queue: str, ids: Iterable[str]) -> builtins.list[str]:
-        """Internal: those of the jobs that have ended and are kept. One round trip for 500."""
+        """Internal: the ids of the jobs that have ended and are kept. One round trip per 500
+        ids.
+        """
         wanted, found = [*ids], builtins.list[str]()
         for start in range(0, len(wanted), _AT_ONCE):
             some = wanted[start : start + _AT_ONCE]
             answers = await self._store.read("ended", queue_name(queue), _NO_ROOM, "\n".join(some))
-            found += [id for id, said in zip(some, answers, strict=True) if said == b"later"]
+            found += [id for id, answer in zip(some, answers, strict=True) if answer == b"later"]
         return found
 
     async def require(self, queue: QueueName, *, within: float | None = None) -> None:
@@ -195,17 +198,18 @@ class Events:
 
 
 class _Wait:
-    """One who waits for the end of a job."""
+    """A waiter for the end of a job."""
 
     __slots__ = ("_look", "found", "id", "over", "trouble")
 
     def __init__(self, id: JobId, look: Callable[[JobId], None]) -> None:
         self.id, self._look = id, look
         self.found: asyncio.Future[JobInfo | None] = asyncio.get_running_loop().create_future()
-        """None = it is open, and the time is over."""
+        """The job that has ended; None = it is open, and the time is over."""
         self.over = False
+        """Whether the time is over; the next look is the last."""
         self.trouble: TowpathError | None = None
-        """Why the last look brought nothing."""
+        """Why the last look failed."""
 
     async def end(self, ref: JobRef, within: Duration, *, since: float) -> JobInfo:
         """The job, once it has ended. Raises StillOpen."""
@@ -221,8 +225,8 @@ class _Wait:
         raise self.trouble or StillOpen(ref, spelled(within))
 
 
-class _Ends:
-    """Those who wait for the end of jobs of one queue, by job."""
+class _EndWaits:
+    """The waiters for the end of jobs of one queue, by job."""
 
     def __init__(
         self,
@@ -234,13 +238,13 @@ class _Ends:
         self._watch = feeds.watch(queue, ENDS, self._look_at)
         self._waits: dict[JobId, list[_Wait]] = {}
         self._due: dict[JobId, None] = {}
-        """To be looked at, in the order in which it came up."""
+        """The jobs to look at, in the order in which they became due."""
         self._looking: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     @property
     def nobody(self) -> bool:
-        """Whether the last one has left."""
+        """Whether the last waiter has left."""
         return not self._waits
 
     def enter(self, id: JobId) -> _Wait:
@@ -269,9 +273,9 @@ class _Ends:
 
     def _set_timer(self) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOOK_EVERY.total_seconds(), self._look_all_the_same)
+        self._timer = loop.call_later(LOOK_EVERY.total_seconds(), self._look_regularly)
 
-    def _look_all_the_same(self) -> None:
+    def _look_regularly(self) -> None:
         self._set_timer()
         self._watch.tell_all()
 
@@ -281,7 +285,7 @@ class _Ends:
         self._due[JobId(id)] = None
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
-            self._looking.add_done_callback(self._looked)
+            self._looking.add_done_callback(self._raise_defect)
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
 
@@ -291,24 +295,24 @@ class _Ends:
             for id in ids:
                 del self._due[id]
             await self._look_at_some({id: list(self._waits[id]) for id in ids})
-        # Nothing is awaited between the last look at what is due and this.
+        # Nothing is awaited between the last check of `_due` and this, so no job is left due.
         self._looking = None
 
-    def _looked(self, looking: asyncio.Task[None]) -> None:
-        """A defect ends the waits that it leaves without an answer."""
+    def _raise_defect(self, looking: asyncio.Task[None]) -> None:
+        """If the look ended with a defect, raise it in all waiters: nothing else would end them."""
         if looking.cancelled() or (defect := looking.exception()) is None:
             return
         self._looking = None
         self._due.clear()
         for wait in [wait for some in self._waits.values() for wait in some]:
-            _end(wait, defect)
+            _end_wait(wait, defect)
 
     async def _look_at_some(self, waits: dict[JobId, list[_Wait]]) -> None:
         last = [wait for some in waits.values() for wait in some if wait.over]
         try:
             answers = await self._ask(self._queue, list(waits))
         except TowpathError as error:
-            self._fail(waits, last, error)
+            self._fail_waits(waits, last, error)
             return
         for (id, some), answer in zip(waits.items(), answers, strict=True):
             for wait in some:
@@ -317,32 +321,34 @@ class _Ends:
                 self._look_at(id)
             elif answer == b"gone":
                 for wait in some:
-                    _end(wait, JobNotFound(JobRef(self._queue, id)))
+                    _end_wait(wait, JobNotFound(JobRef(self._queue, id)))
             elif answer != b"open":
                 job = ended_job(JobRef(self._queue, id), *answer)
                 for wait in some:
-                    _end(wait, job)
+                    _end_wait(wait, job)
         for wait in last:
-            _end(wait, None)
+            _end_wait(wait, None)
 
-    def _fail(
+    def _fail_waits(
         self, waits: dict[JobId, list[_Wait]], last: list[_Wait], error: TowpathError
     ) -> None:
-        """A server that is away comes back, and then they look; all else is for the callers."""
+        """If Redis is unreachable, only waiters whose time is over fail: the others look again. Any
+        other error fails all.
+        """
         passing = isinstance(error, ServerUnreachable)
         for some in waits.values():
             for wait in some:
                 wait.trouble = error
                 if not passing or wait in last:
-                    _end(wait, error)
+                    _end_wait(wait, error)
 
 
-def _end(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
+def _end_wait(wait: _Wait, outcome: JobInfo | BaseException | None) -> None:
     if wait.found.done():
         return
     if isinstance(outcome, BaseException):
         wait.found.set_exception(outcome)
-        wait.found.exception()  # whoever waited may have left
+        wait.found.exception()  # marked as retrieved, as the waiter may have left
     else:
         wait.found.set_result(outcome)
 
@@ -353,7 +359,7 @@ _CURSOR = re.compile(r"([0-9]{1,19})-([0-9]{1,18})")
 _START = "0-0"
 
 
-def _checked_cursor(cursor: str) -> str:
+def _check_cursor(cursor: str) -> str:
     match = _CURSOR.fullmatch(cursor) if isinstance(cursor, str) else None  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
     if match is None:
         raise InvalidOption("after", cursor, rule="must be the cursor of an event")

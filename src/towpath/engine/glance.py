@@ -1,9 +1,9 @@
-"""Glances: one look at many queues for all who wait on them, in place of a claim for each.
+"""Glances: one look at many queues for all waiters, instead of a claim for each.
 
-A thousand idle queues whose waiters claimed every few seconds would keep a server and a process
-busy with nothing. Instead all of them are asked for at once, in one packet for each server,
-whether there is anything at all; only queues that have something are looked at more closely, and
-only those that can give a job are claimed from. What a lost token hides is found this way.
+If the waiters of a thousand idle queues claimed every few seconds, Redis and the process would be
+busy for nothing. Instead, one message per Redis server asks which of these queues have jobs at all.
+Only queues that have some are looked at more closely, and waiters claim only from those that can
+give a job. So a job is found even if its wake-up was lost.
 """
 
 from __future__ import annotations
@@ -22,69 +22,71 @@ from towpath.ids import QueueName
 from towpath.supervise import detached
 
 _AT_ONCE = 50
-"""Queues in one question."""
+"""Queues in one command."""
 _ANSWER_S = 5.0
 
 
 class Waiter(Protocol):
-    """Who waits for work: a future, or what acts in the step in which it is called."""
+    """A waiter for work: a future, or an object that acts as soon as it is called."""
 
     def done(self) -> bool:
-        """Whether it was called, or waits no longer."""
+        """Whether the waiter was called, or waits no longer."""
         ...
 
     def set_result(self, result: str, /) -> None:
-        """Call it, by that name."""
+        """Call the waiter: there may be work under that name."""
         ...
 
 
 class Waiters:
-    """Who waits for work, by queue or by selector; the first who waits is the first called."""
+    """The waiters for work, by the name of a queue or selector. The oldest is called first."""
 
     def __init__(self) -> None:
-        self._all: dict[str, deque[Waiter]] = {}
+        self._by_name: dict[str, deque[Waiter]] = {}
 
     def __len__(self) -> int:
-        return len(self._all)
+        return len(self._by_name)
 
     def __contains__(self, name: str) -> bool:
-        return name in self._all
+        return name in self._by_name
 
     def add(self, waiter: Waiter, *names: str) -> None:
-        """Let *waiter* be called once, for any of *names*; one that is done is passed over."""
+        """Let *waiter* be called once, for any of *names*, unless it is done by then."""
         for name in names:
-            self._all.setdefault(name, deque()).append(waiter)
+            self._by_name.setdefault(name, deque()).append(waiter)
 
     def call_one(self, name: str) -> bool:
-        """Let one of those look who wait for *name*; False = nobody does."""
-        waiters = self._all.get(name, ())
+        """Call the oldest waiter for *name*. Returns False if there is none."""
+        waiters = self._by_name.get(name, ())
         while waiters and waiters[0].done():
             waiters.popleft()
         if not waiters:
-            self._all.pop(name, None)
+            self._by_name.pop(name, None)
             return False
         waiters.popleft().set_result(name)
         return True
 
     def call_all(self) -> None:
-        """Let everybody look."""
-        for name in list(self._all):
-            for waiter in self._all.pop(name, ()):
+        """Call all waiters."""
+        for name in list(self._by_name):
+            for waiter in self._by_name.pop(name, ()):
                 if not waiter.done():
                     waiter.set_result(name)
 
     def names(self) -> list[str]:
-        """What somebody waits for."""
-        for name, waiters in list(self._all.items()):
+        """The names that have waiters."""
+        for name, waiters in list(self._by_name.items()):
             while waiters and waiters[0].done():
                 waiters.popleft()
             if not waiters:
-                del self._all[name]
-        return list(self._all)
+                del self._by_name[name]
+        return list(self._by_name)
 
 
 class Glances:
-    """Looks for *waiters* again and again while there are any, *every* so many seconds."""
+    """Looks at the queues of *waiters* while there are any. *every* gives the seconds between looks
+    for a number of queues.
+    """
 
     def __init__(
         self, cluster: Cluster, clock: Clock, waiters: Waiters, every: Callable[[int], float]
@@ -94,9 +96,9 @@ class Glances:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self) -> None:
-        """Somebody waits; without effect if it looks already."""
+        """Start looking; without effect if it runs already."""
         if self._task is None or self._task.done():
-            self._task = detached("glance at queues", self._keep())
+            self._task = detached("glance at queues", self._look_repeatedly())
 
     async def close(self) -> None:
         if self._task is not None:
@@ -104,7 +106,7 @@ class Glances:
             await asyncio.wait((self._task,))
         await self._channel.close()
 
-    async def _keep(self) -> None:
+    async def _look_repeatedly(self) -> None:
         while count := len(self._waiters.names()):
             every = self._every(count)
             await asyncio.sleep(every)
@@ -113,7 +115,7 @@ class Glances:
                     for queues in self._by_server(self._waiters.names()):
                         await self._look(queues, every)
             except TROUBLE:
-                # Whoever waits looks for himself, and meets the trouble or finds it over.
+                # Each waiter claims, and meets the trouble or finds it over.
                 await self._channel.hang_up()
                 self._waiters.call_all()
         await self._channel.close()
@@ -125,9 +127,9 @@ class Glances:
         return list(found.values())
 
     async def _look(self, queues: Sequence[QueueName], every: float) -> None:
-        """Call who waits for a queue of one server that has a job, or has one soon."""
+        """Call a waiter for each of these queues, all of one server, that has a job now or soon."""
         # In a cluster a command can't span slots.
-        groups = list(_parts(queues, 1 if self._cluster.in_slots else _AT_ONCE))
+        groups = list(_chunks(queues, 1 if self._cluster.in_slots else _AT_ONCE))
         asked = [("EXISTS", *(key for queue in group for key in _keys(queue))) for group in groups]
         answers = await self._channel.send_all(asked)
         there = [
@@ -139,14 +141,14 @@ class Glances:
         for queue in there:
             ready, *times = _keys(queue)
             details += [("ZCARD", ready), *(("ZRANGE", key, 0, 0, "WITHSCORES") for key in times)]
-        # Their clock is asked where their keys are: in the same packet.
-        *told, clock = await self._channel.send_all([*details, ("TIME",)])
+        # The clock is read in the same message, from the server that has the queues.
+        *replies, clock = await self._channel.send_all([*details, ("TIME",)])
         stamp = self._clock.stamp()
         now = int(stamp) if stamp else int(clock[0]) * 1000 + int(clock[1]) // 1000
-        for queue, answer in zip(there, _parts(told, 3), strict=True):
-            self._tell(queue, _wait_ms(answer, now), every)
+        for queue, answer in zip(there, _chunks(replies, 3), strict=True):
+            self._call_waiter(queue, _wait_ms(answer, now), every)
 
-    def _tell(self, queue: QueueName, wait_ms: float, every: float) -> None:
+    def _call_waiter(self, queue: QueueName, wait_ms: float, every: float) -> None:
         if wait_ms <= 0:
             self._waiters.call_one(queue)
         elif wait_ms < every * 1000:
@@ -159,14 +161,14 @@ def _keys(queue: QueueName) -> tuple[str, str, str]:
     return keys.queue, keys.retry, keys.leases
 
 
-def _parts(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
     return (items[at : at + size] for at in range(0, len(items), size))
 
 
 def _wait_ms(answer: Sequence[Any], now: int) -> float:
-    """Milliseconds until the queue has a job, as far as is known; not above 0 = now."""
+    """Milliseconds until the queue has a job, as far as is known; 0 or less = now."""
     if any(isinstance(reply, Exception) for reply in answer):
-        return 0  # broken, or on another server by now: who claims meets it
+        return 0  # a broken key, or on another server by now: a claim will meet that
     ready, *firsts = answer
     if ready:
         return 0

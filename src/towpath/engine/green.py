@@ -1,4 +1,4 @@
-"""gevent and eventlet, which replace threads and sockets by their own."""
+"""Finds out whether gevent or eventlet has replaced threads by its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How a queue stood over time: the rows that scripts keep, made into columns for charts.
+"""The history of a queue: the rows that scripts write each minute, made into columns for charts.
 
-A row is written by the first call of a minute that changes the queue, with the numbers as they were
-before it. So what was counted between two rows happened in the minute of the first, and how many
-jobs were where did not change in minutes without a row.
+The first call of a minute that changes the queue writes a row, with the numbers before the change.
+So all that was counted between two rows happened in the minute of the first, and in minutes without
+a row the number of jobs in each state did not change.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from towpath.errors import InvalidOption
 TOTALS = ("submitted", "completed", "failed", "died")
 STANDS = ("ready", "delayed", "waiting", "leased", "dead")
 QUEUES_MOST = 1000
-"""Queues of which a history is kept: the first that were listed."""
+"""The number of queues that have a history: the first ones in the directory of queues."""
 _ROW = struct.Struct("<B10I")
 _WRAPS = 2**32
 _FINEST, _LONGEST = hours(24), hours(24 * 30)
@@ -28,29 +28,32 @@ _HOUR_MS, _DAY_MS = 3_600_000, 86_400_000
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue over time: of each column one number per minute, or hour, the oldest first."""
+    """A queue over time: each column has one number per minute or hour, the oldest first."""
 
     begins: datetime
-    """When the first of them begins."""
+    """When the first minute or hour begins."""
     step: Duration
-    """A minute; beyond the last 24 hours an hour."""
+    """A minute; an hour if more than 24 hours were asked for."""
     submitted: list[int]
-    """How many, in that minute or hour; so are the next three."""
+    """How many jobs were submitted in that minute or hour. The next three are of the same kind."""
     completed: list[int]
     failed: list[int]
     died: list[int]
     ready: list[int]
-    """How many were there when it began, of the last one now; so are the next four."""
+    """How many jobs were ready when that minute or hour began; in the last one, how many are now.
+    The next four are of the same kind.
+    """
     delayed: list[int]
     waiting: list[int]
     leased: list[int]
     dead: list[int]
     oldest: list[int | None]
-    """Seconds for which the oldest job that was next in line had waited then; None = none was."""
+    """Seconds for which the oldest job that was next in line had waited by then; None = no job was.
+    """
 
 
 class Window(msgspec.Struct, frozen=True):
-    """Which rows to ask for, and what they are made into."""
+    """Which rows to ask for, and the steps of the columns made from them."""
 
     kind: str
     step_ms: int
@@ -63,7 +66,9 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def window(last: Duration) -> Window:
-    """By the minute for up to 24 hours, by the hour for up to 30 days. Raises InvalidOption."""
+    """The window of the *last* time: by minute up to 24 hours, by hour up to 30 days. Raises
+    InvalidOption.
+    """
     if not minutes(1) <= last <= _LONGEST:
         raise InvalidOption("last", last, rule="must be from 1 minute to 30 days")
     if last <= _FINEST:
@@ -72,7 +77,9 @@ def window(last: Duration) -> Window:
 
 
 def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[bytes]) -> History:
-    """What the script answered for a window, with the gaps filled."""
+    """The columns of a window, from the script's answer. Minutes or hours without a row are
+    filled.
+    """
     step = asked.step_ms
     first = now // step - asked.slots + 1
     rows = {
@@ -84,8 +91,8 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
     found: list[list[Any]] = []
     for slot in range(asked.slots - 1, -1, -1):
         row = rows.get(slot)
-        counted = map(_counted, row[:4], after) if row else (0, 0, 0, 0)
-        if slot < asked.slots - 1:  # the last one stands as it does now
+        counted = map(_count_growth, row[:4], after) if row else (0, 0, 0, 0)
+        if slot < asked.slots - 1:  # the last slot shows the queue as it is now
             stands = row[4:] if row else [*after[4:9], max(0, after[9] - step // 1000)]
             after[4:] = stands
         found.append([*counted, *after[4:]])
@@ -96,14 +103,18 @@ def columns(asked: Window, now: int, numbers: Sequence[Any], flat: Sequence[byte
     return History(begins=instant(first * step), step=milliseconds(step), **made)
 
 
-def _counted(before: int, after: int) -> int:
-    """From one row to the next. They hold 32 bits; what is lost begins again at 0."""
+def _count_growth(before: int, after: int) -> int:
+    """How much a counter grew from one row to the next. Rows have 32 bits, so a counter may wrap; a
+    counter that shrank was lost, and began again at 0.
+    """
     more = (after - before) % _WRAPS
     return more if more < _WRAPS // 2 else after % _WRAPS
 
 
 def summed(parts: Iterable[History]) -> History | None:
-    """Several queues as one; the oldest is the oldest of them. None of none."""
+    """The histories of several queues as one: sums, and the age of the oldest job. None if there
+    are none.
+    """
     found = list(parts)
     if not found:
         return None

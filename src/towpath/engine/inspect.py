@@ -26,7 +26,7 @@ from towpath.ids import JobId, QueueName, Token, lane_key, queue_name, text_name
 LARGEST_PAGE = 1000
 _LAST_HOUR = hours(1)
 SEARCHED_MOST, _SEARCHED_AT_ONCE = 10_000, 1000
-"""Dead jobs that a search covers, the newest, and of how many one step reads the records."""
+"""How many dead jobs a search covers, newest first, and how many of them one step reads."""
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -137,7 +137,7 @@ class Inspector:
     async def look(self, ref: JobRef) -> Look:
         """The job with the facts that explain it, of one moment. Raises JobNotFound."""
         record, payload, result, facts = await self._look(ref)
-        return Look(_job(ref, record, facts, payload=payload, result=result), facts)
+        return Look(_make_info(ref, record, facts, payload=payload, result=result), facts)
 
     async def state(self, ref: JobRef) -> State:
         """The state of the job; GONE if it ended and is no longer kept, or never existed."""
@@ -217,13 +217,13 @@ class Inspector:
         if group is not None and state is not State.DEAD:
             raise InvalidOption("group", group, rule="only dead jobs are listed by error group")
         size = whole("size", size, 1, LARGEST_PAGE)
-        last, score = _cursor(after)
+        last, score = _parse_cursor(after)
         of_lane = lane_key(lane) if lane is not None else ""
         of_group = text_name("group", group, longest=40) if group is not None else ""
         rows, now, more = await self._store.read(
             "list", name, state.value, of_lane, of_group, last, score, size
         )
-        jobs = [_listed(name, row, now) for row in rows]
+        jobs = [_decode_row(name, row, now) for row in rows]
         rest = _make_cursor(rows[-1][0], rows[-1][1]) if more else None
         return Page([job for job in jobs if job and job.state is state], rest)
 
@@ -260,14 +260,16 @@ class Inspector:
         count = min(_SEARCHED_AT_ONCE, SEARCHED_MOST - looked)
         if not count:
             return SearchStep([], looked, is_over=True)
-        rows, seen, now = await self._store.read("search", name, _small(wanted), looked, count)
-        jobs = [_listed(name, row, now) for row in rows]
+        rows, seen, now = await self._store.read(
+            "search", name, _lower_ascii(wanted), looked, count
+        )
+        jobs = [_decode_row(name, row, now) for row in rows]
         over = seen == 0 or looked + seen >= SEARCHED_MOST
         return SearchStep([job for job in jobs if job], looked + seen, is_over=over)
 
     async def counts(self, queue: str) -> Counts:
         """How many jobs the queue has in each state. O(1), and one look per priority in use."""
-        return _counts(await self._store.read("counts", queue_name(queue)))
+        return _decode_counts(await self._store.read("counts", queue_name(queue)))
 
     async def counts_of(self, queues: Iterable[str]) -> dict[str, Counts]:
         """The counts of several queues, by name. One round trip for fifty queues of one server.
@@ -276,7 +278,7 @@ class Inspector:
         """
         names = list(dict.fromkeys(map(queue_name, queues)))
         answers = await self._store.read_each("counts", names)
-        return {name: _counts(answer) for name, answer in _readable(names, answers)}
+        return {name: _decode_counts(answer) for name, answer in _skip_unreadable(names, answers)}
 
     async def history(self, queue: str, *, last: Duration = _LAST_HOUR) -> History:
         """The counts of *queue* over the *last* time: by minute up to 24 hours, by hour up to 30
@@ -297,7 +299,7 @@ class Inspector:
         answers = await self._store.read_each(
             "history", names, asked.kind, asked.field_ms, asked.fields
         )
-        return {name: columns(asked, *answer) for name, answer in _readable(names, answers)}
+        return {name: columns(asked, *answer) for name, answer in _skip_unreadable(names, answers)}
 
     async def _look(self, ref: JobRef) -> tuple[StoredJob, bytes, bytes, dict[str, Any]]:
         answer = await self._store.read("look", ref.queue, ref.id)
@@ -307,16 +309,16 @@ class Inspector:
         return decode(text), payload, result, pairs(facts)
 
 
-def _readable(
+def _skip_unreadable(
     names: Iterable[QueueName], answers: Iterable[Any]
 ) -> Iterator[tuple[QueueName, Any]]:
-    """Each queue with its answer, but those that the server refused to read."""
+    """Each queue with its answer, without the queues that Redis refused to read."""
     for name, answer in zip(names, answers, strict=True):
         if not isinstance(answer, ServerError):
             yield name, answer
 
 
-def _counts(answer: Any) -> Counts:
+def _decode_counts(answer: Any) -> Counts:
     facts = pairs(answer)
     oldest_at, paused = facts["oldest_at"], facts["paused"] > 0
     idle = not facts["lasting"] and facts["ready"] + facts["leased"] > 0
@@ -338,11 +340,11 @@ def _counts(answer: Any) -> Counts:
 
 
 def ended_job(ref: JobRef, record: bytes, payload: bytes, result: bytes) -> JobInfo:
-    """A job that has ended, from what the server has of it."""
-    return _job(ref, decode(record), {}, payload=payload, result=result)
+    """A job that has ended, from the answer of `ended.lua`."""
+    return _make_info(ref, decode(record), {}, payload=payload, result=result)
 
 
-def _job(
+def _make_info(
     ref: JobRef,
     record: StoredJob,
     facts: dict[str, Any],
@@ -368,7 +370,7 @@ def _job(
         token=Token(record.token) if record.token else None,
         cancel_requested=STORED["cancel_requested"] in more,
         reason=more["reason"].decode(errors="replace") if "reason" in more else None,
-        failures=_failures(more, with_tracebacks=not is_listed),
+        failures=_decode_failures(more, with_tracebacks=not is_listed),
         unhandled_since=_instant(more.get("unhandled_since")),
         unhandled=more["unhandled"].decode(errors="replace") if "unhandled" in more else None,
         progress=more.get("progress"),
@@ -378,8 +380,8 @@ def _job(
     )
 
 
-def _failures(more: Mapping[str, Any], *, with_tracebacks: bool) -> tuple[Failure, ...]:
-    """The failed attempts of a job. A page of jobs would be large with their tracebacks."""
+def _decode_failures(more: Mapping[str, Any], *, with_tracebacks: bool) -> tuple[Failure, ...]:
+    """The failed attempts of a job. Pages leave out the tracebacks, which would make them large."""
     tracebacks = list(more.get("tracebacks", ())) if with_tracebacks else []
     failures: list[Failure] = []
     for at, worker, reason in reversed(more.get("failures", ())):
@@ -396,18 +398,20 @@ def _failures(more: Mapping[str, Any], *, with_tracebacks: bool) -> tuple[Failur
     return tuple(reversed(failures))
 
 
-def _listed(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
+def _decode_row(queue: QueueName, row: list[Any], now: int) -> JobInfo | None:
     """The job of one row; None if it is gone, or no longer kept."""
     id, score, text = row
     record = readable(text)
     if record is None or record.more.get("gone_at", now + 1) <= now:
         return None
     leased = {"expires": score} if record.state is State.LEASED else {}
-    return _job(JobRef(queue, JobId(id.decode(errors="replace"))), record, leased, is_listed=True)
+    return _make_info(
+        JobRef(queue, JobId(id.decode(errors="replace"))), record, leased, is_listed=True
+    )
 
 
-def _small(text: str) -> bytes:
-    """As Lua does it: only the letters of ASCII."""
+def _lower_ascii(text: str) -> bytes:
+    """*text* in lower case as Lua makes it: only ASCII letters change."""
     return text.encode().lower()
 
 
@@ -420,15 +424,15 @@ def _make_cursor(id: bytes, score: bytes) -> str:
 
 
 def cursor_at(due: datetime) -> str:
-    """Where the delayed jobs begin that are due then or later, as `after` of their list."""
-    # No job has this id: so the score alone decides.
+    """The `after` of a list of delayed jobs that begins with those that are due then or later."""
+    # No job has this id, so the list begins at the score.
     return _make_cursor(b"\0", str(instant_ms("due", due)).encode())
 
 
 _SCORE = re.compile(rb"[0-9]{1,17}")
 
 
-def _cursor(after: str | None) -> tuple[bytes, bytes]:
+def _parse_cursor(after: str | None) -> tuple[bytes, bytes]:
     if after is None:
         return b"", b""
     try:
