@@ -1,7 +1,7 @@
-"""Small chunks that follow each other, in one request: the cost of a request is paid once for all.
+"""Receive several small consecutive chunks in one request, which saves the cost of more requests.
 
-They are of one part, so there is room for all of them before the body is read. As soon as a MiB of
-them has come, its chunks count: of a body that is cut, all that came whole is here.
+All chunks belong to one part, so room for all of them is reserved before the body is read. Chunks
+count after each MiB: if the body is cut, those that arrived whole count.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from towpath.apps.uploads.states import Known, NewChunk, Put, UploadUnknown, not
 
 
 class Run:
-    """The chunks of one request, on their way in."""
+    """The chunks of one request."""
 
     def __init__(
         self, own: Lifecycle, receiving: Receiving, first: Incoming, numbers: range
@@ -36,9 +36,9 @@ class Run:
         self._room = BodyRoom(own.records, first.upload_id, first.holder)
 
     async def receive(self, body: AsyncIterator[bytes], plan: UploadPlan) -> Put:
-        """Let all of them count: what became of the last one; a duplicate if all were here.
+        """Receive and count all chunks; returns the last one's outcome, a duplicate if all are.
 
-        Raises UploadUnknown, and whatever refuses a chunk: those before it count.
+        Raises UploadUnknown, and the error for a refused chunk; the chunks before it count.
         """
         self._check_numbers(plan)
         known = await self._own.records.state(self._id).admit(self._numbers)
@@ -63,7 +63,7 @@ class Run:
         check_number(msgspec.structs.replace(self._incoming, number=self._numbers[-1]), plan)
 
     def _check(self, plan: UploadPlan) -> None:
-        """Raises ChunkInvalid for what can't be one request."""
+        """Raises ChunkInvalid if these chunks can't be sent in one request."""
         first, last = self._numbers[0], self._numbers[-1]
         told = f"chunks {first} to {last}"
         if plan.size is None:
@@ -84,7 +84,7 @@ class Run:
     async def _read(
         self, body: AsyncIterator[bytes], plan: UploadPlan, known: dict[int, Known]
     ) -> None:
-        """Have chunks of a MiB on their way to Redis while the next ones come."""
+        """Count the chunks of one MiB while those of the next MiB arrive."""
         before, size, came = Before(), plan.chunk_size, 0
         wanted, number = self._length(plan), self._numbers[0]
         try:
@@ -108,7 +108,7 @@ class Run:
     async def _count(
         self, chunks: dict[int, bytes], plan: UploadPlan, known: dict[int, Known]
     ) -> None:
-        """These count. Raises what refuses one of them, once those before it are in their place."""
+        """Count chunks. Raises the error for a refused one after the ones before it are placed."""
         new = [await _new(number, data, known[number]) for number, data in chunks.items()]
         tokens = [chunk.token for chunk in new if chunk.token]
         state, staging = self._own.records.state(self._id), self._own.records.chunks(self._id)
@@ -139,13 +139,13 @@ class Run:
     async def _stage(self, new: Sequence[NewChunk], chunks: dict[int, bytes]) -> None:
         stage = self._own.records.chunks(self._id).stage
         sent = (stage(chunk.token, 0, chunks[chunk.number]) for chunk in new if chunk.token)
-        # All are waited for: what is dropped after a failure must not be overtaken by another.
+        # Wait for all: after a failure they are deleted, and a late write would come after that.
         for failure in await asyncio.gather(*sent, return_exceptions=True):
             if failure is not None:
                 raise failure
 
     async def _settle(self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan) -> None:
-        """Bytes that count go to their place, others go; the part is stored if it is whole."""
+        """Place bytes that count, delete others, submit the job of the part if that is whole."""
         self._puts += puts
         counted = {chunk.number: put.token for chunk, put in zip(new, puts, strict=False)}
         ours = [chunk for chunk in new if chunk.token and counted.get(chunk.number) == chunk.token]
