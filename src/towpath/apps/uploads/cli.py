@@ -165,7 +165,7 @@ async def _uploads(session: Session, database: str | None) -> AsyncGenerator[Upl
 
 
 def _with_own(session: Session, options: UploadsOptions) -> UploadsOptions:
-    """Beside the data of `towpath up`, the store that this uses."""
+    """The options with the object store of `towpath up`, if there is data of it."""
     from towpath.apps.application import Own, OwnObjects  # noqa: PLC0415 -- slow to import
     from towpath.apps.uploads.stores.options import with_own  # noqa: PLC0415
 
@@ -182,7 +182,7 @@ async def _each(
     ids: list[str],
     do: Callable[[UploadService, str], Awaitable[View]],
 ) -> None:
-    """Do it to one after the other and tell each one's new status, or why it is refused."""
+    """Call *do* for each upload; print its new status, or why it was refused."""
     async with _uploads(session, database) as uploads:
 
         async def see_to(id: str) -> None:

@@ -1,8 +1,8 @@
-"""What runs in a worker: parts are stored, and uploads of which all parts are stored are completed.
+"""The jobs of uploads in a worker: store a part, or complete an upload whose parts are all stored.
 
-Both may run twice, in two workers at once, and after a crash at any point: a part that is stored
-twice replaces itself with the same bytes, the store completes once, and the row changes once, in
-the transaction that puts the event into the outbox.
+Both may run twice, in two workers at once, and after a crash at any point: storing a part twice
+overwrites it with the same bytes, the object store completes an object once, and the row changes
+once, in the transaction that puts the event into the outbox.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from towpath.worker.context import Context, Retry
 
 COMPLETED_EVENT = "towpath.upload.completed"
 _LONGEST = days(1)
-"""For a file that is read back for its SHA-256, 5 TiB at 64 MB/s. What hangs ends sooner."""
+"""The time limit of a job: enough to read back 5 TiB at 64 MB/s for a SHA-256. Calls that hang end
+sooner, by limits of their own."""
 _MARK = "upload"
-"""The name in the metadata of an object that was put whole: whose it is."""
+"""The name of the upload's id in the metadata of an object that was put whole."""
 
 
 class BytesGone(Exception):
@@ -58,7 +59,7 @@ def add_uploads(
 ) -> None:
     """Let *app*, which must have a ledger, store the parts of uploads and complete them.
 
-    *store*, and *chunks* if the bytes are on another server, must be entered.
+    *store*, and *chunks* if the bytes are in another Redis, must be entered.
     """
     lifecycle = Lifecycle(
         engine=lambda: app.engine,
@@ -85,7 +86,7 @@ class Storing:
         self._own, self._records = lifecycle, lifecycle.records
 
     async def work(self, payload: bytes, ctx: Context) -> None:
-        """Do what a job asks for. What can't be done for good fails the upload."""
+        """Run a job. A permanent error fails the upload."""
         work = msgspec.json.decode(payload, type=Work)
         try:
             upload = await self._own.row(work.upload)
@@ -102,7 +103,7 @@ class Storing:
                 await self._own.restore(work.upload)
         except StoreUnreachable as error:
             await self._again(work, ctx, str(error), after=error.after)
-        except ChecksumDiffers as error:  # on its way to the store: it may go well next time
+        except ChecksumDiffers as error:  # damaged on the way: a retry may succeed
             await self._again(work, ctx, str(error))
         except StoreError as error:
             await self._own.fail(work.upload, work.generation, str(error))
@@ -117,7 +118,9 @@ class Storing:
         await self._own.fail(work.upload, work.generation, reason)
 
     async def _left_behind(self, upload: Upload) -> None:
-        """The upload has ended, or was taken up anew. Who ended it may not have told Redis."""
+        """Repeat the end of an upload, if it has ended: the process that ended it may have stopped
+        before it changed Redis.
+        """
         if upload.status is Status.COMPLETED:
             await self._tell_completed(upload, upload.etag or "", upload.final_size or 0)
         elif upload.status in (Status.ABORTED, Status.EXPIRED):
@@ -126,12 +129,15 @@ class Storing:
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
     async def store_part(self, upload: Upload, part: int, turn: int) -> None:
-        """Store a part, or all of a file. Raises StoreError, UploadUnknown, PartStale."""
+        """Store a part; a file of one part is stored whole.
+
+        Raises StoreError, UploadUnknown, PartStale.
+        """
         state = self._records.state(upload.upload_id)
         try:
             taken = await state.take(upload.generation, part, turn)
         except UploadError:
-            return  # it has ended meanwhile
+            return  # the upload has ended meanwhile
         last, whole = taken.last, None
         if taken.tokens:
             try:
@@ -144,12 +150,12 @@ class Storing:
                 stored, whole = await self._sent(upload, part, body)
             try:
                 last = await state.commit(upload.generation, part, turn, entry_of(stored))
-            except UploadError:  # it has ended meanwhile; what was stored goes again
+            except UploadError:  # the upload has ended meanwhile: delete what was stored
                 await self._left_behind(await self._own.row(upload.upload_id))
                 return
             self._own.measures.count(PROCESSED, taken.chunks)
         numbers = range(taken.first, taken.first + taken.chunks)
-        # In this order: what is released may be reserved at once, so its bytes must be gone.
+        # Delete the bytes first: released room may be reserved again at once.
         await self._records.chunks(upload.upload_id).delete(numbers, taken.tokens)
         await self._records.budget.release(upload.upload_id, [part])
         if last and whole is not None:
@@ -178,9 +184,9 @@ class Storing:
     async def _sent(
         self, upload: Upload, part: int, body: Sequence[Piece]
     ) -> tuple[Part, Object | None]:
-        """A part in the store; of a file that has only one, the object itself."""
+        """Store a part; for a file of one part, also returns its object, which is whole then."""
         store, size = self._own.store_of(upload.bucket), upload.size
-        if size is None:  # it may have become known after it was started
+        if size is None:  # the size may be known by now
             size = (await self._records.state(upload.upload_id).chart()).plan.size
         if upload.s3_upload_id is None and size is not None and size <= upload.part_size:
             made = await self._put_whole(upload, store, body)
@@ -194,7 +200,7 @@ class Storing:
     async def _put_whole(self, upload: Upload, store: ObjectStore, body: Sequence[Piece]) -> Object:
         wanted = upload.checksum
         if wanted is not None:
-            reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC takes no time
+            reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC is fast
             found = reckon() if wanted.algorithm.combines else await asyncio.to_thread(reckon)
             if found != wanted:
                 raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
@@ -207,7 +213,7 @@ class Storing:
         )
 
     async def _begun(self, upload: Upload, store: ObjectStore) -> Upload:
-        """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
+        """Begin the multipart upload of *upload*; if two workers begin one, the row keeps one."""
         if upload.s3_upload_id is not None:
             return await self._published(upload)
         fresh = await self._own.row(upload.upload_id)
@@ -227,9 +233,9 @@ class Storing:
         return await self._published(fresh)
 
     async def _published(self, upload: Upload) -> Upload:
-        """*upload*, whose state has the id of the multipart upload as the row has it.
+        """Copy the id of the multipart upload from the row to the state; returns *upload*.
 
-        Whoever wrote the row may have ended before it wrote the state.
+        The process that wrote the row may have stopped before it wrote the state.
         """
         if upload.s3_upload_id is not None:
             state = self._records.state(upload.upload_id)
@@ -239,7 +245,7 @@ class Storing:
     # ── completion ───────────────────────────────────────────────────────────────────────
 
     async def complete(self, upload: Upload, turn: int = 0) -> None:
-        """Make the object of its parts, check it, and say so in one transaction.
+        """Make the object from its parts, check it, and write row and event in one transaction.
 
         Raises StoreError, UploadUnknown.
         """
@@ -249,15 +255,15 @@ class Storing:
         chart = await self._records.state(upload.upload_id).chart()
         plan = chart.plan
         if plan.size is None or len(chart.parts) != plan.total_parts:
-            return  # it was begun anew
-        if upload.size is None:  # so that the object is known for this upload's without Redis
+            return  # chunks are missing again
+        if upload.size is None:  # a rebuild without Redis recognizes the object by its size
             await self._own.ledger.write(tables.sized(upload, plan.size))
         store = self._own.store_of(upload.bucket)
         parts = [part_of(number, entry) for number, entry in sorted(chart.parts.items())]
         try:
             made = await self._made(upload, store, parts, plan.size)
         except (ObjectNotFound, PartsDiffer) as error:
-            # What the store has is the truth: what is gone or differs is sent again.
+            # The object store is the truth: clients send again what is gone there or differs.
             await self._own.reopen(upload)
             raise PartStale from error
         if made.size != plan.size:
@@ -266,14 +272,14 @@ class Storing:
         await self._finish(upload, made, parts)
 
     async def _finish(self, upload: Upload, made: Object, parts: Sequence[Part]) -> None:
-        """The object is whole: see that it is the right one, and say so. Raises StoreError."""
+        """Verify the object, which is whole, then write row and event. Raises StoreError."""
         await self._read_back(upload, store := self._own.store_of(upload.bucket), parts)
         await self._active(upload, made, store)
 
     async def _join(self, upload: Upload, turn: int) -> None:
         """Complete an upload that was joined from other uploads, once all of those are completed.
 
-        Until then this is looked at again and again: nobody holds a place of a worker's meanwhile.
+        Until then this submits another job with a delay, and does not keep a worker waiting.
         """
         pieces = [await self._own.row(id) for id in upload.sources]
         if lacking := next(
@@ -311,13 +317,13 @@ class Storing:
     async def _made(
         self, upload: Upload, store: ObjectStore, parts: Sequence[Part], size: int
     ) -> Object:
-        """The object, whole. Who completes it a second time gets the same one."""
+        """Complete the object. A repeat returns the same object."""
         multipart = self._own.multipart(upload)
         if multipart is None:
             if size == 0:
                 return await self._put_whole(upload, store, [])
             return await store.head(upload.s3_key)
-        if not all(part.etag for part in parts):  # it was completed, and Redis lost since
+        if not all(part.etag for part in parts):  # rebuilt from a completed object
             return await store.head(upload.s3_key)
         wanted = upload.checksum
         if wanted and _known(parts, wanted) and (found := _whole(parts)) != wanted:
@@ -334,16 +340,16 @@ class Storing:
             return found
 
     async def _found(self, upload: Upload, store: ObjectStore) -> Object | None:
-        """The object, if it is this upload's."""
+        """Returns the object, if this upload has made it."""
         with suppress(ObjectNotFound):
             found = await store.head(upload.s3_key)
             return found if found.metadata.get(UPLOAD) == upload.upload_id else None
         return None
 
     async def _read_back(self, upload: Upload, store: ObjectStore, parts: Sequence[Part]) -> None:
-        """Compare what the store has with the checksum, where the parts don't tell it.
+        """Read the object back and compare its checksum, unless that of the parts was enough.
 
-        Raises ChecksumDiffers; the object is gone then.
+        Deletes the object and raises ChecksumMismatch if it differs.
         """
         wanted = upload.checksum
         if wanted is None or _known(parts, wanted):
@@ -357,7 +363,7 @@ class Storing:
             raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
 
     async def _active(self, upload: Upload, made: Object, store: ObjectStore) -> None:
-        """The row and the event, together; then Redis, and those who watch."""
+        """Write row and event in one transaction; then change the state and publish progress."""
         event = NewEvent(
             type=COMPLETED_EVENT,
             key=upload.node_id,
@@ -373,7 +379,7 @@ class Storing:
                 }
             ),
         )
-        # A piece of another upload is no document: nobody is told of it.
+        # A piece of another upload is no document, so it has no event.
         put = None if upload.partial else self._own.ledger.outbox.putting([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
         change = tables.moved(upload, Status.COMPLETED, fields, also=put)
@@ -401,7 +407,7 @@ def complete(upload: Upload) -> bool:
 
 
 def _known(parts: Sequence[Part], wanted: Checksum) -> bool:
-    """Whether the checksums of the parts tell that of the whole."""
+    """Whether the checksums of the parts combine to the one that is wanted."""
     kinds = {part.checksum.algorithm if part.checksum else None for part in parts}
     return wanted.algorithm.combines and kinds == {wanted.algorithm}
 

@@ -43,7 +43,7 @@ from towpath.ids import new_job_id
 
 LARGEST_PAGE = 1000
 _FIRST_LOOK, _LOOK_EVERY = 0.02, 0.25
-"""Seconds between two looks at an upload that somebody waits for."""
+"""Seconds between two reads of an upload that a client waits for."""
 _KNOWN_MOST = 10_000
 
 
@@ -51,9 +51,9 @@ class View(msgspec.Struct, frozen=True):
     """An upload as it is now."""
 
     upload: Upload
-    """What its row says."""
+    """Its row."""
     fields: dict[str, str]
-    """The document's state hash."""
+    """Its state hash."""
 
     @property
     def status(self) -> Status:
@@ -72,19 +72,19 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class KnownUpload(NamedTuple):
-    """What a server remembers of an upload."""
+    """The facts of an upload that a server caches."""
 
     owner: str
     node_id: str
     mime_type: str
     plan: UploadPlan
-    """With the size that was known then."""
+    """Its size is the one that was known when the row was read."""
     joined: bool
-    """Whether it is joined of other uploads, and takes no bytes."""
+    """Whether it is joined from other uploads, and takes no bytes."""
 
 
 class UploadService:
-    """Uploads on a server: chunks come in here, workers do the rest."""
+    """Uploads on a server: it receives chunks; workers store them and complete uploads."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
         self._own, self._records = lifecycle, lifecycle.records
@@ -100,10 +100,10 @@ class UploadService:
     async def start(
         self, new: NewUpload, *, owner: str = "", idempotency_key: str | None = None
     ) -> tuple[View, bool]:
-        """Begin an upload; whether it was begun before, under the same *idempotency_key*.
+        """Start an upload; returns it, and whether its *idempotency_key* had started it before.
 
         Over HTTP, only keys of *owner* and admins may use it; without an owner, only admins.
-        Its row is there when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
+        Its row is written when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
         UploadDiffers, QuotaReached, UploadsOff, LedgerError, ServerError.
         """
         bucket = self.options.bucket_of(new.drive)
@@ -174,11 +174,11 @@ class UploadService:
         is_last: bool = False,
         safety: Safety | None = None,
     ) -> ChunkReceipt:
-        """Take a chunk in; when this returns it counts, and is as safe as the receipt says.
+        """Receive a chunk; when this returns it counts, and is as safe as the receipt says.
 
-        *body* is read in pieces, and not before there is room; the same again is a duplicate. With
-        a *count* it has so many chunks of one part, from *number* on; those that come whole count
-        even if the rest does not come. Raises UploadNotFound, UploadGone, UploadEnded,
+        *body* is read in pieces, once there is room for it; the same bytes again are a duplicate.
+        With *count*, it has so many chunks of one part, from *number* on; those that arrive whole
+        count even if the rest does not arrive. Raises UploadNotFound, UploadGone, UploadEnded,
         UploadFailed, ChunkInvalid, ChunkCut, DigestMismatch, ChunkDiffers, LastChunkDiffers,
         UploadTooLarge, BudgetFull, ShareFull, DurabilityUnavailable, ServerError.
         """
@@ -228,9 +228,9 @@ class UploadService:
         return known.node_id, known.plan
 
     async def known(self, upload_id: str, *, again: bool = False) -> KnownUpload:
-        """What hardly changes about an upload: read once, then remembered; *again* = read it now.
+        """Returns cached facts of an upload, which is read once; *again* = read it now.
 
-        Only a size that was not known at the start comes later. Raises UploadNotFound.
+        Of these, only a size that was not known at the start can change. Raises UploadNotFound.
         """
         found = None if again else self._known.get(upload_id)
         return self._remember(await self._own.row(upload_id)) if found is None else found
@@ -244,9 +244,9 @@ class UploadService:
         return known
 
     async def complete(self, upload_id: str) -> View:
-        """All chunks were sent: of an upload whose size was not known, it is now.
+        """Declare that all chunks were sent; this sets a size that was not known.
 
-        Raises UploadIncomplete with what is missing.
+        Raises UploadIncomplete with the missing chunks.
         """
         chart = await self.chart(upload_id)
         if missing := chart.missing():
@@ -274,7 +274,7 @@ class UploadService:
             except UploadUnknown:
                 try:
                     upload = await self._own.restore(upload_id)
-                except (UploadEnded, UploadGone):  # since its row was read
+                except (UploadEnded, UploadGone):  # it ended after its row was read
                     return await self.status(upload_id)
                 fields, _ = await self._records.state(upload_id).look()
             heard_of = instant(int(fields["updated_at"]))
@@ -283,7 +283,7 @@ class UploadService:
         return View(upload, fields_of(upload))
 
     async def ended(self, upload_id: str, *, within: Duration) -> View:
-        """The upload once it has ended, or as it is after that time. Raises UploadNotFound."""
+        """Wait until the upload ends, or for at most *within*. Raises UploadNotFound."""
         state, until = self._records.state(upload_id), steady() + within.total_seconds()
         pause = _FIRST_LOOK
         with suppress(UploadUnknown):
@@ -293,14 +293,15 @@ class UploadService:
         return await self.status(upload_id)
 
     async def missing(self, upload_id: str) -> list[Range]:
-        """The chunks that are missing; those whose bytes have expired are again.
+        """The missing chunks, those included whose bytes have expired.
 
-        Without a size, those before the highest that came. Raises UploadNotFound, UploadGone.
+        Without a known size, those before the highest received one. Raises UploadNotFound,
+        UploadGone.
         """
         return (await self.chart(upload_id)).missing()
 
     async def chart(self, upload_id: str) -> UploadMap:
-        """Which chunks and parts are where. Raises UploadNotFound, UploadGone."""
+        """Returns all chunks and parts. Raises UploadNotFound, UploadGone."""
         upload = await self._own.row(upload_id)
         if upload.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(upload_id, upload.status)
@@ -320,13 +321,13 @@ class UploadService:
         after: str | None = None,
         size: int = 50,
     ) -> Sequence[Upload]:
-        """Uploads by their rows, newest first; *after* is the id of the last one before."""
+        """A page of uploads, newest first; *after* is the last id of the page before."""
         whole("size", size, 1, LARGEST_PAGE)
         query = tables.page(status=status, owner=owner, after=after, size=size)
         return await self._own.ledger.read(query)
 
     async def watch(self, upload_id: str) -> AsyncGenerator[View]:
-        """The upload now, and whenever it has changed, up to its end; late, the end alone."""
+        """Yield the upload now and after each change, up to its end; if it has ended, only that."""
         last: View | None = None
         while True:
             view = await self.status(upload_id)
@@ -340,7 +341,7 @@ class UploadService:
     # ── ends ─────────────────────────────────────────────────────────────────────────────
 
     async def resume(self, upload_id: str) -> View:
-        """Go on with an upload that has failed, and with the pieces of which it is joined.
+        """Resume a failed upload, and failed pieces that it is joined from.
 
         Raises UploadNotFailed, UploadGone, StoreAway.
         """
@@ -350,14 +351,14 @@ class UploadService:
                 raise UploadGone(upload_id, upload.status)
             if upload.status is not Status.FAILED:
                 raise UploadNotFailed(upload_id, upload.status)
-            for piece in upload.sources:  # it would fail again for a piece that stays FAILED
+            for piece in upload.sources:  # a piece that stays FAILED would fail it again
                 with suppress(UploadNotFailed):
                     await self.resume(piece)
             if await self._own.revive(upload) is not None:
                 return await self.status(upload_id)
 
     async def abort(self, upload_id: str) -> View:
-        """Abort an upload that is not completed; all its bytes are deleted. Again does no harm.
+        """Abort an upload that is not completed, and delete its bytes. It can be repeated.
 
         Raises UploadNotFound, UploadConflict for one that is completed, PieceInUse.
         """
@@ -373,7 +374,7 @@ class UploadService:
                 return await self.status(upload_id)
 
     async def require_unused(self, upload: Upload) -> None:
-        """Raises PieceInUse if an upload under way is joined of *upload*, and still needs it."""
+        """Raises PieceInUse if an upload under way is joined from *upload*."""
         ended = upload.status in (Status.ABORTED, Status.EXPIRED)
         if not ended and (final := await self._own.final_of(upload)) is not None:
             raise PieceInUse(upload.upload_id, final.upload_id)
@@ -407,20 +408,20 @@ class UploadService:
 
     @property
     def is_on(self) -> bool:
-        """Whether the options name a store."""
+        """Whether the options name an object store."""
         with suppress(UploadsOff):
             self._own.store_of("")
             return True
         return False
 
     async def probe(self) -> None:
-        """See that the store can be used, if there is one. Raises StoreError."""
+        """Check that the object store can be used, if there is one. Raises StoreError."""
         if self.is_on:
             await self._own.store_of("").check()
 
 
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Where it begins, and how many bytes it has. Raises RangeInvalid."""
+    """Returns the first byte of a range, and how many bytes it has. Raises RangeInvalid."""
     if start is None:
         length = size if end is None else min(end, size)
         if end == 0:
