@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _STDIN = "-"
 _SMALL = 8 * 1024 * 1024
-"""Bytes: files up to here go several at once; a larger one has all connections for itself."""
+"""Bytes: files up to this size are sent several at once; larger ones one by one, with all
+connections."""
 _FILES_AT_ONCE = 16
 _UNITS = {"": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2}
 
@@ -40,7 +41,7 @@ class Item(NamedTuple):
 
     file: Path
     told: str
-    """What it was called on the command line."""
+    """Its path as given on the command line."""
     name: str
 
 
@@ -162,7 +163,7 @@ def read_size(text: str | None) -> int | None:
 def _found(
     names: Sequence[str], name: str | None, *, before_stdin: Callable[[], None]
 ) -> Generator[list[Item]]:
-    """The files; standard input becomes one first, so that it can be resumed and compared."""
+    """Check the files. Standard input is copied to a file, so that it can be sent again."""
     items: list[Item] = []
     with tempfile.TemporaryDirectory(prefix="towpath-upload-") as folder:
         for told in names:
@@ -191,15 +192,15 @@ class _Uploads:
         from towpath.apps.uploads.client.sending import StopSignal  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._idle: list[UploadConnection] = []  # one file's connections are the next one's
+        self._idle: list[UploadConnection] = []  # the next file uses them again
         self._reached = threading.Event()
         self._new_stop = partial(StopSignal, self._idle, self._reached)
         self._stops: list[StopSignal] = []
         self._unreachable: UploadServerUnreachable | None = None
-        self._telling = threading.Lock()  # files end in several threads; lines stay whole
+        self._telling = threading.Lock()  # several threads print lines
 
     def reach(self) -> None:
-        """See that there is a server. Raises UploadServerUnreachable."""
+        """Check that the server can be reached. Raises UploadServerUnreachable."""
         from towpath.apps.uploads.client.sending import reach  # noqa: PLC0415 -- slow to import
 
         # Not kept: the server closes connections that are idle while standard input is read.
@@ -207,7 +208,7 @@ class _Uploads:
         self._reached.set()
 
     def run(self, items: Sequence[Item]) -> int:
-        """Send all; the exit code is that of the first that could not be sent."""
+        """Send all files; returns the exit code of one that could not be sent, or 0."""
         sizes = [item.file.stat().st_size for item in items]
         small = [item for item, size in zip(items, sizes, strict=True) if size <= _SMALL]
         large = [item for item, size in zip(items, sizes, strict=True) if size > _SMALL]
@@ -253,7 +254,7 @@ class _Uploads:
 
     def _refused(self, error: TowpathError) -> int:
         with self._telling:
-            if isinstance(error, UploadServerUnreachable):  # said once, whatever number of files
+            if isinstance(error, UploadServerUnreachable):  # printed once for all files
                 if self._unreachable is not None:
                     return exit_code(error)
                 self._unreachable = error

@@ -311,7 +311,7 @@ async def content(
 
 
 def _asked(header: str | None) -> tuple[int | None, int | None]:
-    """First and last byte; what is no single range is no range at all (RFC 9110)."""
+    """First and last byte of a single range; other headers are ignored (RFC 9110)."""
     match = _RANGE.fullmatch(header) if header else None
     if match is None or not (match[1] or match[2]):
         return None, None
@@ -322,7 +322,7 @@ def _asked(header: str | None) -> tuple[int | None, int | None]:
 
 
 class _Attachment(StreamingResponse):
-    """A file of somebody's: saved, never shown. It can run nothing, whatever it says that it is."""
+    """A user's file: browsers save it and never show or run it, whatever its media type."""
 
     def __init__(self, content: Content, stack: AsyncExitStack, *, partial: bool) -> None:
         name = quote(content.upload.name.rpartition("/")[2] or "file", safe="")

@@ -1,4 +1,4 @@
-"""Who may use an upload over HTTP: a key of its owner, an admin, or whoever has its credential."""
+"""Who may use an upload over HTTP: a key of its owner, an admin, or the holder of a credential."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def _own(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInf
         id = decoded(id)
     except ValueError:
         raise UploadNotFound(id) from None
-    if credential_of(request.scope) != id:  # a key of the owner has issued it
+    if credential_of(request.scope) != id:  # only keys of the owner issue one
         await require_own(uploads, id, key)
     return key
 

@@ -1,4 +1,4 @@
-"""What requests about uploads and their answers look like."""
+"""The requests and responses of uploads."""
 
 from __future__ import annotations
 

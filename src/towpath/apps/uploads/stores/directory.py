@@ -1,7 +1,7 @@
-"""A store of objects in a directory of this machine: what `towpath up` uses.
+"""An object store in a directory of this machine, which `towpath up` uses.
 
-It keeps to the same contract as S3, and its ETags are reckoned in the same way. All of it runs in
-threads of its own: a slow disk delays nobody else.
+It has the same contract as the S3 store, and computes ETags in the same way. All of it runs in
+threads of its own, so that a slow disk delays nothing else.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class DirectoryStore:
-    """Objects below `options.directory`, which is made if it is missing. Keeps to `ObjectStore`."""
+    """Objects below `options.directory`, which is made if missing. Implements `ObjectStore`."""
 
     def __init__(
         self, options: StoreOptions, *, bucket: str = "", threads: _Threads | None = None
@@ -173,7 +173,7 @@ class DirectoryStore:
             if found.key == self._prefix + key if key else found.key.startswith(self._prefix):
                 yield found._replace(key=found.key.removeprefix(self._prefix))
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
     def _begun(
         self,
@@ -190,7 +190,7 @@ class DirectoryStore:
         return object_key(self._prefix + object_key(key))
 
     def _own(self, multipart: Multipart) -> Multipart:
-        """*multipart* with the whole key; its id is a name of ours."""
+        """*multipart* with the whole key. Raises InvalidName if its id is not of this store."""
         if not multipart.id.isalnum() or len(multipart.id) > 64:
             raise InvalidName("multipart upload", multipart.id, rule="must be an id of this store")
         return multipart._replace(key=self._key(multipart.key))
@@ -200,7 +200,7 @@ class DirectoryStore:
         return Object(key, name.size, name.etag, checksum, name.metadata, name.content_type)
 
     async def _write(self, work: Callable[..., _Answer], *given: object) -> _Answer:
-        """The same as `_run`, where it may be the first time: the folders are made."""
+        """Run *work* as `_run` does, after making the folders if they are missing."""
         return await self._run(partial(self._on_made_folders, work), *given)
 
     def _on_made_folders(self, work: Callable[..., _Answer], *given: object) -> _Answer:
@@ -212,7 +212,7 @@ class DirectoryStore:
 
 
 class _Threads:
-    """The threads of a store, and what an OSError in them means."""
+    """The threads of a store; they turn an OSError into a StoreError."""
 
     def __init__(self, root: Path, most: int) -> None:
         self._root, self._most = root, most
@@ -222,7 +222,7 @@ class _Threads:
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="towpath-store")
 
     async def stop(self) -> None:
-        """What is under way ends first."""
+        """Stop after the calls that are under way."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await asyncio.to_thread(pool.shutdown)

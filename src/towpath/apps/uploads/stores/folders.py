@@ -1,13 +1,13 @@
 """Objects and their parts as files and folders; everything here blocks, and raises OSError.
 
-    open/<id>/      an object in parts that was begun: `begun~` says whose it is
-    whole/<id>/     the same, closed: no part is added any more
-    names/<key>~    an object: its folder in whole/, and in which files its bytes are
+    open/<id>/      an object in parts that was begun: `begun~` has its key and its upload
+    whole/<id>/     the same, closed: no part can be added
+    names/<key>~    an object: its folder in whole/, and the files with its bytes
 
 An object's bytes stay in the files that its parts were written to: completing it copies nothing,
-needs no room, and is one rename. A folder of whole/ that no name points to was left by a crash, or
+needs no space, and is one rename. A folder of whole/ that no name points to was left by a crash, or
 is an object that was replaced: `unfinished` finds it, with all that is open. Every file is synced
-and then renamed into place. Keys have no `~`. What begins with a dot is on its way in or out.
+and then renamed into place. Keys have no `~`. What begins with a dot is being written or deleted.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from towpath.clock import instant, wall_ms
 from towpath.files import durable_file, sync_directory, write_all
 
 _LEFT_MS = 3_600_000
-"""After an hour, what is on its way in or out was left by a crash."""
+"""After an hour, what begins with a dot was left by a crash."""
 _BEGUN = "begun~"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """What an object in parts was begun with."""
+    """The parameters of an object in parts."""
 
     key: str
     upload: str
@@ -59,7 +59,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """Bytes, and in which file of the folder they are."""
+    """The bytes of a part, and their file in the folder."""
 
     file: str
     size: int
@@ -76,7 +76,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class Name(msgspec.Struct, frozen=True):
-    """An object: where its bytes are, and what is known of it."""
+    """An object: where its bytes are, and its metadata."""
 
     key: str
     folder: str
@@ -87,7 +87,7 @@ class Name(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
     content_type: str
     files: Sequence[tuple[str, int]]
-    """The names of files and their sizes, one behind the other."""
+    """The names and sizes of its files, in order."""
 
 
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)
@@ -100,7 +100,7 @@ class Folders:
         self._open, self._whole, self._names = (root / name for name in ("open", "whole", "names"))
 
     def make(self) -> None:
-        """Make what is missing of them."""
+        """Make the folders that are missing."""
         for folder in (self._open, self._whole, self._names):
             _made(folder)
             if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
@@ -151,7 +151,7 @@ class Folders:
         return id_
 
     def put_part(self, multipart: Multipart, number: int, body: Iterable[Piece]) -> Part:
-        """Raises MultipartNotFound, also where it was closed while *body* was written."""
+        """Raises MultipartNotFound, also if it was closed while *body* was written."""
         folder = self._open / multipart.id
         begun = self._begun(folder, multipart)
         about = folder / f"{number:05}~"
@@ -175,7 +175,7 @@ class Folders:
     def complete(
         self, multipart: Multipart, parts: Sequence[Part], checksum: Checksum | None
     ) -> Name:
-        """Close the folder, and let the name point to it. Whoever dies in between does it again."""
+        """Close the folder, then point the name to it. After a crash in between, repeat it."""
         etag = _etag_of(parts)
         done = self._named(multipart.key)
         if done is not None and done.folder == multipart.id and done.etag == etag:
@@ -200,7 +200,7 @@ class Folders:
             self._remove(self._whole / multipart.id)
 
     def begun(self) -> Iterator[Multipart]:
-        """All that is open. What a crash left on its way is removed."""
+        """Everything that is open. Files that a crash left are deleted."""
         for folder in sorted(self._open.iterdir()):
             if folder.name.startswith("."):
                 _remove_if_left(folder)
@@ -208,7 +208,7 @@ class Folders:
                 yield _listed(folder, begun)
 
     def unfinished(self) -> Iterator[Multipart]:
-        """All that is open, and what no name points to."""
+        """Everything that is open, and closed folders that no name points to."""
         yield from self.begun()
         for folder in sorted(self._whole.iterdir()):
             if begun := _kept(folder / _BEGUN, Begun):
@@ -216,7 +216,7 @@ class Folders:
                 if done is None or done.folder != folder.name:
                     yield _listed(folder, begun)
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
     def _begin_hidden(self, begun: Begun) -> tuple[str, Path]:
         id_ = secrets.token_hex(16)
@@ -232,21 +232,21 @@ class Folders:
         return found
 
     def _closed(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
-        """Its folder, which nobody adds to any more."""
+        """Close the folder of *multipart*, so that no part can be added; returns its new path."""
         still, closed = self._open / multipart.id, self._whole / multipart.id
         try:
             self._begun(still, multipart)
             check_parts(multipart, parts, _there(_parts_in(still)))
         except (MultipartNotFound, PartsDiffer, FileNotFoundError):
-            if still.exists():  # if not, it was closed meanwhile, and is looked at there
+            if still.exists():  # otherwise it was closed meanwhile, and is checked below
                 raise
-        with suppress(FileNotFoundError):  # somebody else has just closed it, or did and then died
+        with suppress(FileNotFoundError):  # another process has closed it
             _move(still, closed)
         self._begun(closed, multipart)
         return closed
 
     def _name(self, id_: str, begun: Begun, files: Sequence[_File], etag: str) -> Name:
-        """Let the object's name point to its folder: from here on it is there."""
+        """Point the object's name to its folder, which makes the object visible."""
         before = self._named(begun.key)
         checksum = combined((file.checksum, file.size) for file in files)
         name = Name(
@@ -275,7 +275,7 @@ class Folders:
         return self._names / f"{key}~"
 
     def _remove(self, folder: Path) -> None:
-        """At once for everybody else: a folder is there with all of its files, or not."""
+        """Rename the folder before deleting it: others see it with all of its files, or not."""
         gone = self._open / f".{folder.name}.{secrets.token_hex(4)}"
         with suppress(FileNotFoundError):
             _move(folder, gone)
@@ -301,16 +301,16 @@ def _abouts(parts: Sequence[Part]) -> set[str]:
 
 
 def _etag_of(parts: Sequence[Part]) -> str:
-    """As S3 reckons it: the MD5 of the parts' MD5s, and how many there were."""
+    """The ETag as S3 computes it: the MD5 of the parts' MD5s, and the number of parts."""
     try:
         joined = b"".join(bytes.fromhex(part.etag) for part in parts)
-    except ValueError:  # an ETag of somebody else's
+    except ValueError:  # an ETag that is no MD5
         return ""
     return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 def _require_equal(checksum: Checksum | None, file: _File, body: Body, key: str) -> None:
-    """Raises ChecksumDiffers if *body*, which is in *file*, is not that of *checksum*."""
+    """Raises ChecksumDiffers if *body*, which is in *file*, does not match *checksum*."""
     if checksum is None or checksum == file.checksum:
         return
     same = checksum.algorithm is file.algorithm
@@ -319,7 +319,10 @@ def _require_equal(checksum: Checksum | None, file: _File, body: Body, key: str)
 
 
 def _require_whole(checksum: Checksum | None, files: Sequence[_File], key: str) -> None:
-    """Raises ChecksumDiffers if *files* are not that of *checksum*, as far as they tell."""
+    """Raises ChecksumDiffers if the checksums of *files* combine to another one than *checksum*.
+
+    Checksums of another algorithm can't be compared, and pass.
+    """
     kinds = {file.algorithm for file in files}
     if checksum is None or kinds != {checksum.algorithm}:
         return
@@ -333,7 +336,7 @@ def _require_whole(checksum: Checksum | None, files: Sequence[_File], key: str) 
 def _write_pieces(
     folder: Path, number: int, pieces: Iterable[Piece], algorithm: Algorithm
 ) -> _File:
-    """*pieces* in a file of their own, on disk."""
+    """Write *pieces* to a file of their own, and sync it."""
     path = folder / f"{number:05}.{secrets.token_hex(4)}"
     size, checksum = 0, RunningChecksum(algorithm)
     etag = hashlib.md5(usedforsecurity=False)
@@ -358,7 +361,7 @@ def _keep(path: Path, value: msgspec.Struct) -> None:
 
 
 def _kept(path: Path, kind: type[_Kept]) -> _Kept | None:
-    """What *path* says; None if there is no such file. Raises StoreDamaged."""
+    """Decode the file *path*; None if there is no such file. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
@@ -379,7 +382,7 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
 
 
 def _made(folder: Path) -> None:
-    """Make *folder* and what is missing above it, on disk."""
+    """Make *folder* and its missing parents, and sync them."""
     if folder.is_dir():
         return
     _made(folder.parent)

@@ -1,4 +1,4 @@
-"""What the answers of an S3 server mean, and what no answer means."""
+"""The StoreError for each error answer of an S3 server, and for no answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CREDENTIALS = (
 
 
 class About(NamedTuple):
-    """What a call is about; an answer alone does not always say it."""
+    """The subject of a call, for its errors: an answer does not always name it."""
 
     bucket: str
     key: str = ""
@@ -53,7 +53,7 @@ class About(NamedTuple):
 
 @contextmanager
 def told(about: About) -> Generator[None]:
-    """Raises the StoreError that an error in the block means."""
+    """Raises the StoreError for an error of the client in the block."""
     try:
         yield
     except boto.ClientError as error:
@@ -63,7 +63,7 @@ def told(about: About) -> Generator[None]:
     except boto.SSLError as error:
         raise StoreRefused(f"no trusted TLS connection: {error}"[:_SHOWN]) from error
     except boto.ParamValidationError:
-        raise  # a defect of ours
+        raise  # a bug in this package
     except TimeoutError as error:
         raise StoreUnreachable("no answer within the time limit") from error
     except (boto.BotoCoreError, ConnectionTrouble, OSError) as error:
@@ -72,7 +72,7 @@ def told(about: About) -> Generator[None]:
 
 
 def _meant(response: dict[str, Any], about: About) -> StoreError:
-    """What an answer that is an error means."""
+    """The StoreError for an error answer."""
     error, about_it = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(error.get("Code", "")), int(about_it.get("HTTPStatusCode", 0))
     found = _of_object(code, status, about)
@@ -90,7 +90,7 @@ def _meant(response: dict[str, Any], about: About) -> StoreError:
 
 
 def _of_object(code: str, status: int, about: About) -> StoreError | None:
-    """What it says of the object, the parts or the bucket, if that is what it is about."""
+    """The error if the answer is about the object, its parts or the bucket; else None."""
     if code == "NoSuchBucket" or (status == 404 and not about.key):
         return BucketNotFound(about.bucket)
     if code == "NoSuchUpload":

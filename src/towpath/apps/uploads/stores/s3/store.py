@@ -1,9 +1,9 @@
-"""A store of objects that speaks S3: Amazon's, or any other.
+"""An object store that speaks S3: Amazon's, or any other.
 
-aiobotocore has every way to come by credentials, and every signature. Left out of it: its retries,
-which would hide a time-out behind a second call (a job that failed is tried again, with pauses that
-grow); its proxies and endpoints from the environment: traffic goes where the options say. What an
-operator configures may be on a private network, so it passes no guard.
+aiobotocore supports all sources of credentials and all signatures. These features are off: its
+retries, which would hide a time-out behind a second call (jobs are retried with growing pauses);
+and proxies and endpoints from the environment, as only the options decide where traffic goes. The
+configured store may be on a private network, so its address is not checked by the guard of `calls`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from towpath.errors import InvalidName
 
 _PAGE = 1000
 _FIRST_REGION = "us-east-1"
-"""Amazon makes a bucket there when no place is named, and refuses its name."""
+"""Amazon makes buckets there by default, and refuses it as an explicit location."""
 
 
 class S3Store:
-    """Objects in a bucket. Keeps to `ObjectStore`.
+    """Objects in a bucket. Implements `ObjectStore`.
 
-    One client, entered with the store and closed with it.
+    Its client is entered with the store and closed with it.
     """
 
     def __init__(
@@ -179,7 +179,7 @@ class S3Store:
 
     async def list_parts(self, multipart: Multipart) -> list[Part]:
         found = await self._versions(multipart)
-        # Of bytes that differ, nobody can say which were sent last: SeaweedFS lists all of them.
+        # SeaweedFS lists all versions of a part, and which one is last is not known.
         return [
             next(iter(found[number].values()))
             for number in sorted(found)
@@ -197,7 +197,7 @@ class S3Store:
             )
             await self._join(multipart, place, parts, checksum)
         except (MultipartNotFound, StoreUnreachable):
-            # It may have been done before, or just now: then only the answer was lost.
+            # The object may be complete, by an earlier call or by one whose answer was lost.
             with suppress(StoreError):
                 return await self._made(multipart, parts, checksum)
             raise
@@ -224,10 +224,10 @@ class S3Store:
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
     async def _versions(self, multipart: Multipart) -> dict[int, dict[tuple[str, int], Part]]:
-        """What the server lists: of one number, several where it keeps what was sent before."""
+        """The listed parts by number; several versions of one if the server keeps replaced ones."""
         found: dict[int, dict[tuple[str, int], Part]] = {}
         given, marker = self._place_of(multipart), 0
         while True:
@@ -240,7 +240,7 @@ class S3Store:
                 found.setdefault(part.number, {})[part.etag, part.size] = part
             if not page.get("IsTruncated"):
                 return found
-            # The last number again: a page may end between the versions of one.
+            # List the last number again: a page may end between two versions of a part.
             last = max(found)
             marker = last - 1 if last - 1 > marker else last
 
@@ -260,10 +260,10 @@ class S3Store:
     async def _made(
         self, multipart: Multipart, parts: Sequence[Part], checksum: Checksum | None
     ) -> Object:
-        """The object, if it is the one of this upload and these parts; or MultipartNotFound.
+        """Returns the object of this upload and these parts. Raises MultipartNotFound.
 
-        The ETag counts the parts. It is not compared: where objects are encrypted, no one can
-        reckon it.
+        Of the ETag only the number of parts is compared: the ETag of an encrypted object can't be
+        computed here.
         """
         made = await self.head(multipart.key)
         meant = checksum if checksum is not None else _combined(parts)
@@ -279,7 +279,7 @@ class S3Store:
         return made
 
     async def _proof(self, body: Body, checksum: Checksum) -> dict[str, str]:
-        """What the server compares *body* with."""
+        """The header that the server compares *body* with."""
         if self._options.checksums:
             return {_header(checksum.algorithm): checksum.value}
         return {"ContentMD5": await asyncio.to_thread(_md5, body)}
@@ -314,7 +314,7 @@ def _checksum(answer: Mapping[str, Any], algorithm: Algorithm) -> Checksum | Non
 
 
 def _whole_checksum(answer: Mapping[str, Any]) -> Checksum | None:
-    """That of the whole object: one of the parts' checksums has a `-` and how many there were."""
+    """The checksum of the whole object. A checksum of checksums, which ends in `-N`, is none."""
     found = (_checksum(answer, algorithm) for algorithm in Algorithm)
     return next((one for one in found if one is not None and "-" not in one.value), None)
 
