@@ -83,8 +83,8 @@ class Appending:
     """Uploads whose bytes arrive in order."""
 
     def __init__(self, uploads: UploadService) -> None:
-        self._uploads, self._own = uploads, uploads.lifecycle
-        self._records, self._steps = self._own.records, Steps(self._own)
+        self._uploads, self._lifecycle = uploads, uploads.lifecycle
+        self._records, self._steps = self._lifecycle.records, Steps(self._lifecycle)
         self.options = uploads.options
 
     # ── looking ──────────────────────────────────────────────────────────────────────────
@@ -98,15 +98,15 @@ class Appending:
         for _ in range(_LOOKS):
             # The upload failed or ended, or Redis lost it, since its row was read: read it again.
             with suppress(UploadEnded, UploadUnknown):
-                return await self._look(upload_id)
+                return await self._read_position(upload_id)
         raise UploadResumable(upload_id, Status.FAILED)
 
-    async def _look(self, upload_id: str) -> UploadPosition:
-        upload = await self._own.row(upload_id)
+    async def _read_position(self, upload_id: str) -> UploadPosition:
+        upload = await self._lifecycle.row(upload_id)
         if upload.status is Status.FAILED:
             with suppress(UploadNotFailed):  # another request has resumed it meanwhile
                 await self._uploads.resume(upload_id)
-            upload = await self._own.row(upload_id)
+            upload = await self._lifecycle.row(upload_id)
         if upload.status is Status.COMPLETED:
             size = upload.final_size or 0
             return UploadPosition(upload, upload.status, size, size, wall_ms())
@@ -115,10 +115,10 @@ class Appending:
         if upload.sources:
             return UploadPosition(upload, upload.status, None, upload.size, wall_ms())
         await self._uploads.missing(upload_id)  # notes chunks that lost their bytes
-        front, offset = await self._front(upload.upload_id, upload.plan)
+        front, offset = await self._read_front(upload.upload_id, upload.plan)
         return UploadPosition(upload, front.status, offset, front.size, front.updated_at)
 
-    async def _front(
+    async def _read_front(
         self, upload_id: str, plan: UploadPlan, front: Front | None = None
     ) -> tuple[Front, int]:
         """Returns the first missing chunk and the offset. Counts a chunk that is staged whole."""
@@ -155,10 +155,10 @@ class Appending:
         """
         room = BodyRoom(self._records, upload_id, holder)
         try:
-            writing = await self._begun(upload_id, offset, room, length)
+            writing = await self._begin_writing(upload_id, offset, room, length)
         except UploadUnknown:
-            await self._own.restore(upload_id)
-            writing = await self._begun(upload_id, offset, room, length)
+            await self._lifecycle.restore(upload_id)
+            writing = await self._begin_writing(upload_id, offset, room, length)
         try:
             async with room.opened():
                 if wanted is None:
@@ -166,7 +166,7 @@ class Appending:
                         await writing.reserve_first()
                     await writing.write_all(body)
                 else:
-                    await self._verified(writing, body, wanted, length)
+                    await self._append_verified(writing, body, wanted, length)
                 await writing.rest()
         except (ChunkLost, UploadUnknown) as error:  # another request has appended
             now = (await self.look(upload_id)).offset or 0
@@ -175,7 +175,7 @@ class Appending:
             self._records.ends.note(upload_id, writing.front.generation, writing.offset)
         return writing.offset
 
-    async def _begun(
+    async def _begin_writing(
         self, upload_id: str, offset: int, room: BodyRoom, length: int | None
     ) -> Writing:
         _, plan = await self._uploads.plan_of(upload_id)
@@ -184,7 +184,7 @@ class Appending:
             raise not_open(upload_id, front.status)
         known = self._records.ends.knows(upload_id, front.generation, offset)
         if not known or front.chunk != offset // plan.chunk_size:
-            front, here = await self._front(upload_id, plan, front)
+            front, here = await self._read_front(upload_id, plan, front)
             if offset != here:
                 raise OffsetDiffers(upload_id, here, given=offset)
         plan = sized(plan, front)
@@ -192,7 +192,7 @@ class Appending:
             raise UploadTooLarge(f"{offset + (length or 0)} bytes of {plan.size}", upload_id)
         return Writing(self._steps, room, Start(upload_id, plan, front, offset, length))
 
-    async def _verified(
+    async def _append_verified(
         self,
         writing: Writing,
         body: AsyncIterator[bytes],
@@ -209,9 +209,9 @@ class Appending:
         fork = await Fork.of(writing, numbers, writing.offset + length) if numbers else None
         if fork is None and length:
             await writing.reserve_first()
-        await self._compared(writing, fork, body, wanted, length=length)
+        await self._write_verified(writing, fork, body, wanted, length=length)
 
-    async def _compared(
+    async def _write_verified(
         self,
         writing: Writing,
         fork: Fork | None,
@@ -248,28 +248,30 @@ class Appending:
 
         Raises UploadConflict, UploadTooLarge.
         """
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         plan = UploadPlan.of(size, upload.chunk_size, largest_part=self.options.largest_part)
         if plan.part_size > upload.part_size:
             raise UploadTooLarge(f"{size} bytes: give the length when it is created", upload_id)
         if upload.size not in (None, size):
             raise UploadConflict(upload_id, f"has {upload.size} bytes, not {size}")
         try:
-            _, offset = await self._front(upload_id, upload.plan)
+            _, offset = await self._read_front(upload_id, upload.plan)
         except UploadUnknown:
-            await self._own.restore(upload_id)
-            _, offset = await self._front(upload_id, upload.plan)
+            await self._lifecycle.restore(upload_id)
+            _, offset = await self._read_front(upload_id, upload.plan)
         if offset > size:
             raise UploadConflict(upload_id, f"already has {offset} bytes, more than {size}")
-        await self._own.ledger.write(tables.sized(upload, size))
+        await self._lifecycle.ledger.write(tables.sized(upload, size))
         await self._follow_up(upload_id, await self._records.state(upload_id).size(size))
-        await self._front(upload_id, plan)  # the last chunk may be whole now
+        await self._read_front(upload_id, plan)  # the last chunk may be whole now
 
     async def _follow_up(self, upload_id: str, closed: Closed) -> None:
         if closed.last:
-            await self._own.submit(Work(upload_id, closed.generation))
+            await self._lifecycle.submit(Work(upload_id, closed.generation))
         elif closed.part is not None:
-            await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+            await self._lifecycle.submit(
+                Work(upload_id, closed.generation, closed.part, closed.turn)
+            )
 
     # ── joining ──────────────────────────────────────────────────────────────────────────
 
@@ -287,10 +289,10 @@ class Appending:
         Raises UploadNotFound, UploadConflict, UploadIncomplete, and as `start` does.
         """
         named = idempotency_key or f"join-{sha256(' '.join(pieces).encode()).hexdigest()}"
-        before = await self._own.ledger.read(tables.named(owner, named))
+        before = await self._lifecycle.ledger.read(tables.named(owner, named))
         size = 0
         for id in pieces:
-            piece = await self._own.row(id)
+            piece = await self._lifecycle.row(id)
             if not piece.partial:
                 raise UploadConflict(id, "is not a partial upload")
             if before is None:
@@ -319,10 +321,10 @@ class Appending:
         Raises UploadNotFound, PieceInUse, and UploadConflict for a completed file: it is a document
         now, which its owner keeps.
         """
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.partial and upload.status is Status.COMPLETED:
             await self._uploads.require_unused(upload)
-            await self._own.end(upload, Status.ABORTED)
+            await self._lifecycle.end(upload, Status.ABORTED)
             return
         await self._uploads.abort(upload_id)
 

@@ -177,7 +177,7 @@ class Lifecycle:
 
         Returns None if another process has changed the row meanwhile.
         """
-        parts = await self._stored(upload)
+        parts = await self._read_stored(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
         if parts is None:
@@ -206,7 +206,7 @@ class Lifecycle:
 
         Raises StoreAway.
         """
-        if upload.sources or await self._stored(upload) is None:
+        if upload.sources or await self._read_stored(upload) is None:
             return await self.reopen(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
@@ -237,7 +237,7 @@ class Lifecycle:
             await self.records.state(upload_id).close(plan.total_chunks or 0)
             await self.submit(Work(upload_id, chart.generation), stalled=stalled)
 
-    async def _stored(self, upload: Upload) -> dict[int, PartEntry] | None:
+    async def _read_stored(self, upload: Upload) -> dict[int, PartEntry] | None:
         """Read the parts from the object store; None = the multipart upload is gone there."""
         multipart = self.multipart(upload)
         if multipart is None or upload.sources:
@@ -246,7 +246,7 @@ class Lifecycle:
         try:
             found = await store.list_parts(multipart)
         except MultipartNotFound:
-            return await self._whole(upload, store)
+            return await self._parts_of_object(upload, store)
         except StoreError as error:
             raise StoreAway(upload.upload_id, str(error)) from error
         return {
@@ -255,7 +255,9 @@ class Lifecycle:
             if part.size == plan.part_length(part.number - 1)
         }
 
-    async def _whole(self, upload: Upload, store: ObjectStore) -> dict[int, PartEntry] | None:
+    async def _parts_of_object(
+        self, upload: Upload, store: ObjectStore
+    ) -> dict[int, PartEntry] | None:
         """Returns all parts if the object was completed, though the row does not say so yet."""
         try:
             found = await store.head(upload.s3_key)
@@ -364,17 +366,17 @@ class Lifecycle:
             "is_last": last,
             "timestamp": wall_ms(),
         }
-        await self._tell(CHUNK_CHANNEL, message)
+        await self._publish(CHUNK_CHANNEL, message)
 
     async def tell_progress(self, upload_id: str) -> Mapping[str, str]:
         """Publish the progress of an upload; returns the fields of its state, if Redis has it."""
         with suppress(UploadUnknown, ServerError):
             fields, _ = await self.records.state(upload_id).look()
-            await self._tell(f"upload:progress:{upload_id}", progress_of(fields))
+            await self._publish(f"upload:progress:{upload_id}", progress_of(fields))
             return fields
         return {}
 
-    async def _tell(self, channel: str, message: Mapping[str, object]) -> None:
+    async def _publish(self, channel: str, message: Mapping[str, object]) -> None:
         # Messages are only for watching: without PUBLISH rights or subscribers nothing is lost.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(1):

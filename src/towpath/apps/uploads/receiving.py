@@ -109,7 +109,7 @@ class Receiving:
     """Receives chunks, one per request."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
 
     async def receive(
         self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
@@ -125,21 +125,21 @@ class Receiving:
             plan = msgspec.structs.replace(plan, size=known.size)
             check_number(incoming, plan)
         if known.here:
-            return await self._compared(incoming, known, body, plan)
+            return await self._compare_repeat(incoming, known, body, plan)
         ends = _is_empty_end(incoming) and plan.total_chunks in (None, incoming.number)
         if not known.status.open and not (ends and known.status is Status.COMPLETED):
             raise not_open(incoming.upload_id, known.status)
         if ends:
-            return await self._ended_empty(incoming, known, body)
+            return await self._close_empty(incoming, known, body)
         _check_length(incoming, plan, incoming.length)
         async with self.room(incoming) as room:
             await self.reserve(room, incoming, plan)
-            return await self._stored(incoming, room, body, plan)
+            return await self._receive_new(incoming, room, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
         """Returns how safe the chunk is now; waits until its part is stored, if requested."""
         wait = incoming.safety is Safety.STORED and put.turn is not None
-        if not put.token or (wait and await self._became_stored(incoming.upload_id, put)):
+        if not put.token or (wait and await self._wait_until_stored(incoming.upload_id, put)):
             return Safety.STORED
         if incoming.safety is Safety.REPLICA:
             return Safety.REPLICA
@@ -148,12 +148,12 @@ class Receiving:
     async def _are_on_disk(self) -> bool:
         """Whether both Redis servers, of states and of bytes, write to disk before they reply."""
         try:
-            facts = [await engine.current_facts() for engine in self._own.engines]
+            facts = [await engine.current_facts() for engine in self._lifecycle.engines]
         except ServerError:
             return False
         return all(fact.durability.disk is Disk.DISK for fact in facts)
 
-    async def _became_stored(self, upload_id: str, put: Put) -> bool:
+    async def _wait_until_stored(self, upload_id: str, put: Put) -> bool:
         """Wait until the part of a chunk is stored; False if it takes too long, or can't be."""
         state, until = self._records.state(upload_id), steady() + _STORED_WITHIN
         while steady() < until:
@@ -193,7 +193,7 @@ class Receiving:
             chart = await self._records.state(incoming.upload_id).chart()
             raise refused(incoming.upload_id, refusal, chart.missing_of_begun())
 
-    async def _ended_empty(
+    async def _close_empty(
         self, incoming: Incoming, known: Known, body: AsyncIterator[bytes]
     ) -> Put:
         """Close the upload: the file ended with the chunk before. A repeat is a duplicate."""
@@ -222,7 +222,7 @@ class Receiving:
 
     # ── the body ─────────────────────────────────────────────────────────────────────────
 
-    async def _compared(
+    async def _compare_repeat(
         self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         """Read a chunk that was already received: equal bytes are a duplicate.
@@ -237,21 +237,23 @@ class Receiving:
         self._check_whole(incoming, digesting, length)
         if known.digest and known.digest != digesting.own:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
-        put = await self._counted(incoming, digesting, length, token="", plan=plan)
+        put = await self._count_chunk(incoming, digesting, length, token="", plan=plan)
         if put.token:
             kept = self._records.budget.renew(incoming.upload_id, [put.part])
             await self.place(incoming, {incoming.number: put.token}, put, plan, ended=kept)
         await self.follow(incoming, put, plan)
         return put
 
-    async def _stored(
+    async def _receive_new(
         self, incoming: Incoming, room: BodyRoom, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
         part = plan.part_of(incoming.number)
         room.tokens.add(token)
         try:
-            digesting, length = await self._staged(incoming, chunks, token, room.watch(body), plan)
+            digesting, length = await self._stage_body(
+                incoming, chunks, token, room.watch(body), plan
+            )
             self._check_whole(incoming, digesting, length)
             _check_length(incoming, plan, length)
         except BaseException:
@@ -259,7 +261,7 @@ class Receiving:
             raise
         room.keep(part, length)
         try:
-            put = await self._counted(incoming, digesting, length, token=token, plan=plan)
+            put = await self._count_chunk(incoming, digesting, length, token=token, plan=plan)
         except REFUSED:
             room.keep(part, -length)
             await self.drop(chunks, token)
@@ -272,7 +274,9 @@ class Receiving:
             # Publish the chunk after `place`, which raises ChunkLost if its bytes are gone.
             ended = room.finish(part)
             await self.place(incoming, {incoming.number: token}, put, plan, ended=ended)
-            await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+            await self._lifecycle.tell_chunk(
+                incoming.upload_id, incoming.number, last=incoming.last
+            )
         await self.follow(incoming, put, plan)
         return put
 
@@ -305,7 +309,7 @@ class Receiving:
             if await self._records.state(id).lose(put.generation, lost):
                 raise ChunkLost(id, f"chunk {gone[0]}")
 
-    async def _staged(
+    async def _stage_body(
         self,
         incoming: Incoming,
         chunks: Chunks,
@@ -348,7 +352,7 @@ class Receiving:
 
     # ── after the body ───────────────────────────────────────────────────────────────────
 
-    async def _counted(
+    async def _count_chunk(
         self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: UploadPlan
     ) -> Put:
         """Count the chunk. Raises ChunkLost if Redis has lost the state of the upload."""
@@ -368,7 +372,9 @@ class Receiving:
         A client that sends the chunk again repeats both.
         """
         if put.turn is not None:
-            await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))
+            await self._lifecycle.submit(
+                Work(incoming.upload_id, put.generation, put.part, put.turn)
+            )
         if incoming.last and plan.size is None:
             state = self._records.state(incoming.upload_id)
             try:
@@ -379,12 +385,14 @@ class Receiving:
 
     async def follow_up(self, upload_id: str, closed: Closed) -> None:
         """Save the size in the row, then submit the job that is ready now, if there is one."""
-        upload = await self._own.row(upload_id)
-        await self._own.ledger.write(tables.sized(upload, closed.size))
+        upload = await self._lifecycle.row(upload_id)
+        await self._lifecycle.ledger.write(tables.sized(upload, closed.size))
         if closed.last:
-            await self._own.submit(Work(upload_id, closed.generation))
+            await self._lifecycle.submit(Work(upload_id, closed.generation))
         elif closed.part is not None:
-            await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+            await self._lifecycle.submit(
+                Work(upload_id, closed.generation, closed.part, closed.turn)
+            )
 
 
 def check_number(incoming: Incoming, plan: UploadPlan) -> None:

@@ -30,7 +30,7 @@ class Run:
     def __init__(
         self, own: Lifecycle, receiving: Receiving, first: Incoming, numbers: range
     ) -> None:
-        self._own, self._receiving, self._incoming = own, receiving, first
+        self._lifecycle, self._receiving, self._incoming = own, receiving, first
         self._numbers, self._id = numbers, first.upload_id
         self._puts: list[Put] = []
         self._room = BodyRoom(own.records, first.upload_id, first.holder)
@@ -41,7 +41,7 @@ class Run:
         Raises UploadUnknown, and the error for a refused chunk; the chunks before it count.
         """
         self._check_numbers(plan)
-        known = await self._own.records.state(self._id).admit(self._numbers)
+        known = await self._lifecycle.records.state(self._id).admit(self._numbers)
         if known[0].size is not None and plan.size is None:
             plan = msgspec.structs.replace(plan, size=known[0].size)
             self._check_numbers(plan)
@@ -109,9 +109,12 @@ class Run:
         self, chunks: dict[int, bytes], plan: UploadPlan, known: dict[int, Known]
     ) -> None:
         """Count chunks. Raises the error for a refused one after the ones before it are placed."""
-        new = [await _new(number, data, known[number]) for number, data in chunks.items()]
+        new = [await _new_chunk(number, data, known[number]) for number, data in chunks.items()]
         tokens = [chunk.token for chunk in new if chunk.token]
-        state, staging = self._own.records.state(self._id), self._own.records.chunks(self._id)
+        state, staging = (
+            self._lifecycle.records.state(self._id),
+            self._lifecycle.records.chunks(self._id),
+        )
         size = sum(chunk.length for chunk in new if chunk.token)
         try:
             await self._stage(new, chunks)
@@ -130,21 +133,23 @@ class Run:
             self._room.keep(plan.part_of(new[0].number), -size)
             await self._receiving.drop(staging, *tokens)
             raise
-        await self._settle(new, puts, plan)
+        await self._place_counted(new, puts, plan)
         if isinstance(refusal, UploadUnknown):
             raise ChunkLost(self._id, f"chunk {new[len(puts)].number}") from refusal
         if refusal is not None:
             raise refusal
 
     async def _stage(self, new: Sequence[NewChunk], chunks: dict[int, bytes]) -> None:
-        stage = self._own.records.chunks(self._id).stage
+        stage = self._lifecycle.records.chunks(self._id).stage
         sent = (stage(chunk.token, 0, chunks[chunk.number]) for chunk in new if chunk.token)
         # Wait for all: after a failure they are deleted, and a late write would come after that.
         for failure in await asyncio.gather(*sent, return_exceptions=True):
             if failure is not None:
                 raise failure
 
-    async def _settle(self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan) -> None:
+    async def _place_counted(
+        self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan
+    ) -> None:
         """Place bytes that count, delete others, submit the job of the part if that is whole."""
         self._puts += puts
         counted = {chunk.number: put.token for chunk, put in zip(new, puts, strict=False)}
@@ -154,18 +159,18 @@ class Run:
         if left:
             self._room.keep(part, -sum(chunk.length for chunk in left))
             tokens = [chunk.token for chunk in left]
-            await self._receiving.drop(self._own.records.chunks(self._id), *tokens)
+            await self._receiving.drop(self._lifecycle.records.chunks(self._id), *tokens)
         if placed := {number: token for number, token in counted.items() if token}:
             ended = self._room.finish(part) if new[-1].number == self._numbers[-1] else None
             await self._receiving.place(self._incoming, placed, puts[-1], plan, ended=ended)
-        tell, end = self._own.tell_chunk, plan.most_chunks
+        tell, end = self._lifecycle.tell_chunk, plan.most_chunks
         told = (tell(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours)
         await asyncio.gather(*told)
         if puts:
             await self._receiving.follow(self._incoming, puts[-1], plan)
 
 
-async def _new(number: int, data: bytes, known: Known) -> NewChunk:
+async def _new_chunk(number: int, data: bytes, known: Known) -> NewChunk:
     digesting = Digesting(None)
     await digesting.update(data)
     token = "" if known.here else secrets.token_hex(8)

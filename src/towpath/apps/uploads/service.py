@@ -87,7 +87,7 @@ class UploadService:
     """Uploads on a server: it receives chunks; workers store them and complete uploads."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self.lifecycle = lifecycle
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
@@ -107,9 +107,9 @@ class UploadService:
         UploadDiffers, QuotaReached, UploadsOff, LedgerError, ServerError.
         """
         bucket = self.options.bucket_of(new.drive)
-        self._own.store_of(bucket)
+        self._lifecycle.store_of(bucket)
         row = self._new_row(new, bucket, owner=owner, idempotency_key=idempotency_key)
-        upload, existed = await self._own.ledger.decide(
+        upload, existed = await self._lifecycle.ledger.decide(
             tables.started(
                 row,
                 most_open=self.options.open_per_key,
@@ -121,10 +121,10 @@ class UploadService:
         state = self._records.state(upload.upload_id)
         await state.open(upload, {})
         if upload.sources:
-            await self._own.submit(Work(upload.upload_id, upload.generation))
+            await self._lifecycle.submit(Work(upload.upload_id, upload.generation))
         elif upload.size == 0:
             closed = await state.close(0)
-            await self._own.submit(Work(upload.upload_id, closed.generation))
+            await self._lifecycle.submit(Work(upload.upload_id, closed.generation))
         else:
             self._remember(upload)
             return View(upload, fields_of(upload)), False
@@ -191,14 +191,14 @@ class UploadService:
             last=is_last,
             safety=safety,
         )
-        with self._own.measures.timed(CHUNK_LATENCY):
+        with self._lifecycle.measures.timed(CHUNK_LATENCY):
             node_id, plan = await self.plan_of(upload_id)
             try:
-                put = await self._received(incoming, count, body, plan)
+                put = await self._receive(incoming, count, body, plan)
             except UploadUnknown:
                 self._known.pop(upload_id, None)
-                await self._own.restore(upload_id)
-                put = await self._received(incoming, count, body, plan)
+                await self._lifecycle.restore(upload_id)
+                put = await self._receive(incoming, count, body, plan)
             safety = await self._receiving.safety(incoming, put)
         return ChunkReceipt(
             node_id=node_id,
@@ -209,13 +209,13 @@ class UploadService:
             safety=safety,
         )
 
-    async def _received(
+    async def _receive(
         self, incoming: Incoming, count: int, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         if whole("count", count, 1, MOST_AT_ONCE) == 1:
             return await self._receiving.receive(incoming, body, plan)
         numbers = range(incoming.number, incoming.number + count)
-        return await Run(self._own, self._receiving, incoming, numbers).receive(body, plan)
+        return await Run(self._lifecycle, self._receiving, incoming, numbers).receive(body, plan)
 
     async def plan_of(self, upload_id: str) -> tuple[str, UploadPlan]:
         """The document's id and the plan, which never change, of an upload that takes bytes.
@@ -233,7 +233,7 @@ class UploadService:
         Of these, only a size that was not known at the start can change. Raises UploadNotFound.
         """
         found = None if again else self._known.get(upload_id)
-        return self._remember(await self._own.row(upload_id)) if found is None else found
+        return self._remember(await self._lifecycle.row(upload_id)) if found is None else found
 
     def _remember(self, upload: Upload) -> KnownUpload:
         if len(self._known) >= _KNOWN_MOST:
@@ -257,7 +257,7 @@ class UploadService:
             total = int(chart.fields["highest"]) + 1 if total is None else total
             closed = await self._records.state(upload_id).close(total)
             await self._receiving.follow_up(upload_id, closed)
-            await self._own.push(upload_id)
+            await self._lifecycle.push(upload_id)
         elif status is not Status.COMPLETED:
             raise not_open(upload_id, status)
         return await self.status(upload_id)
@@ -266,14 +266,14 @@ class UploadService:
 
     async def status(self, upload_id: str) -> View:
         """The upload as it is now. Raises UploadNotFound."""
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.status.open:
             try:
                 fields, _ = await self._records.state(upload_id).look()
                 require_current(fields["generation"], upload)
             except UploadUnknown:
                 try:
-                    upload = await self._own.restore(upload_id)
+                    upload = await self._lifecycle.restore(upload_id)
                 except (UploadEnded, UploadGone):  # it ended after its row was read
                     return await self.status(upload_id)
                 fields, _ = await self._records.state(upload_id).look()
@@ -302,14 +302,14 @@ class UploadService:
 
     async def chart(self, upload_id: str) -> UploadMap:
         """Returns all chunks and parts. Raises UploadNotFound, UploadGone."""
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(upload_id, upload.status)
         try:
             chart = await self._records.sync(upload_id)
             require_current(chart.generation, upload)
         except UploadUnknown:
-            await self._own.restore(upload_id)
+            await self._lifecycle.restore(upload_id)
             return await self._records.sync(upload_id)
         return chart
 
@@ -324,7 +324,7 @@ class UploadService:
         """A page of uploads, newest first; *after* is the last id of the page before."""
         whole("size", size, 1, LARGEST_PAGE)
         query = tables.page(status=status, owner=owner, after=after, size=size)
-        return await self._own.ledger.read(query)
+        return await self._lifecycle.ledger.read(query)
 
     async def watch(self, upload_id: str) -> AsyncGenerator[View]:
         """Yield the upload now and after each change, up to its end; if it has ended, only that."""
@@ -346,7 +346,7 @@ class UploadService:
         Raises UploadNotFailed, UploadGone, StoreAway.
         """
         while True:
-            upload = await self._own.row(upload_id)
+            upload = await self._lifecycle.row(upload_id)
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 raise UploadGone(upload_id, upload.status)
             if upload.status is not Status.FAILED:
@@ -354,7 +354,7 @@ class UploadService:
             for piece in upload.sources:  # a piece that stays FAILED would fail it again
                 with suppress(UploadNotFailed):
                     await self.resume(piece)
-            if await self._own.revive(upload) is not None:
+            if await self._lifecycle.revive(upload) is not None:
                 return await self.status(upload_id)
 
     async def abort(self, upload_id: str) -> View:
@@ -363,20 +363,20 @@ class UploadService:
         Raises UploadNotFound, UploadConflict for one that is completed, PieceInUse.
         """
         while True:
-            upload = await self._own.row(upload_id)
+            upload = await self._lifecycle.row(upload_id)
             await self.require_unused(upload)
             if upload.status is Status.COMPLETED:
                 raise UploadConflict(upload_id, "is COMPLETED and can't be aborted")
             if upload.status in (Status.ABORTED, Status.EXPIRED):
-                await self._own.remove(upload, upload.status)
+                await self._lifecycle.remove(upload, upload.status)
                 return await self.status(upload_id)
-            if await self._own.end(upload, Status.ABORTED):
+            if await self._lifecycle.end(upload, Status.ABORTED):
                 return await self.status(upload_id)
 
     async def require_unused(self, upload: Upload) -> None:
         """Raises PieceInUse if an upload under way is joined from *upload*."""
         ended = upload.status in (Status.ABORTED, Status.EXPIRED)
-        if not ended and (final := await self._own.final_of(upload)) is not None:
+        if not ended and (final := await self._lifecycle.final_of(upload)) is not None:
             raise PieceInUse(upload.upload_id, final.upload_id)
 
     # ── content ──────────────────────────────────────────────────────────────────────────
@@ -390,14 +390,14 @@ class UploadService:
 
         Raises UploadNotFound, UploadGone, UploadConflict, RangeInvalid, StoreAway.
         """
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.status is not Status.COMPLETED:
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 raise UploadGone(upload_id, upload.status)
             raise UploadConflict(upload_id, f"is {upload.status}: it has no content yet")
         size = upload.final_size or 0
         first, length = _range(size, start, end)
-        store = self._own.store_of(upload.bucket)
+        store = self._lifecycle.store_of(upload.bucket)
         try:
             async with store.get(upload.s3_key, start=first, length=length or None) as pieces:
                 yield Content(upload, size, first, length, upload.etag or "", pieces)
@@ -410,14 +410,14 @@ class UploadService:
     def is_on(self) -> bool:
         """Whether the options name an object store."""
         with suppress(UploadsOff):
-            self._own.store_of("")
+            self._lifecycle.store_of("")
             return True
         return False
 
     async def probe(self) -> None:
         """Check that the object store can be used, if there is one. Raises StoreError."""
         if self.is_on:
-            await self._own.store_of("").check()
+            await self._lifecycle.store_of("").check()
 
 
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:

@@ -67,7 +67,7 @@ class Sweep:
     """Sweeps once, or repeatedly."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self._name = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
         self._listed: float | None = None
         self._waiting: dict[str, str] = {}
@@ -77,7 +77,7 @@ class Sweep:
 
     async def keep_on(self) -> None:
         """Sweep whenever it is this server's turn, until cancelled."""
-        every = self._own.options.sweep_every
+        every = self._lifecycle.options.sweep_every
         while True:
             mine, self.queued = await self._records.turns.take(self._name, lasts=every * 3)
             if mine:
@@ -88,9 +88,9 @@ class Sweep:
                 swept = await self.once(store_too=lists)
                 self.queued = swept.chunks_queued
                 await self._records.turns.note(swept.chunks_queued)
-                self._own.measures.count(ORPHANS, swept.orphans)
-            self._own.measures.set(QUEUED, self.queued)
-            self._own.measures.set(RESERVED, await self._records.budget.used())
+                self._lifecycle.measures.count(ORPHANS, swept.orphans)
+            self._lifecycle.measures.set(QUEUED, self.queued)
+            self._lifecycle.measures.set(RESERVED, await self._records.budget.used())
             await asyncio.sleep(every.total_seconds())
 
     async def once(self, *, older: Duration | None = None, store_too: bool = True) -> Swept:
@@ -102,7 +102,7 @@ class Sweep:
         """
         swept = Swept()
         await self._expire(swept)
-        await self._look_after(swept, quiet=_QUIET if older is None else 0)
+        await self._continue_stalled(swept, quiet=_QUIET if older is None else 0)
         await self._count_room(swept)
         await self._remove(swept, _SETTLED if older is None else older)
         if store_too:
@@ -110,7 +110,7 @@ class Sweep:
                 try:
                     await self._abort_orphans(store, swept, older)
                 except BucketNotFound:  # if it is made when needed, nothing is in it yet
-                    swept.troubles += not self._own.options.make_bucket
+                    swept.troubles += not self._lifecycle.options.make_bucket
                 except StoreError:
                     swept.troubles += 1
         return swept
@@ -119,13 +119,13 @@ class Sweep:
 
     async def _expire(self, swept: Swept) -> None:
         """Expire uploads that were silent for too long; extend the deadlines of the others."""
-        while found := await self._own.ledger.read(tables.overdue(wall_ms(), _PAGE)):
+        while found := await self._lifecycle.ledger.read(tables.overdue(wall_ms(), _PAGE)):
             for upload in found:
-                swept.expired += await self._own.expire(upload)
+                swept.expired += await self._lifecycle.expire(upload)
             if len(found) < _PAGE:
                 return
 
-    async def _look_after(self, swept: Swept, *, quiet: int) -> None:
+    async def _continue_stalled(self, swept: Swept, *, quiet: int) -> None:
         """Continue uploads that stand still: submit their jobs, rebuild their states."""
         self._waiting.clear()
         async for upload in self._under_way():
@@ -139,7 +139,7 @@ class Sweep:
                 if queued:
                     self._waiting[upload.upload_id] = upload.owner
                 if wall_ms() - int(fields["updated_at"]) >= quiet:
-                    await self._own.push(upload.upload_id, stalled=True)
+                    await self._lifecycle.push(upload.upload_id, stalled=True)
             except UploadUnknown:
                 await self._restore(upload, swept)
             except (UploadError, StoreError):  # it has ended meanwhile, or the store is away
@@ -147,13 +147,13 @@ class Sweep:
 
     async def _restore(self, upload: Upload, swept: Swept) -> None:
         try:
-            await self._own.restore(upload.upload_id)
+            await self._lifecycle.restore(upload.upload_id)
         except (UploadError, StoreError):
             swept.troubles += 1
 
     async def _under_way(self) -> AsyncGenerator[Upload]:
         after = ""
-        while found := await self._own.ledger.read(tables.under_way(after, _PAGE)):
+        while found := await self._lifecycle.ledger.read(tables.under_way(after, _PAGE)):
             for upload in found:
                 yield upload
             after = found[-1].upload_id
@@ -177,11 +177,11 @@ class Sweep:
     async def _remove(self, swept: Swept, older: Duration) -> None:
         """Delete the bytes of ended uploads again: late workers may have stored some."""
         before = wall_ms() - duration_ms("older", older)
-        while found := await self._own.ledger.read(tables.left_behind(before, _PAGE)):
+        while found := await self._lifecycle.ledger.read(tables.left_behind(before, _PAGE)):
             gone = 0
             for upload in found:
-                if await self._own.remove(upload, upload.status):
-                    await self._own.ledger.write(tables.removed(upload))
+                if await self._lifecycle.remove(upload, upload.status):
+                    await self._lifecycle.ledger.write(tables.removed(upload))
                     gone += 1
                 else:
                     swept.troubles += 1
@@ -193,9 +193,9 @@ class Sweep:
 
     def _stores(self) -> list[ObjectStore]:
         """The object store of each bucket that the options name."""
-        buckets = sorted({"", *self._own.options.drives.values()})
+        buckets = sorted({"", *self._lifecycle.options.drives.values()})
         with suppress(UploadsOff):
-            return [self._own.store_of(bucket) for bucket in buckets]
+            return [self._lifecycle.store_of(bucket) for bucket in buckets]
         return []
 
     async def _abort_orphans(
@@ -205,10 +205,12 @@ class Sweep:
         found = [one async for one in store.list_multiparts() if _NODE.fullmatch(one.key)]
         for at in range(0, len(found), _PAGE):
             some = found[at : at + _PAGE]
-            rows = await self._own.ledger.read(tables.of_nodes([_node_of(one) for one in some]))
+            rows = await self._lifecycle.ledger.read(
+                tables.of_nodes([_node_of(one) for one in some])
+            )
             for one in some:
                 upload = rows.get(_node_of(one))
-                usual = _SETTLED if upload else self._own.options.expiry
+                usual = _SETTLED if upload else self._lifecycle.options.expiry
                 if not _belongs(one, upload) and _is_older(one, usual if older is None else older):
                     await store.abort(one)
                     swept.orphans += 1

@@ -31,7 +31,7 @@ class Steps:
     """The operations in Redis for bytes that arrive in order."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self.kept = lifecycle.records.kept
         self.share = lifecycle.options.share
 
@@ -65,11 +65,11 @@ class Steps:
             if gone and await state.lose(put.generation, {number: token}):
                 raise ChunkLost(upload_id, f"chunk {number}")
             last = number + 1 == plan.total_chunks
-            await self._own.tell_chunk(upload_id, number, last=last)
+            await self._lifecycle.tell_chunk(upload_id, number, last=last)
         else:
             await self.chunks(upload_id).delete((), [token])
         if put.turn is not None:
-            await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
+            await self._lifecycle.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
 
     async def reserve(
@@ -86,14 +86,14 @@ class Steps:
         """
         until = steady() + (_ROOM_WITHIN if waits else 0.0)
         while True:
-            refusal = await self._reserved(writing, parts, stays=stays)
+            refusal = await self._reserve_all(writing, parts, stays=stays)
             if refusal is None:
                 return
             if steady() >= until:
                 raise refused(writing.upload_id, refusal)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _reserved(
+    async def _reserve_all(
         self, writing: Writing, parts: Mapping[int, int], *, stays: bool
     ) -> NoRoom | None:
         """Reserve all or none, so that a waiting body holds no room that another needs."""
@@ -125,7 +125,7 @@ class Steps:
 
     async def append(self, upload_id: str, token: str, offset: int, piece: memoryview) -> None:
         """Append *piece* to a chunk at *offset*. Raises ChunkLost if its bytes end elsewhere."""
-        stays = self._own.options.chunk_expiry
+        stays = self._lifecycle.options.chunk_expiry
         await self.chunks(upload_id).append(token, offset, piece, stays=stays)
 
     def chunks(self, upload_id: str) -> Chunks:
