@@ -87,7 +87,7 @@ async def show(
         view = await uploads.status(upload)
         missing = await uploads.missing(upload) if view.status.open else None
     if session.out.as_json:
-        session.out.object(_described(view, missing))
+        session.out.object(_describe(view, missing))
     else:
         session.out.facts(_facts(view, missing))
 
@@ -187,7 +187,7 @@ async def _each(
 
         async def see_to(id: str) -> None:
             view = await do(uploads, id)
-            session.out.answer(_described(view, None), f"{id}  {view.status}")
+            session.out.answer(_describe(view, None), f"{id}  {view.status}")
 
         await each(session, ids, see_to)
 
@@ -215,7 +215,7 @@ def _summary(upload: Upload) -> dict[str, Any]:
     return {name: getattr(upload, name) for name in names if getattr(upload, name) is not None}
 
 
-def _described(view: View, missing: list[Range] | None) -> dict[str, Any]:
+def _describe(view: View, missing: list[Range] | None) -> dict[str, Any]:
     """An upload for programs: its row, the fields of its state, and what is missing."""
     row: dict[str, Any] = msgspec.to_builtins(view.upload)
     counts = {name: int(view.fields[name]) for name in _COUNTS}

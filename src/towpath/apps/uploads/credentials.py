@@ -103,8 +103,8 @@ class Credentials:
 
     def sign(self, grant: UploadGrant) -> str:
         """The signed token for *grant*."""
-        said = _encoded(msgspec.json.encode(grant))
-        return f"{PREFIX}{said}.{_signed(self._keys[0], said)}"
+        said = _encode(msgspec.json.encode(grant))
+        return f"{PREFIX}{said}.{_signature(self._keys[0], said)}"
 
     def read(self, token: str) -> UploadGrant | None:
         """The content of *token*; None if its signature is wrong or it has expired."""
@@ -112,23 +112,23 @@ class Credentials:
         if len(token) > _LONGEST or not token.isascii():
             return None
         # Compare with every key, so that the time taken does not reveal which one matches.
-        fits = [hmac.compare_digest(_signed(key, said), signature) for key in self._keys]
+        fits = [hmac.compare_digest(_signature(key, said), signature) for key in self._keys]
         if not any(fits):
             return None
         try:
-            grant = msgspec.json.decode(_decoded(said), type=UploadGrant)
+            grant = msgspec.json.decode(_decode(said), type=UploadGrant)
         except (ValueError, msgspec.MsgspecError):
             return None
         return grant if wall_ms() < grant.expires_at else None
 
 
-def _signed(key: bytes, said: str) -> str:
-    return _encoded(hmac.new(key, said.encode(), hashlib.sha256).digest())
+def _signature(key: bytes, said: str) -> str:
+    return _encode(hmac.new(key, said.encode(), hashlib.sha256).digest())
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -35,12 +35,12 @@ class ContentDigest(msgspec.Struct, frozen=True):
                 rule = "must be like sha-256=:<base64>:"
                 raise InvalidOption("Content-Digest", header[:80], rule=rule)
             if match[1] in _SIZES:
-                found[match[1]] = _decoded(match[1], match[2])
+                found[match[1]] = _decode(match[1], match[2])
         name = max(found, default=None)
         return None if name is None else cls(name, found[name])
 
 
-def _decoded(algorithm: str, text: str) -> bytes:
+def _decode(algorithm: str, text: str) -> bytes:
     try:
         value = base64.b64decode(text, validate=True)
     except binascii.Error:

@@ -34,7 +34,7 @@ _SILENT = 4
 _KEPT_FOR, _KEPT_MOST = 30.0, 10_000
 
 
-def _stay(chunk_expiry: Duration) -> int:
+def _chunk_expiry(chunk_expiry: Duration) -> int:
     """The expiry of chunks in Redis, in ms: 60/59 of `chunk_expiry`.
 
     `place.lua` renews it at most once per sixtieth of it. So no chunk expires before its upload was
@@ -51,7 +51,7 @@ class Chunks:
 
     def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
-        self._expiry = _stay(options.chunk_expiry)
+        self._expiry = _chunk_expiry(options.chunk_expiry)
         self._staged = duration_ms("staged", options.staged_for)
 
     async def stage(self, token: str, offset: int, piece: bytes | memoryview) -> None:
@@ -238,7 +238,7 @@ class Budget:
 
     def __init__(self, record: SpaceRecord, options: UploadsOptions) -> None:
         self._record, self._options = record, options
-        self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
+        self._stays = _chunk_expiry(options.chunk_expiry) + duration_ms("longer", _LONGER)
         self._lease = duration_ms("lease", options.body_lease)
 
     async def reserve(self, lease: BodyLease, *, lacked: int = 0) -> NoRoom | None:
@@ -480,7 +480,7 @@ class UploadRecords:
             return bool(unsure)
         left, lack = list[tuple[str, int, int]](), refusal.lack
         for upload_id, part, size in silent:
-            if lack > 0 and await self._is_left(upload_id, part):
+            if lack > 0 and await self._needs_client(upload_id, part):
                 left.append((upload_id, part, size))
                 lack -= size
         if lack > 0:  # even all of them would not make enough room
@@ -497,7 +497,7 @@ class UploadRecords:
         parts = {part: (before, there.get(part, 0)) for part, before in counted.items()}
         await self.budget.correct(upload_id, "", parts)
 
-    async def _is_left(self, upload_id: str, part: int) -> bool:
+    async def _needs_client(self, upload_id: str, part: int) -> bool:
         """Whether a part can't be stored unless its client sends the missing chunks."""
         with suppress(UploadUnknown):
             chart = await self.state(upload_id).chart()

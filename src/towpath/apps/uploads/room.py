@@ -34,7 +34,12 @@ class BodyRoom:
         self._leases: dict[int, BodyLease] = {}
         self._lasts = records.options.body_lease.total_seconds()
         self._came: dict[int, int] = {}
-        self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
+        self._arrived, self._measured, self._measured_at, self._renewed_at = (
+            0,
+            0,
+            steady(),
+            steady(),
+        )
         self._is_whole, self._began = False, steady()
         self._deadline: asyncio.Timeout | None = None
         self._refusal: BudgetFull | None = None
@@ -47,7 +52,7 @@ class BodyRoom:
 
         Raises BodyGaveWay, BudgetFull, ShareFull.
         """
-        holding = asyncio.create_task(self._keep_on())
+        holding = asyncio.create_task(self._renew_regularly())
         try:
             async with asyncio.timeout(None) as self._deadline:
                 yield self
@@ -107,25 +112,25 @@ class BodyRoom:
         """
         async for data in body:
             self._arrived += len(data)
-            if steady() - self._held > self._lasts * _UNHEARD:
-                await self._hold()
+            if steady() - self._renewed_at > self._lasts * _UNHEARD:
+                await self._renew()
                 if self._refusal is not None:
                     await asyncio.get_running_loop().create_future()  # the deadline ends it
             yield data
         self._is_whole = True
 
-    async def _keep_on(self) -> None:
+    async def _renew_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._lasts * _HOLD_AFTER)
             with suppress(ServerError):
-                await self._hold()
+                await self._renew()
 
-    async def _hold(self) -> None:
+    async def _renew(self) -> None:
         """Renew the leases, and end the body if it must give way or has lost its room."""
-        arrived, now = self._arrived - self._seen, steady()
-        enough = self._records.options.slowest * (now - self._looked)
+        arrived, now = self._arrived - self._measured, steady()
+        enough = self._records.options.slowest * (now - self._measured_at)
         slow = arrived < enough and not self._is_whole
-        self._seen, self._looked = self._arrived, now
+        self._measured, self._measured_at = self._arrived, now
         for lease in list(self._leases.values()):
             answer = await self._records.budget.hold(lease, slow=slow)
             if answer is HoldAnswer.GIVE_WAY:
@@ -140,7 +145,7 @@ class BodyRoom:
                     return
         if self.tokens:
             await self._records.chunks(self._id).stay(self.tokens)
-        self._held = now
+        self._renewed_at = now
 
     def _give_up(self, refusal: BudgetFull) -> None:
         if self._deadline is not None:

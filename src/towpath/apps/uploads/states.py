@@ -186,7 +186,7 @@ class UploadState:
             fields=_flat(state_hash(upload, parts)),
             facts=_flat(metadata_hash(upload)),
             bits=bits_of(upload.plan, parts),
-            parts=[word for part, entry in parts.items() for word in (part, _packed(entry))],
+            parts=[word for part, entry in parts.items() for word in (part, _pack_entry(entry))],
             known=[word for pair in digests_of(upload.plan, parts).items() for word in pair],
             expiry=self._expiry,
         )
@@ -242,22 +242,22 @@ class UploadState:
         puts: list[Put] = []
         for chunk, reply in zip(chunks, replies, strict=False):
             try:
-                self._refuse(reply, chunk.number)
+                self._raise_refusal(reply, chunk.number)
             except Exception as refusal:  # noqa: BLE001 -- whatever it is, those before it count
                 return puts, refusal
-            puts.append(_put(reply, chunk.token))
+            puts.append(_parse_put(reply, chunk.token))
         return puts, None
 
     async def close(self, total: int) -> Closed:
         """Set the number of chunks. Raises the errors that `put` returns."""
-        return self._closed(await self._record.run("close", total=total), total - 1)
+        return self._parse_closed(await self._record.run("close", total=total), total - 1)
 
     async def size(self, size: int) -> Closed:
         """Set the size in bytes. Raises the errors that `put` returns."""
-        return self._closed(await self._record.run("size", size=size), 0)
+        return self._parse_closed(await self._record.run("size", size=size), 0)
 
-    def _closed(self, answer: Sequence[Any], number: int) -> Closed:
-        self._refuse(answer, number)
+    def _parse_closed(self, answer: Sequence[Any], number: int) -> Closed:
+        self._raise_refusal(answer, number)
         if answer[0] == b"last":
             return Closed(int(answer[1]), answer[2], None, 0, last=True)
         _, size, generation, part, turn = answer
@@ -265,7 +265,7 @@ class UploadState:
 
     async def note_multipart(self, generation: int, id: str) -> None:
         """Publish the id of the multipart upload. Raises PartStale, UploadUnknown."""
-        self._refuse(await self._record.run("begun", generation=generation, id=id), 0)
+        self._raise_refusal(await self._record.run("begun", generation=generation, id=id), 0)
 
     async def take(self, generation: int, part: int, turn: int) -> TakenPart:
         """Returns the chunks of a part, to store it.
@@ -273,7 +273,7 @@ class UploadState:
         Raises PartStale, UploadUnknown, UploadEnded, UploadGone.
         """
         answer = await self._record.read("take", generation=generation, part=part, turn=turn)
-        self._refuse(answer, part)
+        self._raise_refusal(answer, part)
         if answer[0] == b"stored":
             _, all_of_them, first, count = answer
             return TakenPart(first, count, (), bool(all_of_them))
@@ -287,10 +287,10 @@ class UploadState:
             generation=generation,
             part=part,
             turn=turn,
-            entry=_packed(entry),
+            entry=_pack_entry(entry),
             size=entry.size,
         )
-        self._refuse(answer, part)
+        self._raise_refusal(answer, part)
         return answer[0] == b"last"
 
     async def lose(self, generation: int, gone: Mapping[int, str]) -> int:
@@ -339,10 +339,10 @@ class UploadState:
             {int(number): token for number, token in _texts(pending).items()},
             {int(part): int(count) for part, count in _texts(fill).items()},
             {int(part): int(turn) for part, turn in _texts(turns).items()},
-            {int(part): _entry(entry) for part, entry in _pairs(etags)},
+            {int(part): _unpack_entry(entry) for part, entry in _pairs(etags)},
         )
 
-    def _refuse(self, answer: Sequence[Any], number: int) -> None:
+    def _raise_refusal(self, answer: Sequence[Any], number: int) -> None:
         word = answer[0].decode()
         match word:
             case "UPLOAD_UNKNOWN":
@@ -381,7 +381,7 @@ def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
     return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
 
 
-def _put(reply: Sequence[Any], token: str) -> Put:
+def _parse_put(reply: Sequence[Any], token: str) -> Put:
     word, status, received, part, turn, generation, *before = reply
     return Put(
         duplicate=word == b"duplicate",
@@ -397,11 +397,11 @@ def _put(reply: Sequence[Any], token: str) -> Put:
 # ── encoding ─────────────────────────────────────────────────────────────────────────────
 
 
-def _packed(entry: PartEntry) -> str:
+def _pack_entry(entry: PartEntry) -> str:
     return msgspec.json.encode(entry).decode()
 
 
-def _entry(packed: bytes) -> PartEntry:
+def _unpack_entry(packed: bytes) -> PartEntry:
     return msgspec.json.decode(packed, type=PartEntry)
 
 

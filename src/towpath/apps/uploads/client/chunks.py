@@ -25,12 +25,12 @@ class ChunksToSend:
         """Take up to *most* consecutive chunks of one part; None once all are sent."""
         with self._change:
             while self._left:
-                if found := self._taken(most):
+                if found := self._take(most):
                     return found
                 self._change.wait(1.0)  # other threads have the rest, and may return it
             return None
 
-    def _taken(self, most: int) -> range:
+    def _take(self, most: int) -> range:
         first = end = 0
         while self._waiting and end - first < most:
             number = self._waiting[0]

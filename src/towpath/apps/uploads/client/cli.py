@@ -130,7 +130,7 @@ def upload(
         fields={field: value for field, value in given.items() if value is not None},
     )
     uploads = _Uploads(session, _address(session, server, key), wish)
-    with _found(files, name, before_stdin=uploads.reach) as items:
+    with _prepare_files(files, name, before_stdin=uploads.reach) as items:
         code = uploads.run(items)
     if code:
         raise typer.Exit(code)
@@ -160,7 +160,7 @@ def read_size(text: str | None) -> int | None:
 
 
 @contextmanager
-def _found(
+def _prepare_files(
     names: Sequence[str], name: str | None, *, before_stdin: Callable[[], None]
 ) -> Generator[list[Item]]:
     """Check the files. Standard input is copied to a file, so that it can be sent again."""
@@ -197,7 +197,7 @@ class _Uploads:
         self._new_stop = partial(StopSignal, self._idle, self._reached)
         self._stops: list[StopSignal] = []
         self._unreachable: UploadServerUnreachable | None = None
-        self._telling = threading.Lock()  # several threads print lines
+        self._printing = threading.Lock()  # several threads print lines
 
     def reach(self) -> None:
         """Check that the server can be reached. Raises UploadServerUnreachable."""
@@ -215,12 +215,12 @@ class _Uploads:
         doing = items[0].told if len(items) == 1 else f"{len(items)} files"
         try:
             with self._session.out.transfer(doing, sum(sizes)) as sent:
-                codes = [self._one(item, sent) for item in large]
+                codes = [self._send_file(item, sent) for item in large]
                 if len(small) == 1:
-                    codes.append(self._one(small[0], sent))
+                    codes.append(self._send_file(small[0], sent))
                 elif small:
                     with ThreadPoolExecutor(self._wish.at_once or _FILES_AT_ONCE) as pool:
-                        tasks = [pool.submit(self._one, item, sent) for item in small]
+                        tasks = [pool.submit(self._send_file, item, sent) for item in small]
                         codes += [task.result() for task in as_completed(tasks)]
         except KeyboardInterrupt:
             for stop in self._stops:
@@ -229,7 +229,7 @@ class _Uploads:
             raise
         return next((code for code in codes if code), 0)
 
-    def _one(self, item: Item, sent: Callable[[int], None]) -> int:
+    def _send_file(self, item: Item, sent: Callable[[int], None]) -> int:
         from towpath.apps.uploads.client.sending import Sending  # noqa: PLC0415 -- slow to import
 
         if self._unreachable is not None:
@@ -242,18 +242,18 @@ class _Uploads:
         except InterruptedError:
             return 0  # the command ends
         except OSError as error:
-            return self._refused(FileUnreadable(f"{item.told}: {error.strerror or error}"))
+            return self._report_refusal(FileUnreadable(f"{item.told}: {error.strerror or error}"))
         except TowpathError as error:
             if self._session.debug:
                 raise
-            return self._refused(error)
+            return self._report_refusal(error)
         finally:
             stop.set()
-        self._tell(item, found, steady() - began)
+        self._report_stored(item, found, steady() - began)
         return 0
 
-    def _refused(self, error: TowpathError) -> int:
-        with self._telling:
+    def _report_refusal(self, error: TowpathError) -> int:
+        with self._printing:
             if isinstance(error, UploadServerUnreachable):  # printed once for all files
                 if self._unreachable is not None:
                     return exit_code(error)
@@ -261,7 +261,7 @@ class _Uploads:
             self._session.refused(error)
         return exit_code(error)
 
-    def _tell(self, item: Item, found: Sent, seconds: float) -> None:
+    def _report_stored(self, item: Item, found: Sent, seconds: float) -> None:
         upload, size = found.upload, found.upload["final_size"]
         value: dict[str, Any] = {
             "file": item.told,
@@ -277,5 +277,5 @@ class _Uploads:
         words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
         if found.resumed == size and size:
             words += ", already stored"
-        with self._telling:
+        with self._printing:
             self._session.out.answer(value, words)

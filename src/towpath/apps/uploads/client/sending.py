@@ -140,7 +140,7 @@ class Sending:
         self._file, self._name, self._wish, self._stop = file, name, wish, stop
         self._address = address
         self._connection = stop.connection(address)
-        self._heard_of = steady()
+        self._last_success = steady()
         self._size = file.stat().st_size
 
     @property
@@ -151,7 +151,7 @@ class Sending:
         """Send the file and wait until it is stored. *sent* is called with numbers of bytes."""
         self._reach()
         checksum = self._checksum()
-        upload, is_new = self._started(checksum)
+        upload, is_new = self._start(checksum)
         before, failed, looked, pause = 0, 0, 0.0, 0.05
         first = True
         while True:
@@ -163,7 +163,7 @@ class Sending:
                 failed += 1
                 if failed > 1 or not first:
                     raise FileNotStored(f"{self._name}: {upload['error_message']}")
-                upload = self._asked("POST", f"{self._path(upload)}/resume")
+                upload = self._require_answer("POST", f"{self._path(upload)}/resume")
                 continue
             # Chunks may be missing again: they have expired, or Redis was lost.
             look = first or steady() - looked > _LOOK_EVERY
@@ -176,7 +176,7 @@ class Sending:
             if missing:
                 self._send(upload, missing, sent)
             asked = steady()
-            upload = self._asked("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
+            upload = self._require_answer("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
             if upload["status"] in _OPEN and steady() - asked < pause:  # answered without waiting
                 self._stop.wait(pause)
                 pause = min(pause * 1.5, _LONGEST_LOOK)
@@ -213,7 +213,7 @@ class Sending:
                 running.update(piece[:size])
         return running.checksum
 
-    def _started(self, checksum: Checksum) -> tuple[dict[str, Any], bool]:
+    def _start(self, checksum: Checksum) -> tuple[dict[str, Any], bool]:
         """Start the upload, a new one if it was aborted or has expired; and whether it is new."""
         body = {
             "name": self._name,
@@ -227,7 +227,7 @@ class Sending:
         for time in range(_ANEW):
             words = told + chance.encode() + (str(time).encode() if time else b"")
             headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
-            answer = self._answer("POST", PATH, body, headers)
+            answer = self._ask("POST", PATH, body, headers)
             if not answer.taken:
                 raise UploadServerRefused(self._name, answer)
             if answer.body["status"] not in _GONE:
@@ -240,7 +240,7 @@ class Sending:
     def _missing(self, upload: dict[str, Any], *, is_new: bool) -> Iterable[int]:
         if is_new:
             return range(upload["total_chunks"])
-        answer = self._answer("GET", f"{self._path(upload)}/missing")
+        answer = self._ask("GET", f"{self._path(upload)}/missing")
         if answer.taken:
             return _numbers(answer.missing)
         if answer.ended or answer.advice.next is Next.GONE:  # it ended meanwhile
@@ -299,7 +299,7 @@ class Sending:
                     connection.close()
                     self._pause(error)
                     most = first
-                    here = self._came(upload, numbers, connection)
+                    here = self._find_received(upload, numbers, connection)
                     queue.done(here)
                     queue.back(numbers)
                     sent(sum(self._length(upload, number) for number in here))
@@ -308,11 +308,11 @@ class Sending:
                 most = min(most * 2, MOST_AT_ONCE) if quick else first
                 ask = answer.later or (ask and length >= _WORTH_ASKING)
                 refused = refused + 1 if answer.full else 0
-                self._heed(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
+                self._apply_answer(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
                 if answer.later:
                     self._pause(answer, refused)
 
-    def _came(
+    def _find_received(
         self, upload: dict[str, Any], numbers: range, connection: UploadConnection
     ) -> list[int]:
         """The chunks that count, of a request that had no answer."""
@@ -332,11 +332,11 @@ class Sending:
         several = f"?count={len(numbers)}" if len(numbers) > 1 else ""
         return f"{self._path(upload)}/chunks/{numbers[0]}{several}"
 
-    def _heed(
+    def _apply_answer(
         self, answer: ServerReply, numbers: range, queue: ChunksToSend, sent: Callable[[], None]
     ) -> None:
         if answer.taken:
-            self._heard_of = steady()
+            self._last_success = steady()
             queue.done(numbers)
             sent()
         elif answer.later:
@@ -344,7 +344,7 @@ class Sending:
             queue.back(numbers)
             queue.first(_numbers(answer.missing))
             if answer.missing:
-                self._heard_of = steady()
+                self._last_success = steady()
         elif answer.ended:
             queue.end()
         else:
@@ -353,15 +353,15 @@ class Sending:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
-    def _asked(
+    def _require_answer(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        answer = self._answer(method, path, body, headers)
+        answer = self._ask(method, path, body, headers)
         if not answer.taken:
             raise UploadServerRefused(self._name, answer)
         return answer.body
 
-    def _answer(
+    def _ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> ServerReply:
         """Returns the answer; repeats the request while it fails for now."""
@@ -373,7 +373,7 @@ class Sending:
                 self._pause(error)
                 continue
             if not answer.later:
-                self._heard_of = steady()
+                self._last_success = steady()
                 return answer
             self._pause(answer)
 
@@ -384,7 +384,7 @@ class Sending:
         """
         if self._stop.said:
             raise InterruptedError
-        if steady() - self._heard_of > _PATIENCE:
+        if steady() - self._last_success > _PATIENCE:
             told = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
             raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
         after = why.after if isinstance(why, ServerReply) else 0.3

@@ -126,7 +126,7 @@ class UploadConnection:
 
     def connect(self) -> None:
         """Connect without a request. Raises OSError."""
-        self._connected().connect()
+        self._connection().connect()
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
@@ -134,11 +134,11 @@ class UploadConnection:
         """Make a request with JSON. Raises OSError if there is no answer."""
         sent = b"" if body is None else json.dumps(body).encode()
         given = {**(headers or {}), "Content-Type": "application/json"} if sent else headers or {}
-        connection = self._begun(method, path, len(sent), given)
+        connection = self._send_head(method, path, len(sent), given)
         try:
             if sent:
                 connection.send(sent)
-            return self._answer(connection)
+            return self._read_answer(connection)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
@@ -151,21 +151,21 @@ class UploadConnection:
         headers = {"Content-Type": "application/octet-stream"}
         if ask:
             headers["Expect"] = "100-continue"
-        connection = self._begun("PUT", path, length, headers)
+        connection = self._send_head("PUT", path, length, headers)
         try:
             if ask and not self._may_go_on(connection):
-                refusal = self._answer(connection)
+                refusal = self._read_answer(connection)
                 self.close()  # the server would take a next request for the announced body
                 return refusal
             self._send(connection, file, start, length)
-            return self._answer(connection)
+            return self._read_answer(connection)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
-    def _begun(
+    def _send_head(
         self, method: str, path: str, length: int, headers: Mapping[str, str]
     ) -> http.client.HTTPConnection:
-        at, connection = self._address, self._connected()
+        at, connection = self._address, self._connection()
         connection.putrequest(method, at.path + path)
         connection.putheader("Authorization", f"Bearer {at.key}")
         connection.putheader("Content-Length", str(length))
@@ -174,7 +174,7 @@ class UploadConnection:
         connection.endheaders()
         return connection
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _connection(self) -> http.client.HTTPConnection:
         """The connection; a new one connects when it is used."""
         if self._open is None:
             at = self._address
@@ -203,7 +203,7 @@ class UploadConnection:
         if sent != length:
             raise FileChanged(str(file.name))
 
-    def _answer(self, connection: http.client.HTTPConnection) -> ServerReply:
+    def _read_answer(self, connection: http.client.HTTPConnection) -> ServerReply:
         try:
             got = connection.getresponse()
             text = got.read(_LARGEST_ANSWER)

@@ -35,15 +35,15 @@ def listed_owner(uploads: UploadService, key: KeyInfo) -> str | None:
 
 async def own_sending(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
     """The request's key, which may change the upload of the path. The scope is checked first."""
-    return await _own(request, uploads, key)
+    return await _require_own_of_path(request, uploads, key)
 
 
 async def own_reading(request: Request, uploads: TheUploads, key: CanRead) -> KeyInfo:
     """The request's key, which may read the upload of the path. The scope is checked first."""
-    return await _own(request, uploads, key)
+    return await _require_own_of_path(request, uploads, key)
 
 
-async def _own(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInfo:
+async def _require_own_of_path(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInfo:
     id = request.path_params["id"]
     try:
         id = decoded(id)

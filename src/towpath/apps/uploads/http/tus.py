@@ -134,19 +134,19 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
         view, _ = await Appending(uploads).join(
             asked.new(), sources, owner=key.owner, idempotency_key=named
         )
-        return _created(request, uploads, view.upload.upload_id)
+        return _creation_response(request, uploads, view.upload.upload_id)
     view, _ = await uploads.start(asked.new(), owner=key.owner, idempotency_key=named)
     upload_id = view.upload.upload_id
     headers = {"Upload-Expires": _expires(uploads, wall_ms())}
     if request.headers.get("Content-Type") == BODY_TYPE:
         offset = 0
         with suppress(BudgetFull):  # the upload exists: the client continues with PATCH
-            offset = await _sent(request, Appending(uploads), upload_id, 0, key)
+            offset = await _append_body(request, Appending(uploads), upload_id, 0, key)
         headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
-    return _created(request, uploads, upload_id, headers)
+    return _creation_response(request, uploads, upload_id, headers)
 
 
-def _created(
+def _creation_response(
     request: Request,
     uploads: UploadService,
     upload_id: str,
@@ -193,12 +193,12 @@ async def send(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> R
     size = length_of(request.headers, "Upload-Length")
     if size is not None:
         await appending.set_size(id, size)
-    after = await _sent(request, appending, id, offset, key)
+    after = await _append_body(request, appending, id, offset, key)
     headers = {"Upload-Offset": str(after), "Upload-Expires": _expires(uploads, wall_ms())}
     return Response(status_code=204, headers=headers)
 
 
-async def _sent(
+async def _append_body(
     request: Request, appending: Appending, upload_id: str, offset: int, key: KeyInfo
 ) -> int:
     wanted = checksum_of(request.headers)

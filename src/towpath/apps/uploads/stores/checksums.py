@@ -108,8 +108,8 @@ class RunningChecksum:
     def checksum(self) -> Checksum:
         """The checksum of the pieces so far."""
         if self._hash is not None:
-            return _written(self._algorithm, self._hash.digest())
-        return _written(self._algorithm, self._crc.to_bytes(self._algorithm.size))
+            return _encode(self._algorithm, self._hash.digest())
+        return _encode(self._algorithm, self._crc.to_bytes(self._algorithm.size))
 
 
 def combined(parts: Iterable[tuple[Checksum, int]]) -> Checksum:
@@ -124,8 +124,8 @@ def combined(parts: Iterable[tuple[Checksum, int]]) -> Checksum:
     whole = 0
     for checksum, size in found:
         whole = _crc(kind).combine(whole, int.from_bytes(checksum.raw), size)
-    return _written(kind, whole.to_bytes(kind.size))
+    return _encode(kind, whole.to_bytes(kind.size))
 
 
-def _written(algorithm: Algorithm, raw: bytes) -> Checksum:
+def _encode(algorithm: Algorithm, raw: bytes) -> Checksum:
     return Checksum(algorithm, base64.b64encode(raw).decode())

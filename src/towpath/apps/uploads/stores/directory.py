@@ -96,7 +96,7 @@ class DirectoryStore:
         kept = Algorithm.CRC64NVME
         if checksum is not None and checksum.algorithm.combines:
             kept = checksum.algorithm
-        begun = self._begun(key, "", kept, spelled(metadata), content_type)
+        begun = self._parameters(key, "", kept, spelled(metadata), content_type)
         return self._object(await self._write(self._folders.put, begun, body, checksum))
 
     async def begin_multipart(
@@ -109,20 +109,20 @@ class DirectoryStore:
         content_type: str = BINARY,
     ) -> Multipart:
         own = spelled(metadata, upload=upload)
-        begun = self._begun(key, upload, combining(algorithm), own, content_type)
+        begun = self._parameters(key, upload, combining(algorithm), own, content_type)
         made = await self._write(self._folders.begin, begun)
         return Multipart(key, made, upload, algorithm)
 
     async def put_part(self, multipart: Multipart, number: int, body: Body) -> Part:
         part_number(number)
-        return await self._run(self._folders.put_part, self._own(multipart), number, body)
+        return await self._run(self._folders.put_part, self._with_prefix(multipart), number, body)
 
     async def copy_part(
         self, multipart: Multipart, number: int, source: str, *, start: int, length: int
     ) -> Part:
         part_number(number)
         return await self._run(
-            self._copy, self._own(multipart), number, self._key(source), start, length
+            self._copy, self._with_prefix(multipart), number, self._key(source), start, length
         )
 
     def _copy(self, multipart: Multipart, number: int, key: str, start: int, length: int) -> Part:
@@ -133,16 +133,16 @@ class DirectoryStore:
         return self._folders.put_part(multipart, number, pieces)
 
     async def list_parts(self, multipart: Multipart) -> list[Part]:
-        return await self._run(self._folders.list_parts, self._own(multipart))
+        return await self._run(self._folders.list_parts, self._with_prefix(multipart))
 
     async def complete(
         self, multipart: Multipart, parts: Sequence[Part], *, checksum: Checksum | None = None
     ) -> Object:
-        own = self._own(multipart)
+        own = self._with_prefix(multipart)
         return self._object(await self._run(self._folders.complete, own, parts, checksum))
 
     async def abort(self, multipart: Multipart) -> None:
-        await self._run(self._folders.abort, self._own(multipart))
+        await self._run(self._folders.abort, self._with_prefix(multipart))
 
     async def head(self, key: str) -> Object:
         return self._object(await self._run(self._folders.find, self._key(key)))
@@ -175,7 +175,7 @@ class DirectoryStore:
 
     # ── steps ────────────────────────────────────────────────────────────────────────────
 
-    def _begun(
+    def _parameters(
         self,
         key: str,
         upload: str,
@@ -189,7 +189,7 @@ class DirectoryStore:
     def _key(self, key: str) -> str:
         return object_key(self._prefix + object_key(key))
 
-    def _own(self, multipart: Multipart) -> Multipart:
+    def _with_prefix(self, multipart: Multipart) -> Multipart:
         """*multipart* with the whole key. Raises InvalidName if its id is not of this store."""
         if not multipart.id.isalnum() or len(multipart.id) > 64:
             raise InvalidName("multipart upload", multipart.id, rule="must be an id of this store")
@@ -201,9 +201,9 @@ class DirectoryStore:
 
     async def _write(self, work: Callable[..., _Answer], *given: object) -> _Answer:
         """Run *work* as `_run` does, after making the folders if they are missing."""
-        return await self._run(partial(self._on_made_folders, work), *given)
+        return await self._run(partial(self._make_folders_and_run, work), *given)
 
-    def _on_made_folders(self, work: Callable[..., _Answer], *given: object) -> _Answer:
+    def _make_folders_and_run(self, work: Callable[..., _Answer], *given: object) -> _Answer:
         self._folders.make()
         return work(*given)
 
@@ -230,12 +230,12 @@ class _Threads:
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
         if self._pool is None:
             raise StoreUnreachable("its directory is not open")
-        with _told(self._root):
+        with _store_errors(self._root):
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 @contextmanager
-def _told(root: Path) -> Generator[None]:
+def _store_errors(root: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:

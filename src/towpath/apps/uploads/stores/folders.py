@@ -102,7 +102,7 @@ class Folders:
     def make(self) -> None:
         """Make the folders that are missing."""
         for folder in (self._open, self._whole, self._names):
-            _made(folder)
+            _make_folder(folder)
             if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
@@ -118,17 +118,17 @@ class Folders:
         except BaseException:
             shutil.rmtree(on_its_way, ignore_errors=True)
             raise
-        return self._name(id_, begun, [file], file.etag)
+        return self._point_name(id_, begun, [file], file.etag)
 
     def find(self, key: str) -> Name:
         """Raises ObjectNotFound, StoreDamaged."""
-        found = self._named(key)
+        found = self._read_name(key)
         if found is None:
             raise ObjectNotFound(key)
         return found
 
     def delete(self, key: str) -> None:
-        if (found := self._named(key)) is not None:
+        if (found := self._read_name(key)) is not None:
             with suppress(FileNotFoundError):
                 self._path(key).unlink()
             sync_directory(self._path(key).parent)
@@ -153,12 +153,12 @@ class Folders:
     def put_part(self, multipart: Multipart, number: int, body: Iterable[Piece]) -> Part:
         """Raises MultipartNotFound, also if it was closed while *body* was written."""
         folder = self._open / multipart.id
-        begun = self._begun(folder, multipart)
+        begun = self._read_begun(folder, multipart)
         about = folder / f"{number:05}~"
         try:
-            before = _kept(about, _File)
+            before = _read_value(about, _File)
             file = _write_pieces(folder, number, body, begun.algorithm)
-            _keep(about, file)
+            _write_value(about, file)
             if before is not None and before.file != file.file:
                 (folder / before.file).unlink(missing_ok=True)
         except FileNotFoundError as error:
@@ -169,7 +169,7 @@ class Folders:
 
     def list_parts(self, multipart: Multipart) -> list[Part]:
         folder = self._open / multipart.id
-        self._begun(folder, multipart)
+        self._read_begun(folder, multipart)
         return [file.part(number) for number, file in _parts_in(folder).items()]
 
     def complete(
@@ -177,25 +177,25 @@ class Folders:
     ) -> Name:
         """Close the folder, then point the name to it. After a crash in between, repeat it."""
         etag = _etag_of(parts)
-        done = self._named(multipart.key)
+        done = self._read_name(multipart.key)
         if done is not None and done.folder == multipart.id and done.etag == etag:
             return done
-        folder = self._closed(multipart, parts)
+        folder = self._close(multipart, parts)
         try:
             found = _parts_in(folder)
-            check_parts(multipart, parts, _there(found))
+            check_parts(multipart, parts, _versions(found))
             files = [found[part.number] for part in parts]
             _require_whole(checksum, files, multipart.key)
         except BaseException:
             _move(folder, self._open / multipart.id)
             raise
-        begun = self._begun(folder, multipart)
-        _remove_all_but(folder, {_BEGUN, *(file.file for file in files), *_abouts(parts)})
-        return self._name(multipart.id, begun, files, etag)
+        begun = self._read_begun(folder, multipart)
+        _remove_all_but(folder, {_BEGUN, *(file.file for file in files), *_part_names(parts)})
+        return self._point_name(multipart.id, begun, files, etag)
 
     def abort(self, multipart: Multipart) -> None:
         self._remove(self._open / multipart.id)
-        done = self._named(multipart.key)
+        done = self._read_name(multipart.key)
         if done is None or done.folder != multipart.id:
             self._remove(self._whole / multipart.id)
 
@@ -204,17 +204,17 @@ class Folders:
         for folder in sorted(self._open.iterdir()):
             if folder.name.startswith("."):
                 _remove_if_left(folder)
-            elif begun := _kept(folder / _BEGUN, Begun):
-                yield _listed(folder, begun)
+            elif begun := _read_value(folder / _BEGUN, Begun):
+                yield _multipart_of(folder, begun)
 
     def unfinished(self) -> Iterator[Multipart]:
         """Everything that is open, and closed folders that no name points to."""
         yield from self.begun()
         for folder in sorted(self._whole.iterdir()):
-            if begun := _kept(folder / _BEGUN, Begun):
-                done = self._named(begun.key)
+            if begun := _read_value(folder / _BEGUN, Begun):
+                done = self._read_name(begun.key)
                 if done is None or done.folder != folder.name:
-                    yield _listed(folder, begun)
+                    yield _multipart_of(folder, begun)
 
     # ── steps ────────────────────────────────────────────────────────────────────────────
 
@@ -222,32 +222,32 @@ class Folders:
         id_ = secrets.token_hex(16)
         folder = self._open / f".{id_}"
         folder.mkdir(mode=0o700)
-        _keep(folder / _BEGUN, begun)
+        _write_value(folder / _BEGUN, begun)
         return id_, folder
 
-    def _begun(self, folder: Path, multipart: Multipart) -> Begun:
-        found = _kept(folder / _BEGUN, Begun)
+    def _read_begun(self, folder: Path, multipart: Multipart) -> Begun:
+        found = _read_value(folder / _BEGUN, Begun)
         if found is None or found.key != multipart.key:
             raise MultipartNotFound(multipart.key, multipart.id)
         return found
 
-    def _closed(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
+    def _close(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
         """Close the folder of *multipart*, so that no part can be added; returns its new path."""
         still, closed = self._open / multipart.id, self._whole / multipart.id
         try:
-            self._begun(still, multipart)
-            check_parts(multipart, parts, _there(_parts_in(still)))
+            self._read_begun(still, multipart)
+            check_parts(multipart, parts, _versions(_parts_in(still)))
         except (MultipartNotFound, PartsDiffer, FileNotFoundError):
             if still.exists():  # otherwise it was closed meanwhile, and is checked below
                 raise
         with suppress(FileNotFoundError):  # another process has closed it
             _move(still, closed)
-        self._begun(closed, multipart)
+        self._read_begun(closed, multipart)
         return closed
 
-    def _name(self, id_: str, begun: Begun, files: Sequence[_File], etag: str) -> Name:
+    def _point_name(self, id_: str, begun: Begun, files: Sequence[_File], etag: str) -> Name:
         """Point the object's name to its folder, which makes the object visible."""
-        before = self._named(begun.key)
+        before = self._read_name(begun.key)
         checksum = combined((file.checksum, file.size) for file in files)
         name = Name(
             key=begun.key,
@@ -261,15 +261,15 @@ class Folders:
             files=[(file.file, file.size) for file in files],
         )
         path, on_its_way = self._path(begun.key), self._open / f".{secrets.token_hex(8)}~"
-        _made(path.parent)
-        _keep(on_its_way, name)
+        _make_folder(path.parent)
+        _write_value(on_its_way, name)
         _move(on_its_way, path)
         if before is not None and before.folder != id_:
             self._remove(self._whole / before.folder)
         return name
 
-    def _named(self, key: str) -> Name | None:
-        return _kept(self._path(key), Name)
+    def _read_name(self, key: str) -> Name | None:
+        return _read_value(self._path(key), Name)
 
     def _path(self, key: str) -> Path:
         return self._names / f"{key}~"
@@ -282,21 +282,23 @@ class Folders:
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _listed(folder: Path, begun: Begun) -> Multipart:
+def _multipart_of(folder: Path, begun: Begun) -> Multipart:
     return Multipart(begun.key, folder.name, begun.upload, begun.algorithm, instant(begun.at))
 
 
 def _parts_in(folder: Path) -> dict[int, _File]:
     """The parts in a folder, by number."""
-    found = {int(path.name[:-1]): _kept(path, _File) for path in sorted(folder.glob("[0-9]*~"))}
+    found = {
+        int(path.name[:-1]): _read_value(path, _File) for path in sorted(folder.glob("[0-9]*~"))
+    }
     return {number: file for number, file in found.items() if file is not None}
 
 
-def _there(found: Mapping[int, _File]) -> dict[int, set[tuple[str, int]]]:
+def _versions(found: Mapping[int, _File]) -> dict[int, set[tuple[str, int]]]:
     return {number: {(file.etag, file.size)} for number, file in found.items()}
 
 
-def _abouts(parts: Sequence[Part]) -> set[str]:
+def _part_names(parts: Sequence[Part]) -> set[str]:
     return {f"{part.number:05}~" for part in parts}
 
 
@@ -356,11 +358,11 @@ def _write_pieces(
     return _File(path.name, size, etag.hexdigest(), *checksum.checksum)
 
 
-def _keep(path: Path, value: msgspec.Struct) -> None:
+def _write_value(path: Path, value: msgspec.Struct) -> None:
     durable_file(path, msgspec.json.encode(value))
 
 
-def _kept(path: Path, kind: type[_Kept]) -> _Kept | None:
+def _read_value(path: Path, kind: type[_Kept]) -> _Kept | None:
     """Decode the file *path*; None if there is no such file. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
@@ -381,11 +383,11 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
             yield piece
 
 
-def _made(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make *folder* and its missing parents, and sync them."""
     if folder.is_dir():
         return
-    _made(folder.parent)
+    _make_folder(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     sync_directory(folder.parent)

@@ -86,7 +86,7 @@ _GIVEN_UP = [str(Status.ABORTED), str(Status.EXPIRED)]
 _d = documents.c
 
 
-def _told(status: Status) -> str:
+def _row_status(status: Status) -> str:
     return _ACTIVE if status is Status.COMPLETED else status
 
 
@@ -117,7 +117,7 @@ def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[t
     """
 
     def decide(connection: Connection) -> Write[tuple[Upload, bool]]:
-        if (found := _before(connection, row)) is not None:
+        if (found := _find_earlier(connection, row)) is not None:
             return lambda _: (found, True)
         _require_quota(connection, row, most_open=most_open, most_bytes=most_bytes)
 
@@ -126,7 +126,7 @@ def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[t
                 connection.execute(insert(documents), row)
             except IntegrityError as error:  # another request with the same key was first
                 raise Overtaken from error
-            found = _one(connection, row["upload_id"])
+            found = _find(connection, row["upload_id"])
             if found is None:
                 raise Overtaken
             return found, False
@@ -136,7 +136,7 @@ def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[t
     return decide
 
 
-def _before(connection: Connection, row: dict[str, Any]) -> Upload | None:
+def _find_earlier(connection: Connection, row: dict[str, Any]) -> Upload | None:
     if row["idempotency_key"] is None:
         return None
     same = _d.owner == row["owner"], _d.idempotency_key == row["idempotency_key"]
@@ -165,7 +165,7 @@ def _require_quota(
 # ── looking ──────────────────────────────────────────────────────────────────────────────
 
 
-def _one(connection: Connection, upload_id: str) -> Upload | None:
+def _find(connection: Connection, upload_id: str) -> Upload | None:
     query = select(documents).where(_d.upload_id == upload_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else _upload(row)
@@ -173,7 +173,7 @@ def _one(connection: Connection, upload_id: str) -> Upload | None:
 
 def found(upload_id: str) -> Callable[[Connection], Upload | None]:
     """The upload, if there is one."""
-    return lambda connection: _one(connection, upload_id)
+    return lambda connection: _find(connection, upload_id)
 
 
 def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
@@ -206,7 +206,7 @@ def page(
     """Uploads, newest first: ids grow with time."""
     query = select(documents).order_by(_d.upload_id.desc()).limit(size)
     if status is not None:
-        query = query.where(_d.status == _told(status))
+        query = query.where(_d.status == _row_status(status))
     if owner is not None:
         query = query.where(_d.owner == owner)
     if after is not None:
@@ -259,10 +259,10 @@ def moved(
     *also* writes in the same transaction. Returns False if the row has changed; from PENDING to
     UPLOADING is no change.
     """
-    before = _OPEN if upload.status.open else [_told(upload.status)]
+    before = _OPEN if upload.status.open else [_row_status(upload.status)]
     same = _d.upload_id == upload.upload_id, _d.status.in_(before)
     current = _d.generation == upload.generation
-    changed = {**values, "status": _told(status), "updated_at": wall_ms()}
+    changed = {**values, "status": _row_status(status), "updated_at": wall_ms()}
     change = update(documents).where(*same, current).values(changed)
 
     def write(connection: Connection) -> bool:
@@ -299,7 +299,7 @@ def extended(upload: Upload, deadline: int) -> Write[bool]:
     return lambda connection: bool(
         connection.execute(
             update(documents)
-            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .where(_d.upload_id == upload.upload_id, _d.status == _row_status(upload.status))
             .values(deadline=deadline)
         ).rowcount
     )
@@ -310,7 +310,7 @@ def removed(upload: Upload) -> Write[bool]:
     return lambda connection: bool(
         connection.execute(
             update(documents)
-            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .where(_d.upload_id == upload.upload_id, _d.status == _row_status(upload.status))
             .values(removed_at=wall_ms())
         ).rowcount
     )
