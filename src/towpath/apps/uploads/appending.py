@@ -202,8 +202,8 @@ class Appending:
         """Append a body as a whole, and only if its checksum matches."""
         most = min(64 * PIECE, self.options.largest_part)
         if length is None or length > most:
-            told = f"a body with Upload-Checksum needs a Content-Length of at most {most} bytes"
-            raise UploadTooLarge(told, writing.upload_id)
+            reason = f"a body with Upload-Checksum needs a Content-Length of at most {most} bytes"
+            raise UploadTooLarge(reason, writing.upload_id)
         last = (writing.offset + length - 1) // writing.plan.chunk_size
         numbers = range(writing.number, last + 1) if length > PIECE else range(0)
         fork = await Fork.of(writing, numbers, writing.offset + length) if numbers else None
@@ -220,7 +220,7 @@ class Appending:
         *,
         length: int,
     ) -> None:
-        found, size, kept = wanted.new(), 0, bytearray()
+        found, size, received = wanted.new(), 0, bytearray()
         try:
             async for piece in in_pieces(writing.room.watch(body)):
                 size += len(piece)
@@ -228,7 +228,7 @@ class Appending:
                     break
                 await asyncio.to_thread(found.update, piece)
                 if fork is None:
-                    kept += piece
+                    received += piece
                 else:
                     await fork.write(piece)
             _require(writing.upload_id, wanted, found, size=size, length=length)
@@ -237,7 +237,7 @@ class Appending:
                 await asyncio.shield(fork.drop())
             raise
         if fork is None:
-            await writing.write(bytes(kept))
+            await writing.write(bytes(received))
         else:
             await fork.count()
 

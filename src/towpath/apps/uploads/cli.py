@@ -219,10 +219,10 @@ def _describe(view: View, missing: list[Range] | None) -> dict[str, Any]:
     """An upload for programs: its row, the fields of its state, and what is missing."""
     row: dict[str, Any] = msgspec.to_builtins(view.upload)
     counts = {name: int(view.fields[name]) for name in _COUNTS}
-    told = {**row, **counts, "status": view.status.value}
+    described = {**row, **counts, "status": view.status.value}
     if missing is not None:
-        told["missing"] = [[gap.first, gap.last] for gap in missing]
-    return {name: value for name, value in told.items() if value not in (None, "")}
+        described["missing"] = [[gap.first, gap.last] for gap in missing]
+    return {name: value for name, value in described.items() if value not in (None, "")}
 
 
 def _facts(view: View, missing: list[Range] | None) -> dict[str, object]:

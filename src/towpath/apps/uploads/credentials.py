@@ -103,27 +103,27 @@ class Credentials:
 
     def sign(self, grant: UploadGrant) -> str:
         """The signed token for *grant*."""
-        said = _encode(msgspec.json.encode(grant))
-        return f"{PREFIX}{said}.{_signature(self._keys[0], said)}"
+        encoded = _encode(msgspec.json.encode(grant))
+        return f"{PREFIX}{encoded}.{_signature(self._keys[0], encoded)}"
 
     def read(self, token: str) -> UploadGrant | None:
         """The content of *token*; None if its signature is wrong or it has expired."""
-        said, _, signature = token.removeprefix(PREFIX).partition(".")
+        encoded, _, signature = token.removeprefix(PREFIX).partition(".")
         if len(token) > _LONGEST or not token.isascii():
             return None
         # Compare with every key, so that the time taken does not reveal which one matches.
-        fits = [hmac.compare_digest(_signature(key, said), signature) for key in self._keys]
+        fits = [hmac.compare_digest(_signature(key, encoded), signature) for key in self._keys]
         if not any(fits):
             return None
         try:
-            grant = msgspec.json.decode(_decode(said), type=UploadGrant)
+            grant = msgspec.json.decode(_decode(encoded), type=UploadGrant)
         except (ValueError, msgspec.MsgspecError):
             return None
         return grant if wall_ms() < grant.expires_at else None
 
 
-def _signature(key: bytes, said: str) -> str:
-    return _encode(hmac.new(key, said.encode(), hashlib.sha256).digest())
+def _signature(key: bytes, encoded: str) -> str:
+    return _encode(hmac.new(key, encoded.encode(), hashlib.sha256).digest())
 
 
 def _encode(data: bytes) -> str:

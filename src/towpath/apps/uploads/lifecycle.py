@@ -286,11 +286,11 @@ class Lifecycle:
             upload = await self.row(upload_id)
             if not upload.status.open or upload.generation != generation:
                 return
-            told = error[:_ERROR_LONGEST]
-            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": told})):
+            reason = error[:_ERROR_LONGEST]
+            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": reason})):
                 break
         state = self.records.state(upload_id)
-        fields = {"error_message": told}
+        fields = {"error_message": reason}
         tails = await self.records.tails(upload_id) if drop else []
         begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
         if drop:
@@ -407,8 +407,8 @@ def part_algorithm(upload: Upload) -> Algorithm:
 
 def entry_of(part: Part) -> PartEntry:
     """A part as Redis keeps it."""
-    told = f"{part.checksum.algorithm}:{part.checksum.value}" if part.checksum else ""
-    return PartEntry(part.etag, part.size, told)
+    checksum = f"{part.checksum.algorithm}:{part.checksum.value}" if part.checksum else ""
+    return PartEntry(part.etag, part.size, checksum)
 
 
 def part_of(number: int, entry: PartEntry) -> Part:

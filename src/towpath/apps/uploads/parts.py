@@ -200,8 +200,8 @@ class Storing:
     async def _put_whole(self, upload: Upload, store: ObjectStore, body: Sequence[Piece]) -> Object:
         wanted = upload.checksum
         if wanted is not None:
-            reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC is fast
-            found = reckon() if wanted.algorithm.combines else await asyncio.to_thread(reckon)
+            compute = partial(Checksum.of, wanted.algorithm, body)  # a CRC is fast
+            found = compute() if wanted.algorithm.combines else await asyncio.to_thread(compute)
             if found != wanted:
                 raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
         return await store.put(
@@ -405,8 +405,8 @@ class Storing:
 
     async def _note_completed(self, upload: Upload, etag: str, size: int) -> Mapping[str, str]:
         state = self._records.state(upload.upload_id)
-        told = {"final_etag": etag, "final_size": str(size)}
-        await state.settle(upload.generation, Status.COMPLETED, told)
+        fields = {"final_etag": etag, "final_size": str(size)}
+        await state.settle(upload.generation, Status.COMPLETED, fields)
         return await self._lifecycle.tell_progress(upload.upload_id)
 
 

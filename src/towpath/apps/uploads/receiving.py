@@ -239,8 +239,8 @@ class Receiving:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
         put = await self._count_chunk(incoming, digesting, length, token="", plan=plan)
         if put.token:
-            kept = self._records.budget.renew(incoming.upload_id, [put.part])
-            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=kept)
+            renewal = self._records.budget.renew(incoming.upload_id, [put.part])
+            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=renewal)
         await self.follow(incoming, put, plan)
         return put
 
@@ -345,8 +345,8 @@ class Receiving:
     @staticmethod
     def _check_whole(incoming: Incoming, digesting: Digesting, length: int) -> None:
         if incoming.length is not None and length != incoming.length:
-            told = f"{length} of {incoming.length} bytes came"
-            raise ChunkCut(f"chunk {incoming.number}: {told}")
+            reason = f"{length} of {incoming.length} bytes came"
+            raise ChunkCut(f"chunk {incoming.number}: {reason}")
         if not digesting.fits() and incoming.digest is not None:
             raise DigestMismatch(incoming.number, incoming.digest.algorithm)
 

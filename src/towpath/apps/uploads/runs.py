@@ -65,18 +65,18 @@ class Run:
     def _check(self, plan: UploadPlan) -> None:
         """Raises ChunkInvalid if these chunks can't be sent in one request."""
         first, last = self._numbers[0], self._numbers[-1]
-        told = f"chunks {first} to {last}"
+        which = f"chunks {first} to {last}"
         if plan.size is None:
-            raise ChunkInvalid(f"{told}: send them one by one, as the upload has no size")
+            raise ChunkInvalid(f"{which}: send them one by one, as the upload has no size")
         if plan.chunk_size > PIECE:
-            raise ChunkInvalid(f"{told}: send them one by one, as they are larger than 1 MiB")
+            raise ChunkInvalid(f"{which}: send them one by one, as they are larger than 1 MiB")
         if plan.part_of(first) != plan.part_of(last):
-            raise ChunkInvalid(f"{told}: all chunks must belong to one part (see `part_size`)")
+            raise ChunkInvalid(f"{which}: all chunks must belong to one part (see `part_size`)")
         if self._incoming.digest is not None:
-            raise ChunkInvalid(f"{told}: Content-Digest is checked for one chunk per request")
+            raise ChunkInvalid(f"{which}: Content-Digest is checked for one chunk per request")
         wanted = self._length(plan)
         if self._incoming.length is not None and self._incoming.length != wanted:
-            raise ChunkInvalid(f"{told}: {self._incoming.length} bytes, not {wanted}")
+            raise ChunkInvalid(f"{which}: {self._incoming.length} bytes, not {wanted}")
 
     def _length(self, plan: UploadPlan) -> int:
         return sum(plan.chunk_length(number) or 0 for number in self._numbers)
@@ -91,8 +91,8 @@ class Run:
             async for piece in in_pieces(body, PIECE // size * size):
                 came += len(piece)
                 if came > wanted:
-                    told = f"the body has more bytes than {len(self._numbers)} chunks"
-                    raise ChunkInvalid(f"chunk {self._numbers[-1] + 1}: {told}")
+                    reason = f"the body has more bytes than {len(self._numbers)} chunks"
+                    raise ChunkInvalid(f"chunk {self._numbers[-1] + 1}: {reason}")
                 whole = len(piece) if came == wanted else len(piece) // size * size
                 chunks = [piece[at : at + size] for at in range(0, whole, size)]
                 await before.done()
@@ -163,9 +163,11 @@ class Run:
         if placed := {number: token for number, token in counted.items() if token}:
             ended = self._room.finish(part) if new[-1].number == self._numbers[-1] else None
             await self._receiving.place(self._incoming, placed, puts[-1], plan, ended=ended)
-        tell, end = self._lifecycle.tell_chunk, plan.most_chunks
-        told = (tell(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours)
-        await asyncio.gather(*told)
+        publish, end = self._lifecycle.tell_chunk, plan.most_chunks
+        published = (
+            publish(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours
+        )
+        await asyncio.gather(*published)
         if puts:
             await self._receiving.follow(self._incoming, puts[-1], plan)
 

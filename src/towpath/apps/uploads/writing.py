@@ -272,9 +272,9 @@ class Fork:
             max(plan.part_length(part), here.get(part, 0) + own) for part, own in parts.items()
         )
         if need > writing.own.share:
-            told = f"a body with Upload-Checksum would need {need} bytes of room here"
-            told += f" and can have {writing.own.share}: send at most {PIECE} bytes at a time"
-            raise UploadTooLarge(told, writing.upload_id)
+            reason = f"a body with Upload-Checksum would need {need} bytes of room here"
+            reason += f" and can have {writing.own.share}: send at most {PIECE} bytes at a time"
+            raise UploadTooLarge(reason, writing.upload_id)
         await writing.own.reserve(writing, parts, stays=False)
         writing.room.tokens |= {fork._token(number) for number in numbers}
         if writing.inside:

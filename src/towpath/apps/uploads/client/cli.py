@@ -166,9 +166,9 @@ def _prepare_files(
     """Check the files. Standard input is copied to a file, so that it can be sent again."""
     items: list[Item] = []
     with tempfile.TemporaryDirectory(prefix="towpath-upload-") as folder:
-        for told in names:
-            file = Path(told)
-            if told == _STDIN:
+        for given in names:
+            file = Path(given)
+            if given == _STDIN:
                 before_stdin()
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as copy:
                     shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
@@ -178,10 +178,10 @@ def _prepare_files(
                 os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-                raise FileUnreadable(f"{told}: {reason}") from error
+                raise FileUnreadable(f"{given}: {reason}") from error
             if not S_ISREG(mode):
-                raise NotAFile(f"{told} is {'a directory' if file.is_dir() else 'no file'}")
-            items.append(Item(file, told, name or ("stdin" if told == _STDIN else file.name)))
+                raise NotAFile(f"{given} is {'a directory' if file.is_dir() else 'no file'}")
+            items.append(Item(file, given, name or ("stdin" if given == _STDIN else file.name)))
         yield items
 
 

@@ -81,8 +81,8 @@ class UploadServerRefused(TowpathError):
     remedy = "Follow the server's message, check its address, then run the same command again."
 
     def __init__(self, what: str, answer: ServerReply) -> None:
-        told = str(answer.body.get("detail") or f"the server answered {answer.status}")
+        message = str(answer.body.get("detail") or f"the server answered {answer.status}")
         if remedy := answer.body.get("remedy"):
-            told = f"{told}. {remedy}"
-        super().__init__(f"{what}: {told}")
+            message = f"{message}. {remedy}"
+        super().__init__(f"{what}: {message}")
         self.answer = answer

@@ -222,10 +222,10 @@ class Sending:
             **({"chunk_size": self._wish.chunk_size} if self._wish.chunk_size else {}),
             **self._wish.fields,
         }
-        told = msgspec.json.encode(body, order="deterministic")
+        request = msgspec.json.encode(body, order="deterministic")
         chance = random.SystemRandom().randbytes(8).hex() if self._wish.again else ""
         for time in range(_ANEW):
-            words = told + chance.encode() + (str(time).encode() if time else b"")
+            words = request + chance.encode() + (str(time).encode() if time else b"")
             headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
             answer = self._ask("POST", PATH, body, headers)
             if not answer.taken:
@@ -385,8 +385,8 @@ class Sending:
         if self._stop.said:
             raise InterruptedError
         if steady() - self._last_success > _PATIENCE:
-            told = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
-            raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
+            reason = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
+            raise UploadServerAway(f"{self._name}: the server gave no useful answer: {reason}")
         after = why.after if isinstance(why, ServerReply) else 0.3
         if refused:
             after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))

@@ -112,5 +112,5 @@ def _bytes_error(code: str, about: About) -> StoreError | None:
 
 def _retry_after(headers: dict[str, str]) -> Duration | None:
     """How long the server asks to wait, if it says so in seconds."""
-    said = headers.get("retry-after", "")
-    return seconds(int(said)) if said.isdecimal() and len(said) < 6 else None
+    value = headers.get("retry-after", "")
+    return seconds(int(value)) if value.isdecimal() and len(value) < 6 else None
