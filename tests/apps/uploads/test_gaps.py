@@ -92,7 +92,7 @@ async def before_the_bytes(timed: TimedUploads) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Budget, "finish", left)
-        await timed.dies(Receiving, "_staged", lambda: timed.put(view))
+        await timed.dies(Receiving, "_stage_body", lambda: timed.put(view))
     assert await timed.services.lifecycle.records.budget.used() > 0
     timed.clock.advance(minutes(3))
     await timed.swept()
@@ -108,7 +108,7 @@ async def before_the_state(timed: TimedUploads) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Receiving, "drop", left)
-        await timed.dies(Receiving, "_counted", lambda: timed.put(view))
+        await timed.dies(Receiving, "_count_chunk", lambda: timed.put(view))
     [staged] = cast("list[bytes]", timed.server.ask("KEYS", "upload:*:staging:*"))
     stays = cast("int", timed.server.ask("PTTL", staged.decode()))
     assert 0 < stays <= duration_ms("it", UploadsOptions().staged_for)
@@ -190,7 +190,7 @@ async def before_redis_is_told(timed: TimedUploads) -> None:
     """The row says COMPLETED, and Redis hears of it by the next delivery."""
     view = await timed.start()
     await timed.put(view)
-    await timed.dies(Storing, "_tell_completed", timed.services.work)
+    await timed.dies(Storing, "_note_completed", timed.services.work)
     work = Work(view.upload.upload_id, 1, 0)
     await timed.services.engine.submit(UPLOADS, msgspec.json.encode(work), id="delivered again")
     await timed.services.work()
@@ -265,7 +265,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         without_the_state,
         PlantedFault(
             "what is lost stays lost",
-            SWEEP, "Sweep._look_after", "await self._restore(upload, swept)", "pass",
+            SWEEP, "Sweep._continue_stalled", "await self._restore(upload, swept)", "pass",
         ),
     ),
     (
@@ -286,7 +286,7 @@ FAULTS: list[tuple[Gap, PlantedFault]] = [
         before_redis_is_told,
         PlantedFault(
             "who finds it completed tells nobody",
-            PARTS, "Storing._left_behind", "if upload.status is Status.COMPLETED:", "if False:",
+            PARTS, "Storing._repeat_end", "if upload.status is Status.COMPLETED:", "if False:",
         ),
     ),
 ]  # fmt: skip

@@ -87,7 +87,7 @@ async def show(
         view = await uploads.status(upload)
         missing = await uploads.missing(upload) if view.status.open else None
     if session.out.as_json:
-        session.out.object(_described(view, missing))
+        session.out.object(_describe(view, missing))
     else:
         session.out.facts(_facts(view, missing))
 
@@ -165,7 +165,7 @@ async def _uploads(session: Session, database: str | None) -> AsyncGenerator[Upl
 
 
 def _with_own(session: Session, options: UploadsOptions) -> UploadsOptions:
-    """Beside the data of `towpath up`, the store that this uses."""
+    """The options with the object store of `towpath up`, if there is data of it."""
     from towpath.apps.application import Own, OwnObjects  # noqa: PLC0415 -- slow to import
     from towpath.apps.uploads.stores.options import with_own  # noqa: PLC0415
 
@@ -182,12 +182,12 @@ async def _each(
     ids: list[str],
     do: Callable[[UploadService, str], Awaitable[View]],
 ) -> None:
-    """Do it to one after the other and tell each one's new status, or why it is refused."""
+    """Call *do* for each upload; print its new status, or why it was refused."""
     async with _uploads(session, database) as uploads:
 
         async def see_to(id: str) -> None:
             view = await do(uploads, id)
-            session.out.answer(_described(view, None), f"{id}  {view.status}")
+            session.out.answer(_describe(view, None), f"{id}  {view.status}")
 
         await each(session, ids, see_to)
 
@@ -215,14 +215,14 @@ def _summary(upload: Upload) -> dict[str, Any]:
     return {name: getattr(upload, name) for name in names if getattr(upload, name) is not None}
 
 
-def _described(view: View, missing: list[Range] | None) -> dict[str, Any]:
+def _describe(view: View, missing: list[Range] | None) -> dict[str, Any]:
     """An upload for programs: its row, the fields of its state, and what is missing."""
     row: dict[str, Any] = msgspec.to_builtins(view.upload)
     counts = {name: int(view.fields[name]) for name in _COUNTS}
-    told = {**row, **counts, "status": view.status.value}
+    described = {**row, **counts, "status": view.status.value}
     if missing is not None:
-        told["missing"] = [[gap.first, gap.last] for gap in missing]
-    return {name: value for name, value in told.items() if value not in (None, "")}
+        described["missing"] = [[gap.first, gap.last] for gap in missing]
+    return {name: value for name, value in described.items() if value not in (None, "")}
 
 
 def _facts(view: View, missing: list[Range] | None) -> dict[str, object]:

@@ -1,7 +1,7 @@
-"""An upload that was joined from other uploads: their objects are copied inside the store.
+"""Join uploads: make one object from their objects, by copies inside the object store.
 
-A part of an object has at least 5 MiB, but for the last one. So of pieces that are smaller the
-bytes are read and sent together; all others are copied where they are.
+All parts of an object but the last need at least 5 MiB. So bytes of smaller pieces are read here
+and sent together; all other bytes are copied by the object store.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from towpath.apps.uploads.stores.port import (
 )
 
 _COPIED = 64 * MIB
-"""Bytes that the store copies at a time, if that makes no more parts than there may be."""
+"""Bytes of a part that the object store copies; more if there would be too many parts."""
 _AT_ONCE = 4
 
 
@@ -37,13 +37,14 @@ class ByteSpan(NamedTuple):
 def parts_of(
     sizes: Sequence[int], *, copied: int = _COPIED, least: int = LEAST_PART
 ) -> list[list[ByteSpan]]:
-    """Which bytes of pieces of these *sizes* make which part.
+    """Plan the parts: for each part, the spans of bytes of pieces of these *sizes*.
 
-    A part of one span is copied, any other is read and sent. All but the last have *least* bytes.
+    All parts but the last have at least *least* bytes. A part of one span is copied if it has so
+    many bytes; all others are read and sent.
     """
     copied = max(copied, -(-sum(sizes) // (MOST_PARTS // 2)), 2 * least)
     made: list[list[ByteSpan]] = []
-    small: list[ByteSpan] = []  # what is not enough for a part yet
+    small: list[ByteSpan] = []  # spans that are not enough for a part yet
     for piece, size in enumerate(sizes):
         start = 0
         while start < size:
@@ -55,7 +56,7 @@ def parts_of(
                     made.append(small)
                     small = []
             else:
-                # What would be left over is less than a part: it comes along.
+                # If the rest would be too small for a part of its own, this part includes it.
                 length = rest if rest < copied + least else copied
                 made.append([ByteSpan(piece, start, length)])
             start += length
@@ -63,7 +64,7 @@ def parts_of(
 
 
 async def joined(store: ObjectStore, multipart: Multipart, pieces: Sequence[Upload]) -> Object:
-    """The object that *pieces* make. Done again, it goes on with what was done.
+    """Join the objects of *pieces*. A repeat continues with the parts that exist.
 
     Raises StoreError.
     """
@@ -94,7 +95,7 @@ async def joined(store: ObjectStore, multipart: Multipart, pieces: Sequence[Uplo
 async def _read(
     store: ObjectStore, pieces: Sequence[Upload], spans: Sequence[ByteSpan]
 ) -> list[bytes]:
-    """The bytes of some spans: at most those of two parts of the least size."""
+    """Read the bytes of some spans: less than two parts of the smallest size."""
     found: list[bytes] = []
     for piece, start, length in spans:
         async with store.get(pieces[piece].s3_key, start=start, length=length) as come:

@@ -1,8 +1,8 @@
 """Credentials for web pages: signed tokens, each of which lets its holder send one upload.
 
 A token says which upload it is for, with its size and type, from pages of which origin, until when,
-and which key issued it. It is stored nowhere: the signature (HMAC-SHA256) makes it valid, for as
-long as the key that issued it counts.
+and which key issued it. It is not stored: the signature (HMAC-SHA256) makes it valid, for as long
+as the key that issued it is valid.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]{0,31}://[^\s/?#@\x00-\x1f]{1,255}")
 
 
 class UploadGrant(msgspec.Struct, frozen=True, array_like=True):
-    """What a credential says."""
+    """The content of a credential."""
 
     upload_id: str
     size: int
@@ -45,7 +45,7 @@ class UploadGrant(msgspec.Struct, frozen=True, array_like=True):
 
 
 class CredentialTerms(NamedTuple):
-    """What a credential is asked for, checked."""
+    """The checked parameters of a request for a credential."""
 
     origin: str | None
     lasts: Duration
@@ -73,7 +73,7 @@ class Credentials:
         self._longest = longest
 
     def terms(self, *, origin: str | None, ttl: Duration | None) -> CredentialTerms:
-        """Raises CredentialsOff, and InvalidOption for what no credential can have."""
+        """Check the parameters of a credential. Raises CredentialsOff, InvalidOption."""
         if not self._keys:
             raise CredentialsOff
         if origin is not None and _ORIGIN.fullmatch(origin) is None:
@@ -102,33 +102,33 @@ class Credentials:
         return Credential(self.sign(grant), grant)
 
     def sign(self, grant: UploadGrant) -> str:
-        """The token that says *grant*."""
-        said = _encoded(msgspec.json.encode(grant))
-        return f"{PREFIX}{said}.{_signed(self._keys[0], said)}"
+        """The signed token for *grant*."""
+        encoded = _encode(msgspec.json.encode(grant))
+        return f"{PREFIX}{encoded}.{_signature(self._keys[0], encoded)}"
 
     def read(self, token: str) -> UploadGrant | None:
-        """What *token* says, if its signature fits and it has not expired."""
-        said, _, signature = token.removeprefix(PREFIX).partition(".")
+        """The content of *token*; None if its signature is wrong or it has expired."""
+        encoded, _, signature = token.removeprefix(PREFIX).partition(".")
         if len(token) > _LONGEST or not token.isascii():
             return None
-        # Every key is compared: how long it takes tells nothing about which of them fits.
-        fits = [hmac.compare_digest(_signed(key, said), signature) for key in self._keys]
+        # Compare with every key, so that the time taken does not reveal which one matches.
+        fits = [hmac.compare_digest(_signature(key, encoded), signature) for key in self._keys]
         if not any(fits):
             return None
         try:
-            grant = msgspec.json.decode(_decoded(said), type=UploadGrant)
+            grant = msgspec.json.decode(_decode(encoded), type=UploadGrant)
         except (ValueError, msgspec.MsgspecError):
             return None
         return grant if wall_ms() < grant.expires_at else None
 
 
-def _signed(key: bytes, said: str) -> str:
-    return _encoded(hmac.new(key, said.encode(), hashlib.sha256).digest())
+def _signature(key: bytes, encoded: str) -> str:
+    return _encode(hmac.new(key, encoded.encode(), hashlib.sha256).digest())
 
 
-def _encoded(data: bytes) -> str:
+def _encode(data: bytes) -> str:
     return base64.urlsafe_b64encode(data).decode().rstrip("=")
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

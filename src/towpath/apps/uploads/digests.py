@@ -1,4 +1,4 @@
-"""Content-Digest (RFC 9530): what a client says that its bytes come to."""
+"""Content-Digest (RFC 9530): the digest that a client sends with its bytes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ContentDigest(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, header: str) -> Self | None:
-        """What the header says; None if it has no digest that is known. Raises InvalidOption."""
+        """Parse the header; None if it has no supported digest. Raises InvalidOption."""
         found: dict[str, bytes] = {}
         for part in header.split(","):
             match = _ENTRY.fullmatch(part)
@@ -35,12 +35,12 @@ class ContentDigest(msgspec.Struct, frozen=True):
                 rule = "must be like sha-256=:<base64>:"
                 raise InvalidOption("Content-Digest", header[:80], rule=rule)
             if match[1] in _SIZES:
-                found[match[1]] = _decoded(match[1], match[2])
+                found[match[1]] = _decode(match[1], match[2])
         name = max(found, default=None)
         return None if name is None else cls(name, found[name])
 
 
-def _decoded(algorithm: str, text: str) -> bytes:
+def _decode(algorithm: str, text: str) -> bytes:
     try:
         value = base64.b64decode(text, validate=True)
     except binascii.Error:
@@ -54,9 +54,9 @@ def _decoded(algorithm: str, text: str) -> bytes:
 class Digesting:
     """Computes digests piece by piece: our own, and the client's if it announced one.
 
-    Ours is CRC-64/NVME: it tells a chunk from another one that was sent by mistake, takes a
-    fortieth of the time of SHA-256, and is what stores keep of a part. Who makes two chunks of one
-    CRC on purpose has the first one stored, and nothing else.
+    Ours is CRC-64/NVME: it detects another chunk that is sent by mistake, takes a fortieth of the
+    time of SHA-256, and object stores keep it for each part. If a client forges two chunks with the
+    same CRC, the first one is stored, and that is all.
     """
 
     def __init__(self, wanted: ContentDigest | None) -> None:
@@ -65,7 +65,7 @@ class Digesting:
         self._hash = hashlib.new(_HASHES[wanted.algorithm]) if wanted else None
 
     async def update(self, piece: Piece) -> None:
-        """Count *piece*; a client's digest is reckoned beside the event loop."""
+        """Add *piece*; a client's digest is computed in a thread."""
         self._own.update(piece)
         if self._hash is not None:
             await asyncio.to_thread(self._hash.update, piece)
@@ -76,7 +76,7 @@ class Digesting:
         return self._own.checksum.raw
 
     def fits(self) -> bool:
-        """Whether they are what the client said."""
+        """Whether the bytes match the client's digest, if it gave one."""
         if self._wanted is None or self._hash is None:
             return True
         return self._hash.digest() == self._wanted.value

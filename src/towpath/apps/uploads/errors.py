@@ -2,10 +2,10 @@
 
 TowpathError
 ├── InvalidInput
-│   ├── ChunkInvalid         a number or a length that can't be this chunk's
+│   ├── ChunkInvalid         a number or a length that the chunk can't have
 │   │   └── ChunkCut         the body ended before its announced length
-│   ├── DigestMismatch       the bytes are not those that Content-Digest tells of
-│   ├── BodyDiffers          the bytes are not those that Upload-Checksum tells of
+│   ├── DigestMismatch       the bytes do not match Content-Digest
+│   ├── BodyDiffers          the bytes do not match Upload-Checksum
 │   └── RangeInvalid         a range that the content does not have
 └── UploadError
     ├── UploadNotFound       there is no upload of that id
@@ -14,25 +14,25 @@ TowpathError
     │   ├── UploadDiffers    the Idempotency-Key was used for another upload
     │   ├── UploadEnded      it is completed, or about to be
     │   ├── UploadFailed     it has failed, and waits to be resumed
-    │   │   └── UploadResumable  tus goes on with it after the next HEAD
+    │   │   └── UploadResumable  a tus client resumes it with its next HEAD
     │   ├── UploadIncomplete chunks are missing
-    │   ├── PieceInUse       an upload under way is joined of it
+    │   ├── PieceInUse       an upload under way is joined from it
     │   ├── ChunkDiffers     the chunk was already received with different bytes
-    │   ├── OffsetDiffers    what is here ends elsewhere
+    │   ├── OffsetDiffers    the received bytes end at another offset
     │   ├── LastChunkDiffers another chunk is the last one
-    │   └── ChecksumMismatch the whole file is not what its checksum says
+    │   └── ChecksumMismatch the whole file does not match its checksum
     ├── UploadJoined         it was joined from other uploads, and takes no bytes
     ├── UploadUnsized        it has no size yet, so no credential can be bound to it
     ├── UploadTooLarge       more than an object can have
     ├── PartTooLarge         a part would take too much of the budget
     ├── BudgetFull           the budget has no room for another part now
     │   ├── ShareFull        the owner uses its share of it
-    │   └── BodyGaveWay      it came too slowly, and others needed its room
-    ├── QuotaReached         the key has as much under way as it may
-    ├── ChunkLost            Redis was lost while the chunk came
+    │   └── BodyGaveWay      the body arrived too slowly, and others needed its room
+    ├── QuotaReached         the owner has the maximum of unfinished uploads
+    ├── ChunkLost            Redis lost the bytes of the chunk
     ├── StoreAway            the object store does not answer
-    ├── CredentialsOff       nothing is there to sign credentials with
-    └── UploadsOff           nothing says where files should go
+    ├── CredentialsOff       the server has no secret to sign credentials with
+    └── UploadsOff           no bucket and no directory is configured
 """
 
 from __future__ import annotations
@@ -419,4 +419,4 @@ ANSWERS: Mapping[type[TowpathError], ErrorCodes] = {
     CredentialsOff: ErrorCodes(503, 75),
     StoreError: ErrorCodes(503, 75),
 }
-"""How they leave, where no base of theirs says so."""
+"""HTTP status and exit code of each error; others have those of their base class."""

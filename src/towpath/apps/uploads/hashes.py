@@ -13,12 +13,12 @@ from towpath.clock import wall_ms
 
 
 class PartEntry(msgspec.Struct, frozen=True, array_like=True):
-    """A part that is in the store."""
+    """A stored part, as Redis keeps it."""
 
     etag: str
     size: int
     checksum: str = ""
-    """What the store answered, or what was computed; empty = none."""
+    """From the object store, or computed here; empty = none."""
 
 
 def fields_of(upload: Upload) -> dict[str, str]:
@@ -31,7 +31,7 @@ def fields_of(upload: Upload) -> dict[str, str]:
 
 
 def state_hash(upload: Upload, parts: Mapping[int, PartEntry]) -> dict[str, str | int]:
-    """The state hash: every field of the document, then those of the plan."""
+    """The state hash: all published fields, then those of the plan."""
     plan = upload.plan
     chunks = sum(len(plan.chunks_of(part)) for part in parts)
     highest = max((plan.chunks_of(part)[-1] for part in parts), default=-1)
@@ -80,7 +80,7 @@ def bits_of(plan: UploadPlan, parts: Iterable[int]) -> bytes:
 
 
 def digests_of(plan: UploadPlan, parts: Mapping[int, PartEntry]) -> dict[int, bytes]:
-    """The digests of chunks that are a whole part each, as far as the store told them."""
+    """The digests of chunks that are a whole part each, if the object store has them."""
     if plan.chunks_per_part != 1:
         return {}
     kind = f"{Algorithm.CRC64NVME}:"

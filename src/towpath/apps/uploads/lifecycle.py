@@ -1,8 +1,8 @@
 """How an upload is rebuilt from its row, and how it fails, is aborted or expires.
 
-The row is changed first and Redis is told last, so that a crash in between leaves what the next one
-who looks can finish. Jobs are named by upload, part and generation: what is tried again is a new
-name, what is submitted twice is one job.
+The row is changed first and Redis last, so that the next request or sweep can finish what a crash
+interrupted. A job's id has the upload, part, generation and turn: submitting it twice makes one
+job, and a new turn or generation makes a new one.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ from towpath.ledger.ledger import Ledger
 
 CHUNK_CHANNEL = "upload:chunk:received"
 _JOINED_AGAIN = 60_000
-"""ms after which an upload that was joined from other uploads is looked at once more, whoever
-waits."""
+"""ms: within this time, `push` submits at most one new job for an upload that is joined from
+others."""
 _DELAYED_MOST = minutes(1)
-"""Longer than any job of ours is submitted for; a later due time is somebody else's."""
+"""Longer than any delay of our jobs: if a job is due later, an operator has moved it."""
 _ERROR_LONGEST = 500
 _OTHERS_HAVE, _LOOK_EVERY = 1.0, 0.05
-"""Seconds that another has to rebuild a state after it has said so in the row."""
+"""Seconds that another process has to rebuild a state after it has changed the row; and between
+two reads of that state."""
 
 
 class Work(msgspec.Struct, frozen=True):
@@ -60,7 +61,7 @@ class Work(msgspec.Struct, frozen=True):
 
 
 class Lifecycle:
-    """What all do who deal with uploads: servers and workers."""
+    """What servers and workers both do with uploads."""
 
     def __init__(
         self,
@@ -83,24 +84,24 @@ class Lifecycle:
 
     @property
     def engines(self) -> tuple[Engine, Engine]:
-        """The one with the states and the one with the bytes; often the same."""
+        """The engine with the states and the one with the bytes; often the same."""
         return self._engine(), self._chunks()
 
     def store_of(self, bucket: str) -> ObjectStore:
-        """Where the objects of a bucket are. Raises UploadsOff."""
+        """The object store of a bucket. Raises UploadsOff."""
         if self._store is None:
             raise UploadsOff
         return self._store.at(bucket)
 
     def multipart(self, upload: Upload) -> Multipart | None:
-        """The store's multipart upload, if it was begun."""
+        """The multipart upload in the object store, if it was begun."""
         if upload.s3_upload_id is None:
             return None
         algorithm = part_algorithm(upload)
         return Multipart(upload.s3_key, upload.s3_upload_id, upload.upload_id, algorithm)
 
     async def row(self, upload_id: str) -> Upload:
-        """What the row says. Raises UploadNotFound."""
+        """Read the row of an upload. Raises UploadNotFound."""
         found = await self.ledger.read(tables.found(upload_id))
         if found is None:
             raise UploadNotFound(upload_id)
@@ -109,11 +110,11 @@ class Lifecycle:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────
 
     async def submit(self, work: Work, *, delay: Duration = ZERO, stalled: bool = False) -> None:
-        """Have a part stored, or an upload completed; the same again is the same job.
+        """Submit the job that stores a part or completes an upload; a repeat is the same job.
 
-        Where that has died, because workers did or because Redis or the database were away for too
-        long, the upload fails: resumed, it has new jobs. Another job under its id is replaced; so
-        is, for a *stalled* upload, its job if that has ended or was moved.
+        If that job is dead, because workers died or because Redis or the database was away for too
+        long, the upload fails; a resume gives it new jobs. A foreign job with the same id is
+        replaced. For a *stalled* upload, so is its own job if that has ended or was moved.
         """
         engine, payload = self._engine(), msgspec.json.encode(work)
         options: JobOptions = {
@@ -136,7 +137,7 @@ class Lifecycle:
                 await engine.delete(submitted.job)
 
     async def _is_lost(self, submitted: Submitted) -> bool:
-        """Whether a job that ended or was moved by somebody else will not do its work."""
+        """Whether a job will not run in time, because it has ended or was moved."""
         if submitted.state in (State.DONE, State.CANCELLED, State.GONE):
             return True
         if submitted.state is not State.DELAYED:
@@ -149,7 +150,7 @@ class Lifecycle:
     # ── rebuilding ───────────────────────────────────────────────────────────────────────
 
     async def restore(self, upload_id: str) -> Upload:
-        """Rebuild what Redis has lost, from the row and the store's list of parts.
+        """Rebuild a lost state from the row and the object store's list of parts.
 
         Chunks that were only in Redis are missing again. Raises UploadNotFound, StoreAway; and
         UploadEnded, UploadFailed, UploadGone for an upload that has ended.
@@ -157,7 +158,7 @@ class Lifecycle:
         state, seen, until = self.records.state(upload_id), 0, 0.0
         while True:
             upload = await self.row(upload_id)
-            if upload.generation != seen:  # a new one: whoever began it has time of its own
+            if upload.generation != seen:  # another process began it: give it time
                 seen, until = upload.generation, steady() + _OTHERS_HAVE
             if not upload.status.open:
                 raise not_open(upload_id, upload.status)
@@ -167,16 +168,16 @@ class Lifecycle:
                     return upload
             moved = wall_ms() - round(upload.updated_at.timestamp() * 1000)
             if 0 <= moved < _OTHERS_HAVE * 1000 and steady() < until:
-                await asyncio.sleep(_LOOK_EVERY)  # another is at it
+                await asyncio.sleep(_LOOK_EVERY)  # another process rebuilds it
             elif (opened := await self.reopen(upload)) is not None:
                 return opened
 
     async def reopen(self, upload: Upload) -> Upload | None:
-        """Make the state of a newer generation from what the store has, and go on from there.
+        """Rebuild the state in a new generation from the stored parts, and continue from there.
 
-        None: another has changed the row meanwhile.
+        Returns None if another process has changed the row meanwhile.
         """
-        parts = await self._stored(upload)
+        parts = await self._read_stored(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
         if parts is None:
@@ -201,11 +202,11 @@ class Lifecycle:
         return upload
 
     async def revive(self, upload: Upload) -> Upload | None:
-        """Go on with an upload that has failed; None: another has changed the row meanwhile.
+        """Continue a failed upload; None if another process has changed the row meanwhile.
 
         Raises StoreAway.
         """
-        if upload.sources or await self._stored(upload) is None:
+        if upload.sources or await self._read_stored(upload) is None:
             return await self.reopen(upload)
         generation = upload.generation + 1
         changes = {"generation": generation, "error": None}
@@ -221,10 +222,10 @@ class Lifecycle:
         return upload
 
     async def push(self, upload_id: str, *, stalled: bool = False) -> None:
-        """Submit whatever can be done for an upload now, as `submit` does. Raises UploadUnknown."""
+        """Submit all jobs that an upload is ready for, as `submit` does. Raises UploadUnknown."""
         upload = await self.row(upload_id)
         if upload.sources:
-            # Under a name of its own: who was to look again may have died.
+            # With an id of its own, as the job that was to try again may be dead.
             turn = wall_ms() // _JOINED_AGAIN
             await self.submit(Work(upload_id, upload.generation, turn=turn))
             return
@@ -236,8 +237,8 @@ class Lifecycle:
             await self.records.state(upload_id).close(plan.total_chunks or 0)
             await self.submit(Work(upload_id, chart.generation), stalled=stalled)
 
-    async def _stored(self, upload: Upload) -> dict[int, PartEntry] | None:
-        """The parts that the store has; None = what was begun there is gone."""
+    async def _read_stored(self, upload: Upload) -> dict[int, PartEntry] | None:
+        """Read the parts from the object store; None = the multipart upload is gone there."""
         multipart = self.multipart(upload)
         if multipart is None or upload.sources:
             return {}
@@ -245,7 +246,7 @@ class Lifecycle:
         try:
             found = await store.list_parts(multipart)
         except MultipartNotFound:
-            return await self._whole(upload, store)
+            return await self._parts_of_object(upload, store)
         except StoreError as error:
             raise StoreAway(upload.upload_id, str(error)) from error
         return {
@@ -254,8 +255,10 @@ class Lifecycle:
             if part.size == plan.part_length(part.number - 1)
         }
 
-    async def _whole(self, upload: Upload, store: ObjectStore) -> dict[int, PartEntry] | None:
-        """All parts, if the object was completed and nobody heard of it; None if it was not."""
+    async def _parts_of_object(
+        self, upload: Upload, store: ObjectStore
+    ) -> dict[int, PartEntry] | None:
+        """Returns all parts if the object was completed, though the row does not say so yet."""
         try:
             found = await store.head(upload.s3_key)
         except ObjectNotFound:
@@ -274,19 +277,20 @@ class Lifecycle:
     async def fail(
         self, upload_id: str, generation: int, error: str, *, drop: bool = False
     ) -> None:
-        """The upload has failed, if it is still under way: its row says why, and it can be resumed.
+        """Fail an upload that is still under way. Its row has the reason; it can be resumed.
 
-        What is in the store and in Redis stays for a while; *drop* = all of it has to come again.
+        Its bytes stay in the object store and in Redis until they expire; *drop* = forget the
+        received chunks, so that all of them must be sent again.
         """
         while True:
             upload = await self.row(upload_id)
             if not upload.status.open or upload.generation != generation:
                 return
-            told = error[:_ERROR_LONGEST]
-            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": told})):
+            reason = error[:_ERROR_LONGEST]
+            if await self.ledger.write(tables.moved(upload, Status.FAILED, {"error": reason})):
                 break
         state = self.records.state(upload_id)
-        fields = {"error_message": told}
+        fields = {"error_message": reason}
         tails = await self.records.tails(upload_id) if drop else []
         begun = await state.settle(generation, Status.FAILED, fields, drop=drop)
         if drop:
@@ -295,9 +299,10 @@ class Lifecycle:
         await self.tell_progress(upload_id)
 
     async def end(self, upload: Upload, status: Status) -> bool:
-        """Abort or expire *upload*: nothing of it stays in the store or in Redis.
+        """Abort or expire *upload*, and delete its bytes from the object store and Redis.
 
-        False: it has ended otherwise meanwhile. What can't be removed now is left to the sweep.
+        Returns False if its row has changed meanwhile. What can't be deleted now is left to the
+        sweep.
         """
         if not await self.ledger.write(tables.moved(upload, status)):
             return False
@@ -305,15 +310,16 @@ class Lifecycle:
         return True
 
     async def remove(self, upload: Upload, status: Status) -> bool:
-        """Remove what an upload that was given up has left; False if the store did not let go of
-        it. Again does no harm.
+        """Delete the bytes of an aborted or expired upload. It can be repeated.
+
+        Returns False if the object store did not delete everything.
         """
         gone = False
         with suppress(UploadsOff, StoreError):
             store, multipart = self.store_of(upload.bucket), self.multipart(upload)
             if multipart is not None:
                 await store.abort(multipart)
-            # Others were begun if the store's replies were lost: no row knows their ids.
+            # No row has the id of a multipart upload if the reply that had it was lost.
             async for other in store.list_multiparts(upload.s3_key):
                 await store.abort(other)
             await store.delete(upload.s3_key)
@@ -327,15 +333,15 @@ class Lifecycle:
         return gone
 
     async def final_of(self, upload: Upload) -> Upload | None:
-        """The upload under way that is joined of *upload*; None = nobody needs it as a piece."""
+        """The upload under way that is joined from *upload*, if there is one."""
         if not upload.partial:
             return None
         return await self.ledger.read(tables.joined_of(upload.upload_id))
 
     async def expire(self, upload: Upload) -> bool:
-        """Expire *upload* if nobody has heard of it for its time, and nobody needs it as a piece.
+        """Expire *upload*, unless it was active recently or an upload under way is joined from it.
 
-        False: somebody has, or does.
+        Returns whether it expired; if it is still needed, its deadline is extended.
         """
         if (final := await self.final_of(upload)) is not None:
             until = max(final.deadline.timestamp() * 1000, wall_ms() + _JOINED_AGAIN)
@@ -350,35 +356,35 @@ class Lifecycle:
                 return False
         return await self.end(upload, Status.EXPIRED)
 
-    # ── telling ──────────────────────────────────────────────────────────────────────────
+    # ── publishing ───────────────────────────────────────────────────────────────────────
 
     async def tell_chunk(self, upload_id: str, number: int, *, last: bool) -> None:
-        """Tell those who watch that a chunk came."""
+        """Publish that a chunk was received."""
         message = {
             "upload_id": upload_id,
             "chunk_number": number,
             "is_last": last,
             "timestamp": wall_ms(),
         }
-        await self._tell(CHUNK_CHANNEL, message)
+        await self._publish(CHUNK_CHANNEL, message)
 
     async def tell_progress(self, upload_id: str) -> Mapping[str, str]:
-        """Tell those who watch how far it is; the fields of its state, as far as they are there."""
+        """Publish the progress of an upload; returns the fields of its state, if Redis has it."""
         with suppress(UploadUnknown, ServerError):
             fields, _ = await self.records.state(upload_id).look()
-            await self._tell(f"upload:progress:{upload_id}", progress_of(fields))
+            await self._publish(f"upload:progress:{upload_id}", progress_of(fields))
             return fields
         return {}
 
-    async def _tell(self, channel: str, message: Mapping[str, object]) -> None:
-        # For watching alone: who may not publish, or finds nobody, has lost nothing.
+    async def _publish(self, channel: str, message: Mapping[str, object]) -> None:
+        # Messages are only for watching: without PUBLISH rights or subscribers nothing is lost.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(1):
                 await self._engine().broadcast(channel, msgspec.json.encode(message))
 
 
 def progress_of(fields: Mapping[str, str]) -> dict[str, object]:
-    """The document's message: how far an upload is."""
+    """The published message about the progress of an upload."""
     total, done = int(fields["total_chunks"]), int(fields["uploaded_chunks"])
     size, stored = int(fields["expected_size"]), int(fields["bytes_uploaded"])
     ended = fields["status"] == Status.COMPLETED
@@ -394,19 +400,19 @@ def progress_of(fields: Mapping[str, str]) -> dict[str, object]:
 
 
 def part_algorithm(upload: Upload) -> Algorithm:
-    """How the parts' checksums are reckoned: so that they make the one that the client gave."""
+    """The algorithm of the parts' checksums: if they can combine to the client's, that one."""
     wanted = upload.checksum.algorithm if upload.checksum else Algorithm.CRC64NVME
     return wanted if wanted.combines else Algorithm.CRC64NVME
 
 
 def entry_of(part: Part) -> PartEntry:
     """A part as Redis keeps it."""
-    told = f"{part.checksum.algorithm}:{part.checksum.value}" if part.checksum else ""
-    return PartEntry(part.etag, part.size, told)
+    checksum = f"{part.checksum.algorithm}:{part.checksum.value}" if part.checksum else ""
+    return PartEntry(part.etag, part.size, checksum)
 
 
 def part_of(number: int, entry: PartEntry) -> Part:
-    """A part as the store knows it; *number* is from 0."""
+    """A part as the object store has it; *number* counts from 0."""
     algorithm, _, value = entry.checksum.partition(":")
     checksum = Checksum(Algorithm(algorithm), value) if value else None
     return Part(number + 1, entry.size, entry.etag, checksum)

@@ -1,4 +1,4 @@
-"""What uploads count and time, under the names that were published for them."""
+"""The metrics of uploads, under their published names."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ALL = (PROCESSED, QUEUED, CHUNK_LATENCY, STORE_LATENCY, COMPLETION_LATENCY, RESE
 
 
 class Measures:
-    """Counts and times, if there is anything to do it with."""
+    """Updates the metrics of uploads, if there are metrics."""
 
     def __init__(self, metrics: Callable[[], Metrics | None] = lambda: None) -> None:
         self._metrics = metrics
@@ -84,7 +84,7 @@ class Measures:
 
     @contextmanager
     def timed(self, spec: MetricSpec) -> Generator[None]:
-        """Time the block, if it goes well."""
+        """Time the block, unless it raises."""
         began = steady()
         yield
         self.observe(spec, steady() - began)

@@ -1,7 +1,7 @@
-"""What an upload is: its states, and the plan by which chunks become parts of an object.
+"""The model of an upload: its statuses, and the plan that assigns chunks to parts of the object.
 
-The plan is fixed at the start, from sizes alone. Part k is always the same chunks, so a part that
-is stored twice replaces itself, and no part is ever made from what happened to arrive together.
+The plan follows from sizes alone and is fixed when the upload starts. A part always has the same
+chunks, whatever the order of their arrival, so storing it twice overwrites it with the same bytes.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from towpath.ids import text_name
 
 UPLOADS = "uploads"
 ATTEMPTS = 8
-"""How often a part or the completion is tried: for about ten minutes."""
+"""Maximum attempts to store a part or to complete an upload: with RETRY, about ten minutes."""
 RETRY = Exponential(first=seconds(1), factor=3, longest=minutes(5))
 QUEUES = {UPLOADS: QueueOptions(max_attempts=ATTEMPTS, retry=RETRY)}
 LEAST_PART = 8 * MIB
-"""Bytes. S3 refuses less than 5 MiB, but for the last part."""
+"""Bytes of the smallest planned part. S3 requires 5 MiB for all parts but the last."""
 PARTIAL, FINAL = "partial", "final"
-"""What an upload is to others: a piece of one, or joined of some."""
+"""The kinds of `concat`: a piece of another upload, or an upload that is joined from pieces."""
 MOST_AT_ONCE = 128
-"""Chunks in one request: the smallest ones of a part."""
+"""Maximum chunks in one request: a part of 8 MiB has so many of the smallest chunks."""
 LARGEST_SIZE = 5 * 1024**4
 """Bytes: the largest object of S3."""
 _NAME_LONGEST, _PATH_LONGEST, _METADATA_LONGEST = 1024, 4096, 16 * 1024
@@ -43,7 +43,7 @@ _ID = re.compile(r"[A-Za-z0-9_-]{1,128}")
 _ID_RULE = "1 to 128 of A-Z, a-z, 0-9, '_', '-'"
 _MIME_LONGEST = 255
 _MIME = re.compile(r"[A-Za-z0-9!#$&^_.+-]{1,127}/[A-Za-z0-9!#$&^_.+-]{1,127}(?: ?;(?: ?[!-~])*)?")
-"""With parameters, as every object store and every header can have it (`content_type_of`)."""
+"""A media type with parameters that object stores and headers accept (see `content_type_of`)."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 
@@ -60,7 +60,7 @@ class Status(StrEnum):
 
     @property
     def open(self) -> bool:
-        """Whether it is under way."""
+        """Whether the upload is under way."""
         return self in _OPEN
 
 
@@ -71,7 +71,7 @@ _OPEN = frozenset({Status.PENDING, Status.UPLOADING, Status.COMPLETING})
 
 
 class UploadPlan(msgspec.Struct, frozen=True):
-    """Which chunks are which part. Chunks and parts are counted from 0."""
+    """Which chunks belong to which part. Chunks and parts are counted from 0."""
 
     chunk_size: int
     part_size: int
@@ -121,13 +121,13 @@ class UploadPlan(msgspec.Struct, frozen=True):
         return range(first, min(first + self.chunks_per_part, self.most_chunks))
 
     def chunk_length(self, number: int) -> int | None:
-        """How many bytes a chunk has; None where only the client knows: up to `chunk_size`."""
+        """The bytes of a chunk; None without a known size: then it has up to `chunk_size`."""
         if self.size is None:
             return None
         return min(self.chunk_size, self.size - number * self.chunk_size)
 
     def part_length(self, part: int) -> int:
-        """How many bytes a part has, at most if the size is not known."""
+        """The bytes of a part; without a known size, its maximum."""
         rest = self.part_size if self.size is None else self.size - part * self.part_size
         return min(self.part_size, rest)
 
@@ -140,7 +140,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 def ranges(numbers: Iterable[int]) -> list[Range]:
-    """Rising *numbers* as ranges."""
+    """Ascending *numbers* as ranges."""
     found: list[Range] = []
     for number in numbers:
         if found and found[-1].last == number - 1:
@@ -193,7 +193,7 @@ def is_mime_type(text: str) -> bool:
 class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     """What a client wants to upload. Raises InvalidOption, InvalidName.
 
-    No text of the client's becomes a part of a path or an object's key, but for the connector's id.
+    Of the client's texts, only `connector_id` becomes part of a path or of the object's key.
     """
 
     name: str
@@ -208,7 +208,7 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
     client_node_id: str | None = None
     checksum: Checksum | None = None
     concat: str | None = None
-    """`partial` = it becomes a piece of another; `final;` and ids = it is joined of those."""
+    """`partial` = a piece of another upload; `final;` and ids = joined from those uploads."""
 
     def __post_init__(self) -> None:
         text_name("name", self.name, longest=_NAME_LONGEST)
@@ -230,15 +230,15 @@ class NewUpload(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Upload(msgspec.Struct, frozen=True, kw_only=True):
-    """An upload as its row says."""
+    """An upload, as its row in the database has it."""
 
     upload_id: str
     node_id: str
     owner: str
-    """The owner of the key that began it; empty = it was begun without a key."""
+    """The owner of the API key that started it; empty = it was started without a key."""
     status: Status
     generation: int
-    """Grows with each resumption and each rebuild: what belongs to an older one counts no more."""
+    """Grows with each resume and each rebuild; jobs of an older generation have no effect."""
     name: str
     size: int | None
     chunk_size: int
@@ -261,18 +261,18 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     created_at: datetime
     updated_at: datetime
     deadline: datetime
-    """Given up then, unless it is heard of before."""
+    """When it expires, unless it is active before."""
     concat: str | None = None
-    """`partial` = it becomes a piece of another; `final;` and ids = it is joined of those."""
+    """`partial` = a piece of another upload; `final;` and ids = joined from those uploads."""
 
     @property
     def partial(self) -> bool:
-        """Whether it is only a piece of another upload: no document of its own."""
+        """Whether it is a piece of another upload, and not a document of its own."""
         return self.concat == PARTIAL
 
     @property
     def sources(self) -> list[str]:
-        """The ids of the uploads that it is joined of, in order; none = its bytes are sent."""
+        """The ids of the uploads that it is joined from, in order; empty = clients send bytes."""
         kind, _, ids = (self.concat or "").partition(";")
         return ids.split() if kind == FINAL else []
 

@@ -101,17 +101,17 @@ class UploadsOptions(StoreOptions, frozen=True, kw_only=True):
 
     @property
     def largest_part(self) -> int:
-        """Bytes: a part above this could keep all others from ever being whole."""
+        """Bytes of the largest part: larger ones could keep other parts from being finished."""
         return min(self.budget // 4, self.share)
 
     @property
     def staged_for(self) -> Duration:
-        """How long bytes stay that came and don't count yet, unless their body still comes."""
-        return self.body_lease * 2 / 3  # less than their room
+        """How long staged bytes stay that don't count yet, unless their body still arrives."""
+        return self.body_lease * 2 / 3  # shorter than their reservation
 
     @property
     def kept_for_begun(self) -> int:
-        """Bytes of the budget that only parts which have begun may use: they can be finished."""
+        """Bytes of the budget for parts that have begun only, so that they can be finished."""
         return self.budget // 4
 
     def bucket_of(self, drive: str) -> str:

@@ -1,8 +1,8 @@
-"""What runs in a worker: parts are stored, and uploads of which all parts are stored are completed.
+"""The jobs of uploads in a worker: store a part, or complete an upload whose parts are all stored.
 
-Both may run twice, in two workers at once, and after a crash at any point: a part that is stored
-twice replaces itself with the same bytes, the store completes once, and the row changes once, in
-the transaction that puts the event into the outbox.
+Both may run twice, in two workers at once, and after a crash at any point: storing a part twice
+overwrites it with the same bytes, the object store completes an object once, and the row changes
+once, in the transaction that puts the event into the outbox.
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ from towpath.worker.context import Context, Retry
 
 COMPLETED_EVENT = "towpath.upload.completed"
 _LONGEST = days(1)
-"""For a file that is read back for its SHA-256, 5 TiB at 64 MB/s. What hangs ends sooner."""
+"""The time limit of a job: enough to read back 5 TiB at 64 MB/s for a SHA-256. Calls that hang end
+sooner, by limits of their own."""
 _MARK = "upload"
-"""The name in the metadata of an object that was put whole: whose it is."""
+"""The name of the upload's id in the metadata of an object that was put whole."""
 
 
 class BytesGone(Exception):
@@ -58,7 +59,7 @@ def add_uploads(
 ) -> None:
     """Let *app*, which must have a ledger, store the parts of uploads and complete them.
 
-    *store*, and *chunks* if the bytes are on another server, must be entered.
+    *store*, and *chunks* if the bytes are in another Redis, must be entered.
     """
     lifecycle = Lifecycle(
         engine=lambda: app.engine,
@@ -82,15 +83,15 @@ class Storing:
     """Stores parts, and completes uploads."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
 
     async def work(self, payload: bytes, ctx: Context) -> None:
-        """Do what a job asks for. What can't be done for good fails the upload."""
+        """Run a job. A permanent error fails the upload."""
         work = msgspec.json.decode(payload, type=Work)
         try:
-            upload = await self._own.row(work.upload)
+            upload = await self._lifecycle.row(work.upload)
             if not upload.status.open or upload.generation != work.generation:
-                await self._left_behind(upload)
+                await self._repeat_end(upload)
             elif work.part is None:
                 await self.complete(upload, work.turn)
             else:
@@ -99,67 +100,72 @@ class Storing:
             return
         except UploadUnknown:
             with suppress(UploadError):
-                await self._own.restore(work.upload)
+                await self._lifecycle.restore(work.upload)
         except StoreUnreachable as error:
-            await self._again(work, ctx, str(error), after=error.after)
-        except ChecksumDiffers as error:  # on its way to the store: it may go well next time
-            await self._again(work, ctx, str(error))
+            await self._retry_or_fail(work, ctx, str(error), after=error.after)
+        except ChecksumDiffers as error:  # damaged on the way: a retry may succeed
+            await self._retry_or_fail(work, ctx, str(error))
         except StoreError as error:
-            await self._own.fail(work.upload, work.generation, str(error))
+            await self._lifecycle.fail(work.upload, work.generation, str(error))
         except ChecksumMismatch as error:
-            await self._own.fail(work.upload, work.generation, str(error), drop=True)
+            await self._lifecycle.fail(work.upload, work.generation, str(error), drop=True)
 
-    async def _again(
+    async def _retry_or_fail(
         self, work: Work, ctx: Context, reason: str, *, after: Duration | None = None
     ) -> None:
         if ctx.attempt < ATTEMPTS:
             raise Retry(reason, after=after)
-        await self._own.fail(work.upload, work.generation, reason)
+        await self._lifecycle.fail(work.upload, work.generation, reason)
 
-    async def _left_behind(self, upload: Upload) -> None:
-        """The upload has ended, or was taken up anew. Who ended it may not have told Redis."""
+    async def _repeat_end(self, upload: Upload) -> None:
+        """Repeat the end of an upload, if it has ended: the process that ended it may have stopped
+        before it changed Redis.
+        """
         if upload.status is Status.COMPLETED:
-            await self._tell_completed(upload, upload.etag or "", upload.final_size or 0)
+            await self._note_completed(upload, upload.etag or "", upload.final_size or 0)
         elif upload.status in (Status.ABORTED, Status.EXPIRED):
-            await self._own.remove(upload, upload.status)
+            await self._lifecycle.remove(upload, upload.status)
 
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
     async def store_part(self, upload: Upload, part: int, turn: int) -> None:
-        """Store a part, or all of a file. Raises StoreError, UploadUnknown, PartStale."""
+        """Store a part; a file of one part is stored whole.
+
+        Raises StoreError, UploadUnknown, PartStale.
+        """
         state = self._records.state(upload.upload_id)
         try:
             taken = await state.take(upload.generation, part, turn)
         except UploadError:
-            return  # it has ended meanwhile
+            return  # the upload has ended meanwhile
         last, whole = taken.last, None
         if taken.tokens:
             try:
-                body = await self._bytes(upload, taken)
+                body = await self._read_chunks(upload, taken)
             except BytesGone as error:
                 await state.lose(upload.generation, error.gone)
-                await self._own.tell_progress(upload.upload_id)
+                await self._lifecycle.tell_progress(upload.upload_id)
                 return
-            with self._own.measures.timed(STORE_LATENCY):
-                stored, whole = await self._sent(upload, part, body)
+            with self._lifecycle.measures.timed(STORE_LATENCY):
+                stored, whole = await self._send_part(upload, part, body)
             try:
                 last = await state.commit(upload.generation, part, turn, entry_of(stored))
-            except UploadError:  # it has ended meanwhile; what was stored goes again
-                await self._left_behind(await self._own.row(upload.upload_id))
+            except UploadError:  # the upload has ended meanwhile: delete what was stored
+                await self._repeat_end(await self._lifecycle.row(upload.upload_id))
                 return
-            self._own.measures.count(PROCESSED, taken.chunks)
+            self._lifecycle.measures.count(PROCESSED, taken.chunks)
         numbers = range(taken.first, taken.first + taken.chunks)
-        # In this order: what is released may be reserved at once, so its bytes must be gone.
+        # Delete the bytes first: released room may be reserved again at once.
         await self._records.chunks(upload.upload_id).delete(numbers, taken.tokens)
         await self._records.budget.release(upload.upload_id, [part])
         if last and whole is not None:
             await self._finish(upload, whole, [Part(1, whole.size, whole.etag, whole.checksum)])
             return
         if last:
-            await self._own.submit(Work(upload.upload_id, upload.generation))
-        await self._own.tell_progress(upload.upload_id)
+            await self._lifecycle.submit(Work(upload.upload_id, upload.generation))
+        await self._lifecycle.tell_progress(upload.upload_id)
 
-    async def _bytes(self, upload: Upload, taken: TakenPart) -> list[Piece]:
+    async def _read_chunks(self, upload: Upload, taken: TakenPart) -> list[Piece]:
         """The bytes of a part, in pieces. Raises BytesGone."""
         chunks, plan = self._records.chunks(upload.upload_id), upload.plan
         tokens = dict(enumerate(taken.tokens, start=taken.first))
@@ -175,18 +181,18 @@ class Storing:
             raise BytesGone(gone)
         return body
 
-    async def _sent(
+    async def _send_part(
         self, upload: Upload, part: int, body: Sequence[Piece]
     ) -> tuple[Part, Object | None]:
-        """A part in the store; of a file that has only one, the object itself."""
-        store, size = self._own.store_of(upload.bucket), upload.size
-        if size is None:  # it may have become known after it was started
+        """Store a part; for a file of one part, also returns its object, which is whole then."""
+        store, size = self._lifecycle.store_of(upload.bucket), upload.size
+        if size is None:  # the size may be known by now
             size = (await self._records.state(upload.upload_id).chart()).plan.size
         if upload.s3_upload_id is None and size is not None and size <= upload.part_size:
             made = await self._put_whole(upload, store, body)
             return Part(1, made.size, made.etag, made.checksum), made
-        begun = await self._begun(upload, store)
-        multipart = self._own.multipart(begun)
+        begun = await self._ensure_multipart(upload, store)
+        multipart = self._lifecycle.multipart(begun)
         if multipart is None:
             raise PartStale
         return await store.put_part(multipart, part + 1, body), None
@@ -194,8 +200,8 @@ class Storing:
     async def _put_whole(self, upload: Upload, store: ObjectStore, body: Sequence[Piece]) -> Object:
         wanted = upload.checksum
         if wanted is not None:
-            reckon = partial(Checksum.of, wanted.algorithm, body)  # a CRC takes no time
-            found = reckon() if wanted.algorithm.combines else await asyncio.to_thread(reckon)
+            compute = partial(Checksum.of, wanted.algorithm, body)  # a CRC is fast
+            found = compute() if wanted.algorithm.combines else await asyncio.to_thread(compute)
             if found != wanted:
                 raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
         return await store.put(
@@ -206,11 +212,11 @@ class Storing:
             content_type=upload.mime_type,
         )
 
-    async def _begun(self, upload: Upload, store: ObjectStore) -> Upload:
-        """*upload* with the store's multipart upload; of two that are begun at once, one counts."""
+    async def _ensure_multipart(self, upload: Upload, store: ObjectStore) -> Upload:
+        """Begin the multipart upload of *upload*; if two workers begin one, the row keeps one."""
         if upload.s3_upload_id is not None:
-            return await self._published(upload)
-        fresh = await self._own.row(upload.upload_id)
+            return await self._publish_multipart(upload)
+        fresh = await self._lifecycle.row(upload.upload_id)
         if fresh.s3_upload_id is None and fresh.generation == upload.generation:
             made = await store.begin_multipart(
                 fresh.s3_key,
@@ -218,18 +224,18 @@ class Storing:
                 content_type=fresh.mime_type,
                 algorithm=part_algorithm(fresh),
             )
-            counts = await self._own.ledger.write(tables.begun(fresh, made.id))
+            counts = await self._lifecycle.ledger.write(tables.begun(fresh, made.id))
             if counts != made.id:
                 await store.abort(made)
             if counts is None:
                 raise PartStale
             fresh = msgspec.structs.replace(fresh, s3_upload_id=counts)
-        return await self._published(fresh)
+        return await self._publish_multipart(fresh)
 
-    async def _published(self, upload: Upload) -> Upload:
-        """*upload*, whose state has the id of the multipart upload as the row has it.
+    async def _publish_multipart(self, upload: Upload) -> Upload:
+        """Copy the id of the multipart upload from the row to the state; returns *upload*.
 
-        Whoever wrote the row may have ended before it wrote the state.
+        The process that wrote the row may have stopped before it wrote the state.
         """
         if upload.s3_upload_id is not None:
             state = self._records.state(upload.upload_id)
@@ -239,7 +245,7 @@ class Storing:
     # ── completion ───────────────────────────────────────────────────────────────────────
 
     async def complete(self, upload: Upload, turn: int = 0) -> None:
-        """Make the object of its parts, check it, and say so in one transaction.
+        """Make the object from its parts, check it, and write row and event in one transaction.
 
         Raises StoreError, UploadUnknown.
         """
@@ -249,16 +255,16 @@ class Storing:
         chart = await self._records.state(upload.upload_id).chart()
         plan = chart.plan
         if plan.size is None or len(chart.parts) != plan.total_parts:
-            return  # it was begun anew
-        if upload.size is None:  # so that the object is known for this upload's without Redis
-            await self._own.ledger.write(tables.sized(upload, plan.size))
-        store = self._own.store_of(upload.bucket)
+            return  # chunks are missing again
+        if upload.size is None:  # a rebuild without Redis recognizes the object by its size
+            await self._lifecycle.ledger.write(tables.sized(upload, plan.size))
+        store = self._lifecycle.store_of(upload.bucket)
         parts = [part_of(number, entry) for number, entry in sorted(chart.parts.items())]
         try:
-            made = await self._made(upload, store, parts, plan.size)
+            made = await self._complete_object(upload, store, parts, plan.size)
         except (ObjectNotFound, PartsDiffer) as error:
-            # What the store has is the truth: what is gone or differs is sent again.
-            await self._own.reopen(upload)
+            # The object store is the truth: clients send again what is gone there or differs.
+            await self._lifecycle.reopen(upload)
             raise PartStale from error
         if made.size != plan.size:
             await store.delete(upload.s3_key)
@@ -266,61 +272,67 @@ class Storing:
         await self._finish(upload, made, parts)
 
     async def _finish(self, upload: Upload, made: Object, parts: Sequence[Part]) -> None:
-        """The object is whole: see that it is the right one, and say so. Raises StoreError."""
-        await self._read_back(upload, store := self._own.store_of(upload.bucket), parts)
-        await self._active(upload, made, store)
+        """Verify the object, which is whole, then write row and event. Raises StoreError."""
+        await self._verify_content(upload, store := self._lifecycle.store_of(upload.bucket), parts)
+        await self._activate(upload, made, store)
 
     async def _join(self, upload: Upload, turn: int) -> None:
         """Complete an upload that was joined from other uploads, once all of those are completed.
 
-        Until then this is looked at again and again: nobody holds a place of a worker's meanwhile.
+        Until then this submits another job with a delay, and does not keep a worker waiting.
         """
-        pieces = [await self._own.row(id) for id in upload.sources]
+        pieces = [await self._lifecycle.row(id) for id in upload.sources]
         if lacking := next(
             (piece for piece in pieces if not (piece.status.open or complete(piece))), None
         ):
             reason = f"its piece {lacking.upload_id} is {lacking.status}"
-            await self._own.fail(upload.upload_id, upload.generation, reason)
+            await self._lifecycle.fail(upload.upload_id, upload.generation, reason)
             return
         if not all(map(complete, pieces)):
             again = Work(upload.upload_id, upload.generation, turn=turn + 1)
-            await self._own.submit(again, delay=min(seconds(0.1) * 2 ** min(turn, 10), seconds(5)))
+            await self._lifecycle.submit(
+                again, delay=min(seconds(0.1) * 2 ** min(turn, 10), seconds(5))
+            )
             return
-        store = self._own.store_of(upload.bucket)
+        store = self._lifecycle.store_of(upload.bucket)
         if not upload.size:
             made = await self._put_whole(upload, store, [])
         else:
-            begun = await self._begun(upload, store)
-            multipart = self._own.multipart(begun)
+            begun = await self._ensure_multipart(upload, store)
+            multipart = self._lifecycle.multipart(begun)
             if multipart is None:
                 raise PartStale
             try:
                 made = await joined(store, multipart, pieces)
             except MultipartNotFound:
-                if (found := await self._found(upload, store)) is None:
+                if (found := await self._find_object(upload, store)) is None:
                     raise
                 made = found
-        fresh = await self._own.row(upload.upload_id)
+        fresh = await self._lifecycle.row(upload.upload_id)
         if fresh.status.open and fresh.generation == upload.generation:
-            await self._active(fresh, made, store)
-        if complete(await self._own.row(upload.upload_id)):
+            await self._activate(fresh, made, store)
+        if complete(await self._lifecycle.row(upload.upload_id)):
             for piece in pieces:
-                if await self._own.final_of(piece) is None:
-                    await self._own.end(piece, Status.ABORTED)
+                if await self._lifecycle.final_of(piece) is None:
+                    await self._lifecycle.end(piece, Status.ABORTED)
 
-    async def _made(
+    async def _complete_object(
         self, upload: Upload, store: ObjectStore, parts: Sequence[Part], size: int
     ) -> Object:
-        """The object, whole. Who completes it a second time gets the same one."""
-        multipart = self._own.multipart(upload)
+        """Complete the object. A repeat returns the same object."""
+        multipart = self._lifecycle.multipart(upload)
         if multipart is None:
             if size == 0:
                 return await self._put_whole(upload, store, [])
             return await store.head(upload.s3_key)
-        if not all(part.etag for part in parts):  # it was completed, and Redis lost since
+        if not all(part.etag for part in parts):  # rebuilt from a completed object
             return await store.head(upload.s3_key)
         wanted = upload.checksum
-        if wanted and _known(parts, wanted) and (found := _whole(parts)) != wanted:
+        if (
+            wanted
+            and _are_combinable(parts, wanted)
+            and (found := _combine_checksums(parts)) != wanted
+        ):
             await store.abort(multipart)
             raise ChecksumMismatch(upload.upload_id, wanted.value, found.value)
         try:
@@ -328,25 +340,27 @@ class Storing:
                 multipart, parts, checksum=wanted if wanted and wanted.algorithm.combines else None
             )
         except MultipartNotFound:
-            found = await self._found(upload, store)
+            found = await self._find_object(upload, store)
             if found is None:
                 raise
             return found
 
-    async def _found(self, upload: Upload, store: ObjectStore) -> Object | None:
-        """The object, if it is this upload's."""
+    async def _find_object(self, upload: Upload, store: ObjectStore) -> Object | None:
+        """Returns the object, if this upload has made it."""
         with suppress(ObjectNotFound):
             found = await store.head(upload.s3_key)
             return found if found.metadata.get(UPLOAD) == upload.upload_id else None
         return None
 
-    async def _read_back(self, upload: Upload, store: ObjectStore, parts: Sequence[Part]) -> None:
-        """Compare what the store has with the checksum, where the parts don't tell it.
+    async def _verify_content(
+        self, upload: Upload, store: ObjectStore, parts: Sequence[Part]
+    ) -> None:
+        """Read the object back and compare its checksum, unless that of the parts was enough.
 
-        Raises ChecksumDiffers; the object is gone then.
+        Deletes the object and raises ChecksumMismatch if it differs.
         """
         wanted = upload.checksum
-        if wanted is None or _known(parts, wanted):
+        if wanted is None or _are_combinable(parts, wanted):
             return
         running = RunningChecksum(wanted.algorithm)
         async with store.get(upload.s3_key) as pieces:
@@ -356,8 +370,8 @@ class Storing:
             await store.delete(upload.s3_key)
             raise ChecksumMismatch(upload.upload_id, wanted.value, running.checksum.value)
 
-    async def _active(self, upload: Upload, made: Object, store: ObjectStore) -> None:
-        """The row and the event, together; then Redis, and those who watch."""
+    async def _activate(self, upload: Upload, made: Object, store: ObjectStore) -> None:
+        """Write row and event in one transaction; then change the state and publish progress."""
         event = NewEvent(
             type=COMPLETED_EVENT,
             key=upload.node_id,
@@ -373,38 +387,38 @@ class Storing:
                 }
             ),
         )
-        # A piece of another upload is no document: nobody is told of it.
-        put = None if upload.partial else self._own.ledger.outbox.putting([event])
+        # A piece of another upload is no document, so it has no event.
+        put = None if upload.partial else self._lifecycle.ledger.outbox.putting([event])
         fields = {"etag": made.etag, "final_size": made.size, "size": made.size, "error": None}
         change = tables.moved(upload, Status.COMPLETED, fields, also=put)
-        active = await self._own.ledger.write(change)
+        active = await self._lifecycle.ledger.write(change)
         if not active:
-            now = await self._own.row(upload.upload_id)
+            now = await self._lifecycle.row(upload.upload_id)
             if now.status in (Status.ABORTED, Status.EXPIRED):
                 await store.delete(upload.s3_key)
             if now.status is not Status.COMPLETED:
                 return
-        fields = await self._tell_completed(upload, made.etag, made.size)
+        fields = await self._note_completed(upload, made.etag, made.size)
         if active and fields and not upload.sources:
             began = int(fields.get("first_chunk_at") or fields["created_at"])
-            self._own.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
+            self._lifecycle.measures.observe(COMPLETION_LATENCY, (wall_ms() - began) / 1000)
 
-    async def _tell_completed(self, upload: Upload, etag: str, size: int) -> Mapping[str, str]:
+    async def _note_completed(self, upload: Upload, etag: str, size: int) -> Mapping[str, str]:
         state = self._records.state(upload.upload_id)
-        told = {"final_etag": etag, "final_size": str(size)}
-        await state.settle(upload.generation, Status.COMPLETED, told)
-        return await self._own.tell_progress(upload.upload_id)
+        fields = {"final_etag": etag, "final_size": str(size)}
+        await state.settle(upload.generation, Status.COMPLETED, fields)
+        return await self._lifecycle.tell_progress(upload.upload_id)
 
 
 def complete(upload: Upload) -> bool:
     return upload.status is Status.COMPLETED
 
 
-def _known(parts: Sequence[Part], wanted: Checksum) -> bool:
-    """Whether the checksums of the parts tell that of the whole."""
+def _are_combinable(parts: Sequence[Part], wanted: Checksum) -> bool:
+    """Whether the checksums of the parts combine to the one that is wanted."""
     kinds = {part.checksum.algorithm if part.checksum else None for part in parts}
     return wanted.algorithm.combines and kinds == {wanted.algorithm}
 
 
-def _whole(parts: Sequence[Part]) -> Checksum:
+def _combine_checksums(parts: Sequence[Part]) -> Checksum:
     return combined([(part.checksum, part.size) for part in parts if part.checksum is not None])

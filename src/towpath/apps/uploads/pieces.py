@@ -1,4 +1,4 @@
-"""A body in pieces: one is on its way to Redis while the next one comes, and there are no more."""
+"""Read a body in pieces: one piece is written to Redis while the next arrives, never more."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from towpath.apps.uploads.records import PIECE
 
 
 class Before:
-    """The piece before this one, on its way."""
+    """The write of the previous piece, which may still run."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None
@@ -19,7 +19,7 @@ class Before:
         self._task = asyncio.create_task(sending)
 
     async def done(self) -> None:
-        """Raises what became of it."""
+        """Wait for the write. Raises its error."""
         task, self._task = self._task, None
         if task is not None:
             try:
@@ -28,15 +28,18 @@ class Before:
                 self._task = None if task.done() else task
 
     async def give_up(self) -> None:
-        """After trouble nobody wants to know what became of it; but what is removed next must not
-        be overtaken by it, so it is waited for."""
+        """Wait for the write and ignore its outcome.
+
+        The caller may delete staged bytes next, and a write that is still running would come after
+        that.
+        """
         task, self._task = self._task, None
         if task is not None:
             await asyncio.gather(task, return_exceptions=True)
 
 
 async def in_pieces(body: AsyncIterator[bytes], of: int | None = None) -> AsyncGenerator[bytes]:
-    """*body* in pieces of 1 MiB, or *of* so many bytes; the last one is shorter. Copies once."""
+    """*body* in pieces of 1 MiB, or of *of* bytes; the last may be shorter. Copies bytes once."""
     of = of or PIECE
     waiting: list[memoryview] = []
     size = 0

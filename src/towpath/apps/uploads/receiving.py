@@ -1,7 +1,7 @@
-"""Receiving one chunk: reserve room, stage its bytes, then count it or refuse it.
+"""Receive one chunk: reserve room, stage its bytes, then count it or refuse it.
 
-The body is read in pieces of at most 1 MiB, and none before there is room for the whole part. What
-ends before its length, or differs from its digest, never counts.
+The body is read in pieces of at most 1 MiB, and only once the whole part has room. A body that is
+shorter than announced, or does not match its digest, never counts.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Safety(StrEnum):
     REPLICA = "replica"
     """On a replica, too."""
     STORED = "stored"
-    """In the store."""
+    """In the object store."""
 
 
 _ASKED = {
@@ -71,26 +71,26 @@ _ASKED = {
 
 
 REFUSED = (UploadError, InvalidInput, DurabilityUnavailable, MemoryFull)
-"""Nothing was written. After other errors a chunk may count."""
+"""Errors after which nothing was written. After any other error the chunk may count."""
 
 
 class Incoming(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client says of a chunk before it sends it."""
+    """A chunk, as the client announces it before the body."""
 
     upload_id: str
     number: int
     holder: str
-    """The key that sends it: its share of the budget."""
+    """The owner of the key that sends it, whose share of the budget it uses."""
     length: int | None = None
-    """None = it does not say."""
+    """None = not announced."""
     digest: ContentDigest | None = None
     last: bool = False
     safety: Safety | None = None
-    """What it waits for; None = whatever Redis gives."""
+    """The safety that the client waits for; None = whatever Redis provides."""
 
     @property
     def durability(self) -> Durability | None:
-        """What Redis is asked for."""
+        """The durability that Redis must confirm."""
         return _ASKED.get(self.safety) if self.safety else None
 
 
@@ -106,17 +106,17 @@ class ChunkReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Receiving:
-    """Takes chunks in."""
+    """Receives chunks, one per request."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
 
     async def receive(
         self, incoming: Incoming, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
-        """Stage the chunk, let it count, and have its part stored if that is whole.
+        """Stage the chunk, count it, and submit the job of its part if that is whole.
 
-        Raises UploadUnknown, and whatever refuses the chunk.
+        Raises UploadUnknown, and the error if the chunk is refused.
         """
         check_number(incoming, plan)
         alone = range(incoming.number, incoming.number + 1)
@@ -125,36 +125,36 @@ class Receiving:
             plan = msgspec.structs.replace(plan, size=known.size)
             check_number(incoming, plan)
         if known.here:
-            return await self._compared(incoming, known, body, plan)
+            return await self._compare_repeat(incoming, known, body, plan)
         ends = _is_empty_end(incoming) and plan.total_chunks in (None, incoming.number)
         if not known.status.open and not (ends and known.status is Status.COMPLETED):
             raise not_open(incoming.upload_id, known.status)
         if ends:
-            return await self._ended_empty(incoming, known, body)
+            return await self._close_empty(incoming, known, body)
         _check_length(incoming, plan, incoming.length)
         async with self.room(incoming) as room:
             await self.reserve(room, incoming, plan)
-            return await self._stored(incoming, room, body, plan)
+            return await self._receive_new(incoming, room, body, plan)
 
     async def safety(self, incoming: Incoming, put: Put) -> Safety:
-        """How safe the chunk is now; waits for its part to be stored if that was asked for."""
+        """Returns how safe the chunk is now; waits until its part is stored, if requested."""
         wait = incoming.safety is Safety.STORED and put.turn is not None
-        if not put.token or (wait and await self._became_stored(incoming.upload_id, put)):
+        if not put.token or (wait and await self._wait_until_stored(incoming.upload_id, put)):
             return Safety.STORED
         if incoming.safety is Safety.REPLICA:
             return Safety.REPLICA
         return Safety.DISK if await self._are_on_disk() else Safety.MEMORY
 
     async def _are_on_disk(self) -> bool:
-        """Whether every Redis that has a part of it keeps all that it acknowledges on its disk."""
+        """Whether both Redis servers, of states and of bytes, write to disk before they reply."""
         try:
-            facts = [await engine.current_facts() for engine in self._own.engines]
+            facts = [await engine.current_facts() for engine in self._lifecycle.engines]
         except ServerError:
             return False
         return all(fact.durability.disk is Disk.DISK for fact in facts)
 
-    async def _became_stored(self, upload_id: str, put: Put) -> bool:
-        """Whether the part of a chunk gets into the store while its client waits."""
+    async def _wait_until_stored(self, upload_id: str, put: Put) -> bool:
+        """Wait until the part of a chunk is stored; False if it takes too long, or can't be."""
         state, until = self._records.state(upload_id), steady() + _STORED_WITHIN
         while steady() < until:
             try:
@@ -169,13 +169,13 @@ class Receiving:
     # ── before the body ──────────────────────────────────────────────────────────────────
 
     def room(self, incoming: Incoming) -> AbstractAsyncContextManager[BodyRoom]:
-        """For the room of a body, which it has while the block runs."""
+        """The reservations of a body, which are renewed while the block runs."""
         return BodyRoom(self._records, incoming.upload_id, incoming.holder).opened()
 
     async def reserve(
         self, room: BodyRoom, incoming: Incoming, plan: UploadPlan, run: int | None = None
     ) -> None:
-        """Room for the body, and for the rest of its part; a *run* of chunks has so many bytes.
+        """Reserve room for the body and the rest of its part; *run* = the bytes of several chunks.
 
         Raises BudgetFull, ShareFull.
         """
@@ -184,7 +184,7 @@ class Receiving:
         length = plan.chunk_length(incoming.number)
         if length is None:
             length = plan.chunk_size if incoming.length is None else incoming.length
-            if incoming.last or length < plan.chunk_size:  # nothing comes behind it
+            if incoming.last or length < plan.chunk_size:  # it is the last chunk
                 before = incoming.number - plan.chunks_of(part)[0]
                 extent = min(extent, before * plan.chunk_size + length)
         own, stays = (length, False) if run is None else (run, True)
@@ -193,10 +193,10 @@ class Receiving:
             chart = await self._records.state(incoming.upload_id).chart()
             raise refused(incoming.upload_id, refusal, chart.missing_of_begun())
 
-    async def _ended_empty(
+    async def _close_empty(
         self, incoming: Incoming, known: Known, body: AsyncIterator[bytes]
     ) -> Put:
-        """The file ended with the chunk before. Said again, it is a duplicate."""
+        """Close the upload: the file ended with the chunk before. A repeat is a duplicate."""
         async for data in body:
             if data:
                 raise ChunkInvalid(f"chunk {incoming.number}: more bytes than Content-Length says")
@@ -222,10 +222,13 @@ class Receiving:
 
     # ── the body ─────────────────────────────────────────────────────────────────────────
 
-    async def _compared(
+    async def _compare_repeat(
         self, incoming: Incoming, known: Known, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
-        """The same bytes again are a duplicate, in Redis or long in the store; others differ."""
+        """Read a chunk that was already received: equal bytes are a duplicate.
+
+        Raises ChunkDiffers for other bytes.
+        """
         digesting, length = Digesting(incoming.digest), 0
         async for piece in in_pieces(body):
             length += len(piece)
@@ -234,21 +237,23 @@ class Receiving:
         self._check_whole(incoming, digesting, length)
         if known.digest and known.digest != digesting.own:
             raise ChunkDiffers(incoming.upload_id, incoming.number)
-        put = await self._counted(incoming, digesting, length, token="", plan=plan)
+        put = await self._count_chunk(incoming, digesting, length, token="", plan=plan)
         if put.token:
-            kept = self._records.budget.renew(incoming.upload_id, [put.part])
-            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=kept)
+            renewal = self._records.budget.renew(incoming.upload_id, [put.part])
+            await self.place(incoming, {incoming.number: put.token}, put, plan, ended=renewal)
         await self.follow(incoming, put, plan)
         return put
 
-    async def _stored(
+    async def _receive_new(
         self, incoming: Incoming, room: BodyRoom, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         chunks, token = self._records.chunks(incoming.upload_id), secrets.token_hex(8)
         part = plan.part_of(incoming.number)
         room.tokens.add(token)
         try:
-            digesting, length = await self._staged(incoming, chunks, token, room.watch(body), plan)
+            digesting, length = await self._stage_body(
+                incoming, chunks, token, room.watch(body), plan
+            )
             self._check_whole(incoming, digesting, length)
             _check_length(incoming, plan, length)
         except BaseException:
@@ -256,20 +261,22 @@ class Receiving:
             raise
         room.keep(part, length)
         try:
-            put = await self._counted(incoming, digesting, length, token=token, plan=plan)
+            put = await self._count_chunk(incoming, digesting, length, token=token, plan=plan)
         except REFUSED:
             room.keep(part, -length)
             await self.drop(chunks, token)
             raise
-        # From here on the chunk counts, or may: whatever fails now, its bytes stay.
+        # From here on the chunk may count, so its bytes stay whatever fails.
         if put.token != token:
             room.keep(part, -length)
             await self.drop(chunks, token)
         else:
-            # Only then: those who watch are not told of a chunk whose bytes are lost.
+            # Publish the chunk after `place`, which raises ChunkLost if its bytes are gone.
             ended = room.finish(part)
             await self.place(incoming, {incoming.number: token}, put, plan, ended=ended)
-            await self._own.tell_chunk(incoming.upload_id, incoming.number, last=incoming.last)
+            await self._lifecycle.tell_chunk(
+                incoming.upload_id, incoming.number, last=incoming.last
+            )
         await self.follow(incoming, put, plan)
         return put
 
@@ -282,10 +289,11 @@ class Receiving:
         *,
         ended: Awaitable[None] | None = None,
     ) -> None:
-        """Bytes that count are in their place, or their part is in the store by now. *put* is what
-        became of one of these chunks; all are of its part. *ended* counts their body's room.
+        """Move staged bytes that count to their chunks, unless their part is stored by now.
 
-        Raises ChunkLost if some are nowhere: then those don't count any more.
+        All chunks belong to one part; *put* is the outcome of one of them. *ended* ends or renews
+        their reservation and runs meanwhile. Raises ChunkLost if bytes are gone; their chunks are
+        missing again.
         """
         id, budget = incoming.upload_id, self._records.budget
         chunks = self._records.chunks(id)
@@ -301,7 +309,7 @@ class Receiving:
             if await self._records.state(id).lose(put.generation, lost):
                 raise ChunkLost(id, f"chunk {gone[0]}")
 
-    async def _staged(
+    async def _stage_body(
         self,
         incoming: Incoming,
         chunks: Chunks,
@@ -309,7 +317,7 @@ class Receiving:
         body: AsyncIterator[bytes],
         plan: UploadPlan,
     ) -> tuple[Digesting, int]:
-        """Put the body beside the chunks, piece by piece; nobody takes it for one yet."""
+        """Stage the body under *token*, piece by piece. It does not count yet."""
         digesting, length, before = Digesting(incoming.digest), 0, Before()
         try:
             async for piece in in_pieces(body):
@@ -328,26 +336,26 @@ class Receiving:
         return digesting, length
 
     async def drop(self, chunks: Chunks, *tokens: str) -> None:
-        """What was staged under these *tokens* goes."""
+        """Delete what is staged under *tokens*."""
         try:
             await chunks.delete((), tokens)
         except ServerError:
-            return  # it expires
+            return  # staged bytes expire
 
     @staticmethod
     def _check_whole(incoming: Incoming, digesting: Digesting, length: int) -> None:
         if incoming.length is not None and length != incoming.length:
-            told = f"{length} of {incoming.length} bytes came"
-            raise ChunkCut(f"chunk {incoming.number}: {told}")
+            reason = f"{length} of {incoming.length} bytes came"
+            raise ChunkCut(f"chunk {incoming.number}: {reason}")
         if not digesting.fits() and incoming.digest is not None:
             raise DigestMismatch(incoming.number, incoming.digest.algorithm)
 
-    # ── behind it ────────────────────────────────────────────────────────────────────────
+    # ── after the body ───────────────────────────────────────────────────────────────────
 
-    async def _counted(
+    async def _count_chunk(
         self, incoming: Incoming, digesting: Digesting, length: int, *, token: str, plan: UploadPlan
     ) -> Put:
-        """The chunk counts. Raises ChunkLost where Redis knows nothing of the upload any more."""
+        """Count the chunk. Raises ChunkLost if Redis has lost the state of the upload."""
         chunk = NewChunk(incoming.number, length, digesting.own, token)
         puts, refusal = await self._records.state(incoming.upload_id).put(
             [chunk], last=incoming.last, most=plan.most_chunks, durability=incoming.durability
@@ -359,9 +367,14 @@ class Receiving:
         return puts[0]
 
     async def follow(self, incoming: Incoming, put: Put, plan: UploadPlan) -> None:
-        """Have done what can be done with this chunk. Whoever sends it again does so again."""
+        """Submit the job of a whole part, and close the upload after its last chunk.
+
+        A client that sends the chunk again repeats both.
+        """
         if put.turn is not None:
-            await self._own.submit(Work(incoming.upload_id, put.generation, put.part, put.turn))
+            await self._lifecycle.submit(
+                Work(incoming.upload_id, put.generation, put.part, put.turn)
+            )
         if incoming.last and plan.size is None:
             state = self._records.state(incoming.upload_id)
             try:
@@ -371,18 +384,20 @@ class Receiving:
             await self.follow_up(incoming.upload_id, closed)
 
     async def follow_up(self, upload_id: str, closed: Closed) -> None:
-        """Have done what can be done now that the size is known, and let the row know it."""
-        upload = await self._own.row(upload_id)
-        await self._own.ledger.write(tables.sized(upload, closed.size))
+        """Save the size in the row, then submit the job that is ready now, if there is one."""
+        upload = await self._lifecycle.row(upload_id)
+        await self._lifecycle.ledger.write(tables.sized(upload, closed.size))
         if closed.last:
-            await self._own.submit(Work(upload_id, closed.generation))
+            await self._lifecycle.submit(Work(upload_id, closed.generation))
         elif closed.part is not None:
-            await self._own.submit(Work(upload_id, closed.generation, closed.part, closed.turn))
+            await self._lifecycle.submit(
+                Work(upload_id, closed.generation, closed.part, closed.turn)
+            )
 
 
 def check_number(incoming: Incoming, plan: UploadPlan) -> None:
-    """Raises ChunkInvalid, UploadTooLarge for a number that no chunk of the plan has, and
-    LastChunkDiffers for one that is not the last and said to be.
+    """Raises ChunkInvalid or UploadTooLarge if the plan has no chunk of this number, and
+    LastChunkDiffers if the client calls it the last one and it is not.
     """
     number = incoming.number
     if not 0 <= number < _NUMBER_MOST:
@@ -401,12 +416,12 @@ def check_number(incoming: Incoming, plan: UploadPlan) -> None:
 
 
 def _is_empty_end(incoming: Incoming) -> bool:
-    """Whether it is a last chunk without bytes: the file ended with the chunk before."""
+    """Whether this is a last chunk without bytes: the file ended with the chunk before."""
     return incoming.last and incoming.length == 0
 
 
 def _check_length(incoming: Incoming, plan: UploadPlan, length: int | None) -> None:
-    """Raises ChunkInvalid for a length that can't be this chunk's."""
+    """Raises ChunkInvalid if the chunk can't have this length."""
     if length is None:
         return
     wanted = plan.chunk_length(incoming.number)

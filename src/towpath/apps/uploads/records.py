@@ -1,8 +1,8 @@
-"""The records of uploads in Redis: states, the bytes of chunks, and the budget for these.
+"""The Redis entries of uploads: states, the bytes of chunks, and the budget for these bytes.
 
-They may be in different slots and on different servers, so no script joins them. Steps come in the
-order reservation, bytes, state, job; each can be repeated, and what a crash leaves behind expires
-or is found by whoever looks next.
+The entries may be in different slots and on different Redis servers, so no script covers two of
+them. The steps are always reservation, bytes, state, job. Each can be repeated; what a crash leaves
+behind expires, or is found by the next request or sweep.
 """
 
 from __future__ import annotations
@@ -24,19 +24,21 @@ from towpath.engine.space import SpaceRecord
 
 SCRIPTS = files("towpath.apps.uploads") / "lua"
 PIECE = MIB
-"""Bytes that go to Redis at once, and come from there."""
+"""Bytes that are written to Redis or read from it at once."""
 _COUNTED = minutes(10)
-"""How long the count of a sweep is told."""
+"""How long Redis keeps the number of waiting chunks that a sweep found."""
 _LONGER = minutes(1)
-"""By how much a reservation outlives the bytes that it is for."""
+"""How much longer a reservation lasts than its bytes."""
 _SILENT = 4
-"""Leases: a part of which nothing came for so long gives way to others of its owner."""
+"""In body leases: a part without new bytes for so long gives way to others of its owner."""
 _KEPT_FOR, _KEPT_MOST = 30.0, 10_000
 
 
-def _stay(chunk_expiry: Duration) -> int:
-    """How long bytes stay, ms. It is renewed once a sixtieth of it is over (`place.lua`): none goes
-    before its upload was silent for all of its time.
+def _chunk_expiry(chunk_expiry: Duration) -> int:
+    """The expiry of chunks in Redis, in ms: 60/59 of `chunk_expiry`.
+
+    `place.lua` renews it at most once per sixtieth of it. So no chunk expires before its upload was
+    silent for `chunk_expiry`.
     """
     return duration_ms("chunk_expiry", chunk_expiry) * 60 // 59
 
@@ -45,17 +47,18 @@ def _stay(chunk_expiry: Duration) -> int:
 
 
 class Chunks:
-    """The bytes of one upload's chunks that are in no part yet."""
+    """The bytes of an upload's chunks whose part is not stored yet."""
 
     def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
-        self._expiry = _stay(options.chunk_expiry)
+        self._expiry = _chunk_expiry(options.chunk_expiry)
         self._staged = duration_ms("staged", options.staged_for)
 
     async def stage(self, token: str, offset: int, piece: bytes | memoryview) -> None:
-        """Stage a piece of a chunk behind those that came before it under a *token* of its own.
+        """Append a piece to the bytes staged under *token*, which only this request uses.
 
-        Raises ChunkLost if those are gone, or if a lost reply made it come twice.
+        Raises ChunkLost if earlier pieces are gone, or if a repeat after a lost reply has appended
+        the piece twice.
         """
         key, expiry = f"staging:{token}", self._staged
         if not offset:
@@ -66,9 +69,9 @@ class Chunks:
     async def append(
         self, token: str, offset: int, piece: bytes | memoryview, *, stays: Duration | None = None
     ) -> None:
-        """The same under a token that others append to as well; it *stays* for so long, if given.
+        """Append a piece under a token that several requests share; *stays* = its expiry, if given.
 
-        Raises ChunkLost if it does not begin where they ended: then nothing was appended.
+        Raises ChunkLost, and appends nothing, if the staged bytes do not end at *offset*.
         """
         expiry = self._staged if stays is None else duration_ms("stays", stays)
         answer = await self._record.run(
@@ -78,15 +81,15 @@ class Chunks:
             raise ChunkLost(self._id, "a chunk")
 
     async def stay(self, tokens: Iterable[str]) -> None:
-        """What is staged under these *tokens* stays for longer: it still comes."""
+        """Renew the expiry of what is staged under *tokens*, while its body still arrives."""
         await self._record.run("stay", tokens=list(tokens), expiry=self._staged)
 
     async def staged(self, token: str) -> int:
-        """How much has come of a chunk that is not whole."""
+        """Returns how many bytes are staged under *token*."""
         return int(await self._record.read("staged", token=token))
 
     async def fork(self, token: str, offset: int, copy: str) -> None:
-        """Go on in a copy of what has come of a chunk. Raises ChunkLost if that is not so."""
+        """Copy what is staged under *token*. Raises ChunkLost if it does not end at *offset*."""
         answer = await self._record.run(
             "fork", source=token, offset=offset, token=copy, expiry=self._staged
         )
@@ -94,7 +97,10 @@ class Chunks:
             raise ChunkLost(self._id, "a chunk")
 
     async def adopt(self, token: str, offset: int, copy: str) -> None:
-        """What was gone on with in a copy counts. Raises ChunkLost if another came first."""
+        """Replace what is staged under *token* by *copy*.
+
+        Raises ChunkLost if it does not end at *offset* any more, or if the copy is gone.
+        """
         answer = await self._record.run(
             "adopt", token=token, offset=offset, source=copy, expiry=self._expiry
         )
@@ -104,10 +110,10 @@ class Chunks:
     async def place(
         self, tokens: Mapping[int, str], generation: int, *, durability: Durability | None = None
     ) -> tuple[list[int], list[int]]:
-        """Staged bytes become the chunks'; what came of these in part goes. Again does no harm.
+        """Move staged bytes to their chunks, and delete incomplete copies of these chunks.
 
-        The chunks whose bytes are gone, because their part was stored or they were lost; and those
-        whose time was renewed by this, if any.
+        It can be repeated. Returns the chunks whose bytes are gone, because their part was stored
+        or they were lost, and the chunks whose expiry was renewed.
         """
         items = [word for pair in tokens.items() for word in pair]
         gone, renewed = await self._record.run(
@@ -120,10 +126,10 @@ class Chunks:
         return [int(number) for number in gone], [int(number) for number in renewed]
 
     async def fetch(self, tokens: Mapping[int, str], size: int) -> dict[int, list[bytes]]:
-        """The bytes of chunks of at most *size*, in pieces; none = they are gone.
+        """Read chunks of at most *size* bytes, each in pieces; without pieces, its bytes are gone.
 
-        Most are in their place, which is asked once. After that it has no other chunk's bytes as
-        long as the tokens count.
+        One call finds the chunks that are placed, as most are. As long as the tokens count, their
+        keys keep the same bytes, so these are read without checking the token again.
         """
         items = [word for pair in tokens.items() for word in pair]
         placed = [int(number) for number in await self._record.read("placed", items=items)]
@@ -148,7 +154,7 @@ class Chunks:
         return [piece for piece in pieces if piece]
 
     async def _pieces(self, number: int, token: str) -> list[bytes]:
-        """The same of one that is in its place or beside it: it may be on its way there."""
+        """Read a chunk that is staged or placed: it may be placed between two reads."""
         pieces: list[bytes] = []
         start = 0
         while True:
@@ -162,17 +168,17 @@ class Chunks:
                 return pieces
 
     async def gone(self, tokens: Mapping[int, str]) -> dict[int, str]:
-        """Those of these chunks whose bytes are gone."""
+        """Returns the chunks of *tokens* whose bytes are gone."""
         items = [word for pair in tokens.items() for word in pair]
         found: Sequence[bytes] = await self._record.read("present", items=items) if items else ()
         return {int(found[i]): found[i + 1].decode() for i in range(0, len(found), 2)}
 
     async def delete(self, numbers: Iterable[int], tokens: Iterable[str] = ()) -> None:
-        """Delete chunks, and what is only staged."""
+        """Delete chunks, and what is staged under *tokens*."""
         await self._record.run("delete_chunks", numbers=list(numbers), tokens=list(tokens))
 
     async def delete_all(self, tokens: Iterable[str] = ()) -> None:
-        """Delete all chunks, and what is staged under these *tokens*."""
+        """Delete all chunks of the upload, and what is staged under *tokens*."""
         await self._record.run("delete_all", tokens=list(tokens))
 
 
@@ -183,40 +189,40 @@ class NoRoom(NamedTuple):
     """Why there is no room for a body."""
 
     share: bool
-    """The owner has its share; else all have all."""
+    """Whether the owner's share is used up; otherwise the budget is."""
     after: int = 1
     """Seconds until there may be room."""
     lack: int = 0
-    """Bytes that are lacking."""
+    """How many bytes are lacking."""
 
 
 class SpareRoom(NamedTuple):
-    """Room that may be taken back: parts by upload, and the bytes that are counted of each."""
+    """Reservations that may be taken back, with the bytes that are counted for each part."""
 
     unsure: Mapping[str, Mapping[int, int]]
-    """A server died while they came: what is there of them has to be counted."""
+    """By upload and part: a server died while a body arrived, so its bytes must be counted."""
     silent: Sequence[tuple[str, int, int]]
-    """Upload, part and bytes of one owner's parts of which nothing came for long; the longest
-    silent first."""
+    """Upload, part and bytes of the owner's parts without new bytes for long; the longest silent
+    first."""
 
 
 class BodyLease(NamedTuple):
-    """The room that one body has in one part, while it comes."""
+    """The reservation of one body in one part, while the body arrives."""
 
     name: str
     upload_id: str
     part: int
     holder: str
     extent: int
-    """Bytes of the part, as far as the body needs it: what is begun can be finished."""
+    """Bytes of the part that are reserved, so that a part that has begun can be finished."""
     own: int
     """Bytes that the body may bring."""
     stays: bool
-    """Whether what came of it stays if this server dies."""
+    """Whether its received bytes stay in Redis if this server dies."""
 
 
 class HoldAnswer(Enum):
-    """What becomes of the room of a body that still comes."""
+    """The reply to the renewal of a body's lease."""
 
     HELD = b"ok"
     GONE = b"LEASE_GONE"
@@ -224,21 +230,21 @@ class HoldAnswer(Enum):
 
 
 class Budget:
-    """The bytes that may be in Redis: those of parts that are there, and those that come.
+    """The budget for bytes in Redis: those that were received, and those reserved for bodies.
 
-    While a body comes, its whole part is counted, so that it can be finished. When it has ended, or
-    its server was not heard of for `uploads.body_lease`, only the bytes that are there are counted.
+    While a body arrives, its whole part is counted, so that the part can be finished. When the body
+    has ended, or its lease was not renewed for `uploads.body_lease`, only its received bytes count.
     """
 
     def __init__(self, record: SpaceRecord, options: UploadsOptions) -> None:
         self._record, self._options = record, options
-        self._stays = _stay(options.chunk_expiry) + duration_ms("longer", _LONGER)
+        self._stays = _chunk_expiry(options.chunk_expiry) + duration_ms("longer", _LONGER)
         self._lease = duration_ms("lease", options.body_lease)
 
     async def reserve(self, lease: BodyLease, *, lacked: int = 0) -> NoRoom | None:
-        """Room for a body before it comes, or again for longer; None = it has it.
+        """Reserve room for a body, or renew its lease; None = it has room.
 
-        *lacked* = so much was lacking when it was refused just before.
+        *lacked* = the bytes that were lacking when this body was refused just before.
         """
         options = self._options
         word, *after = await self._record.run(
@@ -261,18 +267,18 @@ class Budget:
         return NoRoom(share=word == b"SHARE_FULL", after=-(-wait // 1000), lack=lack)
 
     async def hold(self, lease: BodyLease, *, slow: bool) -> HoldAnswer:
-        """The body still comes. One that is *slow* gives way if others were refused."""
+        """Renew the lease of a body. A *slow* body must give way if others were refused."""
         answer = await self._record.run(
             "prolong", lease=lease.name, slow=int(slow), expiry=self._lease
         )
         return HoldAnswer(answer)
 
     async def finish(self, lease: BodyLease, came: int, *, slow: bool = False) -> None:
-        """The body has ended, and *came* bytes of it are there.
+        """End the lease of a body of which *came* bytes are in Redis.
 
         If it was *slow* and others were refused, its owner gets no new part before them.
         """
-        # What stays was counted for all of it when the lease ended.
+        # If the lease has expired, a body that stays was counted in full at that time.
         late: int = 0 if lease.stays else came
         await self._record.run(
             "finish",
@@ -286,12 +292,12 @@ class Budget:
         )
 
     async def renew(self, upload_id: str, parts: Iterable[int]) -> None:
-        """Parts of which bytes are here keep their room for longer than the bytes stay."""
+        """Renew the reservations of parts, for longer than their bytes stay."""
         members = [_member(upload_id, part) for part in parts]
         await self._record.run("renew", members=members, expiry=self._stays)
 
     async def release(self, upload_id: str, parts: Iterable[int]) -> None:
-        """The bytes of these parts are gone."""
+        """Release the reservations of parts whose bytes are deleted."""
         members = [_member(upload_id, part) for part in parts]
         if members:
             await self._record.run("release", members=members)
@@ -299,9 +305,9 @@ class Budget:
     async def correct(
         self, upload_id: str, holder: str, parts: Mapping[int, tuple[int, int]]
     ) -> int:
-        """Count what is there: of each part the bytes that were counted, and those that are there.
+        """Correct the counts of *parts*: for each, the counted bytes and the bytes in Redis.
 
-        Those that have changed since stay as they are. How many were corrected.
+        Parts whose count has changed since are left alone. Returns how many were corrected.
         """
         items = [
             word
@@ -311,25 +317,25 @@ class Budget:
         return int(await self._record.run("correct", items=items, stays=self._stays))
 
     async def tidy(self) -> None:
-        """Take back what expired, some at once; `reserve` does so, too."""
+        """Release some expired leases and reservations, as `reserve` does, too."""
         await self._record.run("release", members=[])
 
     async def used(self) -> int:
-        """Bytes that are counted."""
+        """Returns how many bytes of the budget are used."""
         total, _ = await self._record.read("usage")
         return int(total)
 
     async def coming(self) -> dict[str, int]:
-        """Bodies that come, and until when (ms) their servers must be heard of."""
+        """Returns the leases of bodies, and when each expires (ms)."""
         found: Sequence[bytes] = await self._record.read("coming", most=10_000)
         return {found[i].decode(): int(found[i + 1]) for i in range(0, len(found), 2)}
 
     async def settled(self) -> dict[str, dict[int, int]]:
-        """Parts by upload of which no body comes, and the bytes that are counted of each."""
+        """Returns, by upload and part, the counted bytes of parts without an arriving body."""
         return _by_upload(_parts(await self._record.read("reservations", most=10_000)))
 
     async def spare(self, refused: BodyLease) -> SpareRoom:
-        """Room that may be taken back for a body that was refused."""
+        """Find reservations that may be taken back for a body that was refused."""
         unsure, silent = await self._record.read(
             "spare",
             member=_member(refused.upload_id, refused.part),
@@ -341,19 +347,19 @@ class Budget:
 
 
 class Turns:
-    """Whose turn it is to sweep, and what the last sweep counted."""
+    """Which server sweeps, and how many chunks waited at the last sweep."""
 
     def __init__(self, record: SpaceRecord) -> None:
         self._record = record
 
     async def take(self, holder: str, *, lasts: Duration) -> tuple[bool, int]:
-        """Whether it is the *holder*'s turn; and how many chunks waited when it was last swept."""
+        """Returns whether *holder* may sweep, and how many chunks waited at the last sweep."""
         expiry = duration_ms("lasts", lasts)
         mine, queued = await self._record.run("turn", holder=holder, expiry=expiry)
         return bool(mine), int(queued)
 
     async def note(self, chunks: int) -> None:
-        """Tell the others how many chunks wait."""
+        """Save how many chunks wait, for the other servers."""
         await self._record.run("swept", chunks=chunks, expiry=duration_ms("expiry", _COUNTED))
 
 
@@ -362,7 +368,7 @@ def _member(upload_id: str, part: int) -> str:
 
 
 def _parts(found: Sequence[Any]) -> Iterable[tuple[str, int, int]]:
-    """Upload, part and bytes of each."""
+    """Upload, part and bytes of each reservation."""
     for i in range(0, len(found), 2):
         upload_id, _, part = found[i].decode().rpartition("/")
         if part.isdigit():  # an earlier release also had names for bodies
@@ -377,47 +383,47 @@ def _by_upload(parts: Iterable[tuple[str, int, int]]) -> dict[str, dict[int, int
 
 
 class Kept:
-    """Which parts this process said to be begun: for a moment, it need not say so again."""
+    """Parts that this process has just marked as begun, so that it need not repeat that."""
 
     def __init__(self) -> None:
         self._parts: dict[tuple[str, int], tuple[int, float]] = {}
 
     def note(self, upload_id: str, generation: int, part: int) -> None:
-        """The state says that it is begun."""
+        """Note that the state has *part* marked as begun."""
         if len(self._parts) >= _KEPT_MOST:
             self._parts.clear()
         self._parts[upload_id, part] = generation, steady()
 
     def knows(self, upload_id: str, generation: int, part: int) -> bool:
-        """Whether it was noted a moment ago."""
+        """Whether *part* was noted in the last 30 seconds."""
         of, at = self._parts.get((upload_id, part), (-1, 0.0))
         return of == generation and steady() - at < _KEPT_FOR
 
 
 class Ends:
-    """Where bodies ended in the midst of a chunk: a PATCH that goes on there soon need not ask how
-    much of it has come.
+    """Offsets at which bodies ended inside a chunk: a PATCH that continues there soon needs no call
+    to read the offset.
 
-    The append script compares its offset with what is there then, as always.
+    An outdated entry does no harm, since the append script compares the offset.
     """
 
     def __init__(self) -> None:
         self._ends: dict[str, tuple[int, int, float]] = {}
 
     def note(self, upload_id: str, generation: int, offset: int) -> None:
-        """One has ended at *offset*."""
+        """Note that a body has ended at *offset*."""
         if len(self._ends) >= _KEPT_MOST:
             self._ends.clear()
         self._ends[upload_id] = generation, offset, steady()
 
     def knows(self, upload_id: str, generation: int, offset: int) -> bool:
-        """Whether the last one ended right there, just now."""
+        """Whether the last body ended at *offset* in the last 30 seconds."""
         of, end, at = self._ends.get(upload_id, (-1, -1, 0.0))
         return (of, end) == (generation, offset) and steady() - at < _KEPT_FOR
 
 
 class UploadRecords:
-    """All records: *engine* has states and the budget, *chunks* the bytes."""
+    """All Redis entries of uploads: *engine* has states and the budget, *chunks* the bytes."""
 
     def __init__(
         self, engine: Callable[[], Engine], chunks: Callable[[], Engine], options: UploadsOptions
@@ -443,7 +449,7 @@ class UploadRecords:
         return Turns(self._engine().space("uploads", SCRIPTS).at("sweep"))
 
     async def held(self, upload_id: str) -> dict[int, int]:
-        """Of each part that is not in the store, how many bytes of it are here.
+        """Returns, by part, how many bytes are in Redis of parts that are not stored yet.
 
         Raises UploadUnknown.
         """
@@ -463,9 +469,9 @@ class UploadRecords:
         return held
 
     async def make_room(self, lease: BodyLease, refusal: NoRoom) -> bool:
-        """Take back room that nobody needs, for a body that was refused; False if there is none.
+        """Take back unused reservations for a body that was refused; False if there are none.
 
-        Silent parts give way to others of their owner only.
+        Silent parts give way only to other parts of their owner.
         """
         unsure, silent = await self.budget.spare(lease)
         for upload_id, counted in unsure.items():
@@ -474,25 +480,25 @@ class UploadRecords:
             return bool(unsure)
         left, lack = list[tuple[str, int, int]](), refusal.lack
         for upload_id, part, size in silent:
-            if lack > 0 and await self._is_left(upload_id, part):
+            if lack > 0 and await self._needs_client(upload_id, part):
                 left.append((upload_id, part, size))
                 lack -= size
-        if lack > 0:  # nothing is dropped in vain
+        if lack > 0:  # even all of them would not make enough room
             return False
         for upload_id, part, size in left:
             await self._drop(upload_id, part, size)
         return True
 
     async def _recount(self, upload_id: str, counted: Mapping[int, int]) -> None:
-        """Count what is there of parts, unless others did meanwhile."""
+        """Correct the counts of parts by the bytes in Redis, unless they have changed since."""
         there: dict[int, int] = {}
         with suppress(UploadUnknown):
             there = await self.held(upload_id)
         parts = {part: (before, there.get(part, 0)) for part, before in counted.items()}
         await self.budget.correct(upload_id, "", parts)
 
-    async def _is_left(self, upload_id: str, part: int) -> bool:
-        """Whether nothing becomes of what came of a part, unless its client sends the rest."""
+    async def _needs_client(self, upload_id: str, part: int) -> bool:
+        """Whether a part can't be stored unless its client sends the missing chunks."""
         with suppress(UploadUnknown):
             chart = await self.state(upload_id).chart()
             open = Status(chart.fields["status"]).open
@@ -500,34 +506,34 @@ class UploadRecords:
         return False  # the sweep counts what is left of it
 
     async def _drop(self, upload_id: str, part: int, counted: int) -> None:
-        """Drop what came of a part: it is missing again."""
+        """Delete the received bytes of a part; its chunks are missing again."""
         with suppress(UploadUnknown):
             chart, front = await self.state(upload_id).chart(), await self.state(upload_id).front()
             tokens = {n: t for n, t in chart.pending.items() if chart.plan.part_of(n) == part}
             staged = list(tokens.values())
             if chart.plan.part_of(front.chunk) == part:
                 staged.append(tail_token(front.generation, front.chunk))
-            # The bytes first: whoever finds that they are gone says that they are missing.
+            # Bytes first: after a crash in between, `sync` notes that the chunks are missing.
             await self.chunks(upload_id).delete(tokens, staged)
             await self.state(upload_id).lose(chart.generation, tokens)
         await self.budget.correct(upload_id, "", {part: (counted, 0)})
 
     async def tails(self, upload_id: str) -> list[str]:
-        """The tokens of what may have come of a chunk in part, as far as Redis knows the upload."""
+        """The staging token of the incomplete chunk; none if Redis does not know the upload."""
         with suppress(UploadUnknown):
             front = await self.state(upload_id).front()
             return [tail_token(front.generation, front.chunk)]
         return []
 
     async def keep_tail(self, upload_id: str, generation: int) -> None:
-        """What has come of a chunk in part goes on in this *generation*. Raises UploadUnknown."""
+        """Keep the bytes of the incomplete chunk for this *generation*. Raises UploadUnknown."""
         front = await self.state(upload_id).front()
         before, now = (tail_token(of, front.chunk) for of in (generation - 1, generation))
-        with suppress(ChunkLost):  # nothing had come
+        with suppress(ChunkLost):  # nothing is staged
             await self.chunks(upload_id).adopt(now, 0, before)
 
     async def sync(self, upload_id: str) -> UploadMap:
-        """Which chunks and parts are where, after those whose bytes are gone became missing again.
+        """Returns all chunks and parts, after noting which chunks have lost their bytes.
 
         Raises UploadUnknown.
         """
@@ -540,7 +546,7 @@ class UploadRecords:
 
 
 def tail_token(generation: int, number: int) -> str:
-    """Under which bytes come one behind the other, until their chunk is whole (and `place.lua`)."""
+    """The staging token of a chunk whose bytes arrive in order; `place.lua` builds it, too."""
     return f"tail-{generation}-{number}"
 
 

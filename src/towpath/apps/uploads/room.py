@@ -1,7 +1,7 @@
-"""The room of a body: reserved before it is read, held while it comes, given back when it ends.
+"""The reservations of a body: made before it is read, renewed while it arrives, then released.
 
 A body that is slower than `uploads.slowest` is ended if others were refused for lack of room. The
-room of a server that died is back when its leases end (`uploads.body_lease`).
+reservations of a server that died end with their leases (`uploads.body_lease`).
 """
 
 from __future__ import annotations
@@ -20,31 +20,39 @@ from towpath.clock import steady
 from towpath.errors import ServerError
 
 _HOLD_AFTER = 1 / 6
-"""Of its lease: the time between two signs of life of a body that comes."""
+"""The time between two renewals of a lease, as a fraction of the lease."""
 _UNHEARD = 1 / 3
-"""Of its lease: the time without such a sign after which no byte is staged before the next one.
-What is staged (`staged_for`) would outlive its room."""
+"""The time without a renewal after which no byte is staged before the next one, as a fraction of
+the lease. Otherwise staged bytes (`staged_for`) could outlive their reservation."""
 
 
 class BodyRoom:
-    """What one body has of the budget: a lease for each part that it brings bytes of."""
+    """The reservations of one body: a lease for each part that it brings bytes of."""
 
     def __init__(self, records: UploadRecords, upload_id: str, holder: str) -> None:
         self._records, self._id, self._holder = records, upload_id, holder
         self._leases: dict[int, BodyLease] = {}
         self._lasts = records.options.body_lease.total_seconds()
         self._came: dict[int, int] = {}
-        self._arrived, self._seen, self._looked, self._held = 0, 0, steady(), steady()
+        self._arrived, self._measured, self._measured_at, self._renewed_at = (
+            0,
+            0,
+            steady(),
+            steady(),
+        )
         self._is_whole, self._began = False, steady()
         self._deadline: asyncio.Timeout | None = None
         self._refusal: BudgetFull | None = None
         self.tokens: set[str] = set()
-        """Under which bytes of it are staged that go if the body does."""
+        """The staging tokens of bytes that expire unless their body still arrives."""
 
     @asynccontextmanager
     async def opened(self) -> AsyncGenerator[BodyRoom]:
-        """Hold what is reserved while the block runs. Raises BodyGaveWay, BudgetFull, ShareFull."""
-        holding = asyncio.create_task(self._keep_on())
+        """Renew the leases while the block runs, then end them.
+
+        Raises BodyGaveWay, BudgetFull, ShareFull.
+        """
+        holding = asyncio.create_task(self._renew_regularly())
         try:
             async with asyncio.timeout(None) as self._deadline:
                 yield self
@@ -52,7 +60,7 @@ class BodyRoom:
             if self._refusal is None:
                 raise
             raise self._refusal from None
-        except (UploadGone, UploadUnknown):  # whoever ended or lost the upload removed its bytes
+        except (UploadGone, UploadUnknown):  # the bytes are gone, too
             self._came.clear()
             raise
         finally:
@@ -63,9 +71,9 @@ class BodyRoom:
     async def reserve(
         self, part: int, *, extent: int, own: int, stays: bool = False
     ) -> NoRoom | None:
-        """Room for the *own* bytes that the body brings, and for its part up to its *extent*.
+        """Reserve the *own* bytes that the body brings, and its part up to *extent*.
 
-        *stays* = what comes counts at once, and stays if this server dies. None = it has room.
+        *stays* = received bytes count at once, and stay if this server dies. None = it has room.
         """
         if part in self._leases:
             return None
@@ -87,39 +95,42 @@ class BodyRoom:
         return part in self._leases
 
     def keep(self, part: int, size: int) -> None:
-        """So many bytes are there, or may be: they are counted when the body has ended."""
+        """Note that *size* bytes are in Redis or may be; they stay counted after the body."""
         if part in self._came:
             self._came[part] += size
 
     async def finish(self, part: int, *, slow: bool = False) -> None:
-        """No more comes of this part."""
+        """End the lease of *part*: its bytes have arrived."""
         if (lease := self._leases.pop(part, None)) is not None:
             came = max(self._came.get(part, 0), 0)
             await self._records.budget.finish(lease, came, slow=slow)
 
     async def watch(self, body: AsyncIterator[bytes]) -> AsyncGenerator[bytes]:
-        """*body*, which has its room for as long as it comes. Raises BudgetFull, ShareFull."""
+        """*body*, but no further without a recent renewal of its leases.
+
+        Raises BudgetFull, ShareFull.
+        """
         async for data in body:
             self._arrived += len(data)
-            if steady() - self._held > self._lasts * _UNHEARD:
-                await self._hold()
+            if steady() - self._renewed_at > self._lasts * _UNHEARD:
+                await self._renew()
                 if self._refusal is not None:
                     await asyncio.get_running_loop().create_future()  # the deadline ends it
             yield data
         self._is_whole = True
 
-    async def _keep_on(self) -> None:
+    async def _renew_regularly(self) -> None:
         while True:
             await asyncio.sleep(self._lasts * _HOLD_AFTER)
             with suppress(ServerError):
-                await self._hold()
+                await self._renew()
 
-    async def _hold(self) -> None:
-        """Say that the body still comes, and how fast."""
-        arrived, now = self._arrived - self._seen, steady()
-        enough = self._records.options.slowest * (now - self._looked)
+    async def _renew(self) -> None:
+        """Renew the leases, and end the body if it must give way or has lost its room."""
+        arrived, now = self._arrived - self._measured, steady()
+        enough = self._records.options.slowest * (now - self._measured_at)
         slow = arrived < enough and not self._is_whole
-        self._seen, self._looked = self._arrived, now
+        self._measured, self._measured_at = self._arrived, now
         for lease in list(self._leases.values()):
             answer = await self._records.budget.hold(lease, slow=slow)
             if answer is HoldAnswer.GIVE_WAY:
@@ -134,7 +145,7 @@ class BodyRoom:
                     return
         if self.tokens:
             await self._records.chunks(self._id).stay(self.tokens)
-        self._held = now
+        self._renewed_at = now
 
     def _give_up(self, refusal: BudgetFull) -> None:
         if self._deadline is not None:
@@ -146,7 +157,7 @@ class BodyRoom:
         enough = self._records.options.slowest * (steady() - self._began)
         slow = not self._is_whole and self._arrived < enough
         for part in list(self._leases):
-            with suppress(ServerError):  # the lease ends
+            with suppress(ServerError):  # the lease expires
                 await self.finish(part, slow=slow)
 
 

@@ -1,7 +1,7 @@
-"""Small chunks that follow each other, in one request: the cost of a request is paid once for all.
+"""Receive several small consecutive chunks in one request, which saves the cost of more requests.
 
-They are of one part, so there is room for all of them before the body is read. As soon as a MiB of
-them has come, its chunks count: of a body that is cut, all that came whole is here.
+All chunks belong to one part, so room for all of them is reserved before the body is read. Chunks
+count after each MiB: if the body is cut, those that arrived whole count.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from towpath.apps.uploads.states import Known, NewChunk, Put, UploadUnknown, not
 
 
 class Run:
-    """The chunks of one request, on their way in."""
+    """The chunks of one request."""
 
     def __init__(
         self, own: Lifecycle, receiving: Receiving, first: Incoming, numbers: range
     ) -> None:
-        self._own, self._receiving, self._incoming = own, receiving, first
+        self._lifecycle, self._receiving, self._incoming = own, receiving, first
         self._numbers, self._id = numbers, first.upload_id
         self._puts: list[Put] = []
         self._room = BodyRoom(own.records, first.upload_id, first.holder)
 
     async def receive(self, body: AsyncIterator[bytes], plan: UploadPlan) -> Put:
-        """Let all of them count: what became of the last one; a duplicate if all were here.
+        """Receive and count all chunks; returns the last one's outcome, a duplicate if all are.
 
-        Raises UploadUnknown, and whatever refuses a chunk: those before it count.
+        Raises UploadUnknown, and the error for a refused chunk; the chunks before it count.
         """
         self._check_numbers(plan)
-        known = await self._own.records.state(self._id).admit(self._numbers)
+        known = await self._lifecycle.records.state(self._id).admit(self._numbers)
         if known[0].size is not None and plan.size is None:
             plan = msgspec.structs.replace(plan, size=known[0].size)
             self._check_numbers(plan)
@@ -63,20 +63,20 @@ class Run:
         check_number(msgspec.structs.replace(self._incoming, number=self._numbers[-1]), plan)
 
     def _check(self, plan: UploadPlan) -> None:
-        """Raises ChunkInvalid for what can't be one request."""
+        """Raises ChunkInvalid if these chunks can't be sent in one request."""
         first, last = self._numbers[0], self._numbers[-1]
-        told = f"chunks {first} to {last}"
+        which = f"chunks {first} to {last}"
         if plan.size is None:
-            raise ChunkInvalid(f"{told}: send them one by one, as the upload has no size")
+            raise ChunkInvalid(f"{which}: send them one by one, as the upload has no size")
         if plan.chunk_size > PIECE:
-            raise ChunkInvalid(f"{told}: send them one by one, as they are larger than 1 MiB")
+            raise ChunkInvalid(f"{which}: send them one by one, as they are larger than 1 MiB")
         if plan.part_of(first) != plan.part_of(last):
-            raise ChunkInvalid(f"{told}: all chunks must belong to one part (see `part_size`)")
+            raise ChunkInvalid(f"{which}: all chunks must belong to one part (see `part_size`)")
         if self._incoming.digest is not None:
-            raise ChunkInvalid(f"{told}: Content-Digest is checked for one chunk per request")
+            raise ChunkInvalid(f"{which}: Content-Digest is checked for one chunk per request")
         wanted = self._length(plan)
         if self._incoming.length is not None and self._incoming.length != wanted:
-            raise ChunkInvalid(f"{told}: {self._incoming.length} bytes, not {wanted}")
+            raise ChunkInvalid(f"{which}: {self._incoming.length} bytes, not {wanted}")
 
     def _length(self, plan: UploadPlan) -> int:
         return sum(plan.chunk_length(number) or 0 for number in self._numbers)
@@ -84,15 +84,15 @@ class Run:
     async def _read(
         self, body: AsyncIterator[bytes], plan: UploadPlan, known: dict[int, Known]
     ) -> None:
-        """Have chunks of a MiB on their way to Redis while the next ones come."""
+        """Count the chunks of one MiB while those of the next MiB arrive."""
         before, size, came = Before(), plan.chunk_size, 0
         wanted, number = self._length(plan), self._numbers[0]
         try:
             async for piece in in_pieces(body, PIECE // size * size):
                 came += len(piece)
                 if came > wanted:
-                    told = f"the body has more bytes than {len(self._numbers)} chunks"
-                    raise ChunkInvalid(f"chunk {self._numbers[-1] + 1}: {told}")
+                    reason = f"the body has more bytes than {len(self._numbers)} chunks"
+                    raise ChunkInvalid(f"chunk {self._numbers[-1] + 1}: {reason}")
                 whole = len(piece) if came == wanted else len(piece) // size * size
                 chunks = [piece[at : at + size] for at in range(0, whole, size)]
                 await before.done()
@@ -108,10 +108,13 @@ class Run:
     async def _count(
         self, chunks: dict[int, bytes], plan: UploadPlan, known: dict[int, Known]
     ) -> None:
-        """These count. Raises what refuses one of them, once those before it are in their place."""
-        new = [await _new(number, data, known[number]) for number, data in chunks.items()]
+        """Count chunks. Raises the error for a refused one after the ones before it are placed."""
+        new = [await _new_chunk(number, data, known[number]) for number, data in chunks.items()]
         tokens = [chunk.token for chunk in new if chunk.token]
-        state, staging = self._own.records.state(self._id), self._own.records.chunks(self._id)
+        state, staging = (
+            self._lifecycle.records.state(self._id),
+            self._lifecycle.records.chunks(self._id),
+        )
         size = sum(chunk.length for chunk in new if chunk.token)
         try:
             await self._stage(new, chunks)
@@ -130,22 +133,24 @@ class Run:
             self._room.keep(plan.part_of(new[0].number), -size)
             await self._receiving.drop(staging, *tokens)
             raise
-        await self._settle(new, puts, plan)
+        await self._place_counted(new, puts, plan)
         if isinstance(refusal, UploadUnknown):
             raise ChunkLost(self._id, f"chunk {new[len(puts)].number}") from refusal
         if refusal is not None:
             raise refusal
 
     async def _stage(self, new: Sequence[NewChunk], chunks: dict[int, bytes]) -> None:
-        stage = self._own.records.chunks(self._id).stage
+        stage = self._lifecycle.records.chunks(self._id).stage
         sent = (stage(chunk.token, 0, chunks[chunk.number]) for chunk in new if chunk.token)
-        # All are waited for: what is dropped after a failure must not be overtaken by another.
+        # Wait for all: after a failure they are deleted, and a late write would come after that.
         for failure in await asyncio.gather(*sent, return_exceptions=True):
             if failure is not None:
                 raise failure
 
-    async def _settle(self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan) -> None:
-        """Bytes that count go to their place, others go; the part is stored if it is whole."""
+    async def _place_counted(
+        self, new: Sequence[NewChunk], puts: Sequence[Put], plan: UploadPlan
+    ) -> None:
+        """Place bytes that count, delete others, submit the job of the part if that is whole."""
         self._puts += puts
         counted = {chunk.number: put.token for chunk, put in zip(new, puts, strict=False)}
         ours = [chunk for chunk in new if chunk.token and counted.get(chunk.number) == chunk.token]
@@ -154,18 +159,20 @@ class Run:
         if left:
             self._room.keep(part, -sum(chunk.length for chunk in left))
             tokens = [chunk.token for chunk in left]
-            await self._receiving.drop(self._own.records.chunks(self._id), *tokens)
+            await self._receiving.drop(self._lifecycle.records.chunks(self._id), *tokens)
         if placed := {number: token for number, token in counted.items() if token}:
             ended = self._room.finish(part) if new[-1].number == self._numbers[-1] else None
             await self._receiving.place(self._incoming, placed, puts[-1], plan, ended=ended)
-        tell, end = self._own.tell_chunk, plan.most_chunks
-        told = (tell(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours)
-        await asyncio.gather(*told)
+        publish, end = self._lifecycle.tell_chunk, plan.most_chunks
+        published = (
+            publish(self._id, chunk.number, last=chunk.number + 1 == end) for chunk in ours
+        )
+        await asyncio.gather(*published)
         if puts:
             await self._receiving.follow(self._incoming, puts[-1], plan)
 
 
-async def _new(number: int, data: bytes, known: Known) -> NewChunk:
+async def _new_chunk(number: int, data: bytes, known: Known) -> NewChunk:
     digesting = Digesting(None)
     await digesting.update(data)
     token = "" if known.here else secrets.token_hex(8)

@@ -43,7 +43,7 @@ from towpath.ids import new_job_id
 
 LARGEST_PAGE = 1000
 _FIRST_LOOK, _LOOK_EVERY = 0.02, 0.25
-"""Seconds between two looks at an upload that somebody waits for."""
+"""Seconds between two reads of an upload that a client waits for."""
 _KNOWN_MOST = 10_000
 
 
@@ -51,9 +51,9 @@ class View(msgspec.Struct, frozen=True):
     """An upload as it is now."""
 
     upload: Upload
-    """What its row says."""
+    """Its row."""
     fields: dict[str, str]
-    """The document's state hash."""
+    """Its state hash."""
 
     @property
     def status(self) -> Status:
@@ -72,22 +72,22 @@ class Content(msgspec.Struct, frozen=True):
 
 
 class KnownUpload(NamedTuple):
-    """What a server remembers of an upload."""
+    """The facts of an upload that a server caches."""
 
     owner: str
     node_id: str
     mime_type: str
     plan: UploadPlan
-    """With the size that was known then."""
+    """Its size is the one that was known when the row was read."""
     joined: bool
-    """Whether it is joined of other uploads, and takes no bytes."""
+    """Whether it is joined from other uploads, and takes no bytes."""
 
 
 class UploadService:
-    """Uploads on a server: chunks come in here, workers do the rest."""
+    """Uploads on a server: it receives chunks; workers store them and complete uploads."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self.lifecycle = lifecycle
         self.options: UploadsOptions = lifecycle.options
         self._receiving = Receiving(lifecycle)
@@ -100,16 +100,16 @@ class UploadService:
     async def start(
         self, new: NewUpload, *, owner: str = "", idempotency_key: str | None = None
     ) -> tuple[View, bool]:
-        """Begin an upload; whether it was begun before, under the same *idempotency_key*.
+        """Start an upload; returns it, and whether its *idempotency_key* had started it before.
 
         Over HTTP, only keys of *owner* and admins may use it; without an owner, only admins.
-        Its row is there when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
+        Its row is written when this returns. Raises InvalidOption, UploadTooLarge, PartTooLarge,
         UploadDiffers, QuotaReached, UploadsOff, LedgerError, ServerError.
         """
         bucket = self.options.bucket_of(new.drive)
-        self._own.store_of(bucket)
+        self._lifecycle.store_of(bucket)
         row = self._new_row(new, bucket, owner=owner, idempotency_key=idempotency_key)
-        upload, existed = await self._own.ledger.decide(
+        upload, existed = await self._lifecycle.ledger.decide(
             tables.started(
                 row,
                 most_open=self.options.open_per_key,
@@ -121,10 +121,10 @@ class UploadService:
         state = self._records.state(upload.upload_id)
         await state.open(upload, {})
         if upload.sources:
-            await self._own.submit(Work(upload.upload_id, upload.generation))
+            await self._lifecycle.submit(Work(upload.upload_id, upload.generation))
         elif upload.size == 0:
             closed = await state.close(0)
-            await self._own.submit(Work(upload.upload_id, closed.generation))
+            await self._lifecycle.submit(Work(upload.upload_id, closed.generation))
         else:
             self._remember(upload)
             return View(upload, fields_of(upload)), False
@@ -174,11 +174,11 @@ class UploadService:
         is_last: bool = False,
         safety: Safety | None = None,
     ) -> ChunkReceipt:
-        """Take a chunk in; when this returns it counts, and is as safe as the receipt says.
+        """Receive a chunk; when this returns it counts, and is as safe as the receipt says.
 
-        *body* is read in pieces, and not before there is room; the same again is a duplicate. With
-        a *count* it has so many chunks of one part, from *number* on; those that come whole count
-        even if the rest does not come. Raises UploadNotFound, UploadGone, UploadEnded,
+        *body* is read in pieces, once there is room for it; the same bytes again are a duplicate.
+        With *count*, it has so many chunks of one part, from *number* on; those that arrive whole
+        count even if the rest does not arrive. Raises UploadNotFound, UploadGone, UploadEnded,
         UploadFailed, ChunkInvalid, ChunkCut, DigestMismatch, ChunkDiffers, LastChunkDiffers,
         UploadTooLarge, BudgetFull, ShareFull, DurabilityUnavailable, ServerError.
         """
@@ -191,14 +191,14 @@ class UploadService:
             last=is_last,
             safety=safety,
         )
-        with self._own.measures.timed(CHUNK_LATENCY):
+        with self._lifecycle.measures.timed(CHUNK_LATENCY):
             node_id, plan = await self.plan_of(upload_id)
             try:
-                put = await self._received(incoming, count, body, plan)
+                put = await self._receive(incoming, count, body, plan)
             except UploadUnknown:
                 self._known.pop(upload_id, None)
-                await self._own.restore(upload_id)
-                put = await self._received(incoming, count, body, plan)
+                await self._lifecycle.restore(upload_id)
+                put = await self._receive(incoming, count, body, plan)
             safety = await self._receiving.safety(incoming, put)
         return ChunkReceipt(
             node_id=node_id,
@@ -209,13 +209,13 @@ class UploadService:
             safety=safety,
         )
 
-    async def _received(
+    async def _receive(
         self, incoming: Incoming, count: int, body: AsyncIterator[bytes], plan: UploadPlan
     ) -> Put:
         if whole("count", count, 1, MOST_AT_ONCE) == 1:
             return await self._receiving.receive(incoming, body, plan)
         numbers = range(incoming.number, incoming.number + count)
-        return await Run(self._own, self._receiving, incoming, numbers).receive(body, plan)
+        return await Run(self._lifecycle, self._receiving, incoming, numbers).receive(body, plan)
 
     async def plan_of(self, upload_id: str) -> tuple[str, UploadPlan]:
         """The document's id and the plan, which never change, of an upload that takes bytes.
@@ -228,12 +228,12 @@ class UploadService:
         return known.node_id, known.plan
 
     async def known(self, upload_id: str, *, again: bool = False) -> KnownUpload:
-        """What hardly changes about an upload: read once, then remembered; *again* = read it now.
+        """Returns cached facts of an upload, which is read once; *again* = read it now.
 
-        Only a size that was not known at the start comes later. Raises UploadNotFound.
+        Of these, only a size that was not known at the start can change. Raises UploadNotFound.
         """
         found = None if again else self._known.get(upload_id)
-        return self._remember(await self._own.row(upload_id)) if found is None else found
+        return self._remember(await self._lifecycle.row(upload_id)) if found is None else found
 
     def _remember(self, upload: Upload) -> KnownUpload:
         if len(self._known) >= _KNOWN_MOST:
@@ -244,9 +244,9 @@ class UploadService:
         return known
 
     async def complete(self, upload_id: str) -> View:
-        """All chunks were sent: of an upload whose size was not known, it is now.
+        """Declare that all chunks were sent; this sets a size that was not known.
 
-        Raises UploadIncomplete with what is missing.
+        Raises UploadIncomplete with the missing chunks.
         """
         chart = await self.chart(upload_id)
         if missing := chart.missing():
@@ -257,7 +257,7 @@ class UploadService:
             total = int(chart.fields["highest"]) + 1 if total is None else total
             closed = await self._records.state(upload_id).close(total)
             await self._receiving.follow_up(upload_id, closed)
-            await self._own.push(upload_id)
+            await self._lifecycle.push(upload_id)
         elif status is not Status.COMPLETED:
             raise not_open(upload_id, status)
         return await self.status(upload_id)
@@ -266,15 +266,15 @@ class UploadService:
 
     async def status(self, upload_id: str) -> View:
         """The upload as it is now. Raises UploadNotFound."""
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.status.open:
             try:
                 fields, _ = await self._records.state(upload_id).look()
                 require_current(fields["generation"], upload)
             except UploadUnknown:
                 try:
-                    upload = await self._own.restore(upload_id)
-                except (UploadEnded, UploadGone):  # since its row was read
+                    upload = await self._lifecycle.restore(upload_id)
+                except (UploadEnded, UploadGone):  # it ended after its row was read
                     return await self.status(upload_id)
                 fields, _ = await self._records.state(upload_id).look()
             heard_of = instant(int(fields["updated_at"]))
@@ -283,7 +283,7 @@ class UploadService:
         return View(upload, fields_of(upload))
 
     async def ended(self, upload_id: str, *, within: Duration) -> View:
-        """The upload once it has ended, or as it is after that time. Raises UploadNotFound."""
+        """Wait until the upload ends, or for at most *within*. Raises UploadNotFound."""
         state, until = self._records.state(upload_id), steady() + within.total_seconds()
         pause = _FIRST_LOOK
         with suppress(UploadUnknown):
@@ -293,22 +293,23 @@ class UploadService:
         return await self.status(upload_id)
 
     async def missing(self, upload_id: str) -> list[Range]:
-        """The chunks that are missing; those whose bytes have expired are again.
+        """The missing chunks, those included whose bytes have expired.
 
-        Without a size, those before the highest that came. Raises UploadNotFound, UploadGone.
+        Without a known size, those before the highest received one. Raises UploadNotFound,
+        UploadGone.
         """
         return (await self.chart(upload_id)).missing()
 
     async def chart(self, upload_id: str) -> UploadMap:
-        """Which chunks and parts are where. Raises UploadNotFound, UploadGone."""
-        upload = await self._own.row(upload_id)
+        """Returns all chunks and parts. Raises UploadNotFound, UploadGone."""
+        upload = await self._lifecycle.row(upload_id)
         if upload.status in (Status.ABORTED, Status.EXPIRED):
             raise UploadGone(upload_id, upload.status)
         try:
             chart = await self._records.sync(upload_id)
             require_current(chart.generation, upload)
         except UploadUnknown:
-            await self._own.restore(upload_id)
+            await self._lifecycle.restore(upload_id)
             return await self._records.sync(upload_id)
         return chart
 
@@ -320,13 +321,13 @@ class UploadService:
         after: str | None = None,
         size: int = 50,
     ) -> Sequence[Upload]:
-        """Uploads by their rows, newest first; *after* is the id of the last one before."""
+        """A page of uploads, newest first; *after* is the last id of the page before."""
         whole("size", size, 1, LARGEST_PAGE)
         query = tables.page(status=status, owner=owner, after=after, size=size)
-        return await self._own.ledger.read(query)
+        return await self._lifecycle.ledger.read(query)
 
     async def watch(self, upload_id: str) -> AsyncGenerator[View]:
-        """The upload now, and whenever it has changed, up to its end; late, the end alone."""
+        """Yield the upload now and after each change, up to its end; if it has ended, only that."""
         last: View | None = None
         while True:
             view = await self.status(upload_id)
@@ -340,42 +341,42 @@ class UploadService:
     # ── ends ─────────────────────────────────────────────────────────────────────────────
 
     async def resume(self, upload_id: str) -> View:
-        """Go on with an upload that has failed, and with the pieces of which it is joined.
+        """Resume a failed upload, and failed pieces that it is joined from.
 
         Raises UploadNotFailed, UploadGone, StoreAway.
         """
         while True:
-            upload = await self._own.row(upload_id)
+            upload = await self._lifecycle.row(upload_id)
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 raise UploadGone(upload_id, upload.status)
             if upload.status is not Status.FAILED:
                 raise UploadNotFailed(upload_id, upload.status)
-            for piece in upload.sources:  # it would fail again for a piece that stays FAILED
+            for piece in upload.sources:  # a piece that stays FAILED would fail it again
                 with suppress(UploadNotFailed):
                     await self.resume(piece)
-            if await self._own.revive(upload) is not None:
+            if await self._lifecycle.revive(upload) is not None:
                 return await self.status(upload_id)
 
     async def abort(self, upload_id: str) -> View:
-        """Abort an upload that is not completed; all its bytes are deleted. Again does no harm.
+        """Abort an upload that is not completed, and delete its bytes. It can be repeated.
 
         Raises UploadNotFound, UploadConflict for one that is completed, PieceInUse.
         """
         while True:
-            upload = await self._own.row(upload_id)
+            upload = await self._lifecycle.row(upload_id)
             await self.require_unused(upload)
             if upload.status is Status.COMPLETED:
                 raise UploadConflict(upload_id, "is COMPLETED and can't be aborted")
             if upload.status in (Status.ABORTED, Status.EXPIRED):
-                await self._own.remove(upload, upload.status)
+                await self._lifecycle.remove(upload, upload.status)
                 return await self.status(upload_id)
-            if await self._own.end(upload, Status.ABORTED):
+            if await self._lifecycle.end(upload, Status.ABORTED):
                 return await self.status(upload_id)
 
     async def require_unused(self, upload: Upload) -> None:
-        """Raises PieceInUse if an upload under way is joined of *upload*, and still needs it."""
+        """Raises PieceInUse if an upload under way is joined from *upload*."""
         ended = upload.status in (Status.ABORTED, Status.EXPIRED)
-        if not ended and (final := await self._own.final_of(upload)) is not None:
+        if not ended and (final := await self._lifecycle.final_of(upload)) is not None:
             raise PieceInUse(upload.upload_id, final.upload_id)
 
     # ── content ──────────────────────────────────────────────────────────────────────────
@@ -389,14 +390,14 @@ class UploadService:
 
         Raises UploadNotFound, UploadGone, UploadConflict, RangeInvalid, StoreAway.
         """
-        upload = await self._own.row(upload_id)
+        upload = await self._lifecycle.row(upload_id)
         if upload.status is not Status.COMPLETED:
             if upload.status in (Status.ABORTED, Status.EXPIRED):
                 raise UploadGone(upload_id, upload.status)
             raise UploadConflict(upload_id, f"is {upload.status}: it has no content yet")
         size = upload.final_size or 0
         first, length = _range(size, start, end)
-        store = self._own.store_of(upload.bucket)
+        store = self._lifecycle.store_of(upload.bucket)
         try:
             async with store.get(upload.s3_key, start=first, length=length or None) as pieces:
                 yield Content(upload, size, first, length, upload.etag or "", pieces)
@@ -407,20 +408,20 @@ class UploadService:
 
     @property
     def is_on(self) -> bool:
-        """Whether the options name a store."""
+        """Whether the options name an object store."""
         with suppress(UploadsOff):
-            self._own.store_of("")
+            self._lifecycle.store_of("")
             return True
         return False
 
     async def probe(self) -> None:
-        """See that the store can be used, if there is one. Raises StoreError."""
+        """Check that the object store can be used, if there is one. Raises StoreError."""
         if self.is_on:
-            await self._own.store_of("").check()
+            await self._lifecycle.store_of("").check()
 
 
 def _range(size: int, start: int | None, end: int | None) -> tuple[int, int]:
-    """Where it begins, and how many bytes it has. Raises RangeInvalid."""
+    """Returns the first byte of a range, and how many bytes it has. Raises RangeInvalid."""
     if start is None:
         length = size if end is None else min(end, size)
         if end == 0:

@@ -1,4 +1,4 @@
-"""How uploads are set up: in a server, beside it, in your own programs, on the command line."""
+"""Set up uploads: in the server, in workers, in your own programs, on the command line."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def open_uploads(
     *,
     metrics: Metrics | None = None,
 ) -> AsyncGenerator[UploadService]:
-    """The uploads of an engine and a ledger that has their tables, both entered before their use.
+    """The uploads of an engine and a ledger that has their tables; both are entered before use.
 
-    Who stores the parts is a worker with `parts.add_uploads`, or any server with these options.
+    Parts are stored by workers with `parts.add_uploads`, or by any server with these options.
     """
     async with AsyncExitStack() as stack:
         store = new_store(options)
@@ -52,24 +52,24 @@ async def open_uploads(
 
 
 def serving(host: Host) -> AbstractAsyncContextManager[UploadService]:
-    """The application in a server."""
+    """The service of uploads in a server."""
     return open_uploads(host.engine, lambda: host.ledger, host.options, metrics=host.metrics)
 
 
 def tasks(service: UploadService) -> Mapping[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the requests."""
+    """The background tasks of the server."""
     return {"sweep": service.sweeping.keep_on} if service.is_on else {}
 
 
 class UploadsConsumers:
-    """The handlers of the application, if the options name a store."""
+    """The handlers of the application, if the options name an object store."""
 
     def __init__(self, options: UploadsOptions) -> None:
         self._options, self._store = options, new_store(options)
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app*, which must have a ledger, with the handlers, and the store while the body runs."""
+        """Add the handlers to *app*, which must have a ledger; keep the store open meanwhile."""
         if self._store is None:
             yield
             return

@@ -1,7 +1,7 @@
-"""What Redis knows of an upload: the published state hash, and where its chunks and parts are.
+"""The state of an upload in Redis: the published hash, and which chunks and parts it has.
 
-Each change is one script in `lua/`. What it is rebuilt from is the upload's row, and the store's
-own list of parts.
+Each change is one script in `lua/`. A state that Redis has lost is rebuilt from the upload's row
+and the object store's list of parts.
 """
 
 from __future__ import annotations
@@ -32,93 +32,93 @@ _MOST_RANGES = 100
 
 
 class UploadUnknown(Exception):
-    """Redis knows nothing of the upload: it has to be rebuilt from its row, if there is one."""
+    """Redis has no current state of the upload; `Lifecycle.restore` rebuilds it from its row."""
 
 
 class PartStale(Exception):
-    """The part was begun anew, or stored by another: what was done for it counts no more."""
+    """The part has a newer turn or generation: the work of this job for it has no effect."""
 
 
 class Known(NamedTuple):
-    """What is known of a chunk before it is sent."""
+    """What Redis knows about a chunk before its body is read."""
 
     status: Status
     here: bool
-    """It is in Redis or in the store."""
+    """Whether the chunk is in Redis or in the object store."""
     digest: bytes
-    """That of its bytes, also of bytes that have expired; empty = never seen."""
+    """The CRC-64/NVME of its bytes, even after they have expired; empty = not known."""
     generation: int
     size: int | None
-    """The upload's."""
+    """The size of the upload; None = not known yet."""
 
 
 class Front(NamedTuple):
-    """How far an upload has come without a gap."""
+    """The first missing chunk of an upload: all chunks before it were received."""
 
     status: Status
     generation: int
     chunk: int
-    """The first one that is missing."""
+    """The first missing chunk."""
     size: int | None
     updated_at: int
-    """When it was last heard of, in ms."""
+    """When the upload was last active, in ms."""
 
 
 class NewChunk(NamedTuple):
-    """A chunk that has come."""
+    """A chunk that was received and is to be counted."""
 
     number: int
     length: int
     digest: bytes
-    """Its CRC-64/NVME; empty = nobody reckoned it."""
+    """Its CRC-64/NVME; empty = it was not computed."""
     token: str
-    """Under which its bytes are staged; empty = they are not."""
+    """The staging token: Redis has its bytes under this name; empty = they are not staged."""
 
 
 class Put(NamedTuple):
-    """What became of a chunk."""
+    """The outcome of counting a chunk."""
 
     duplicate: bool
     status: Status
     received: int
     part: int
     turn: int | None
-    """Of the part, if it is whole now and not yet in the store."""
+    """The turn of the part, if the part is whole now and not stored yet."""
     generation: int
     token: str
-    """Under which the bytes that count came; empty = they are in the store."""
+    """The staging token of the bytes that count; empty = they are in the object store."""
 
 
 class Closed(NamedTuple):
-    """What became of an upload whose number of chunks is known now."""
+    """The outcome of setting the size of an upload or its number of chunks."""
 
     size: int
     generation: int
     part: int | None
-    """The last one, if it is whole now and not yet in the store."""
+    """The last part, if it is whole now and not stored yet."""
     turn: int
     last: bool
-    """All parts are in the store: the upload can be completed."""
+    """Whether all parts are stored, so that the upload can be completed."""
 
 
 class TakenPart(NamedTuple):
-    """What a part is made of; or that it is in the store already."""
+    """The chunks of a part that is to be stored; or that it is stored already."""
 
     first: int
     chunks: int
     tokens: Sequence[str]
-    """Of each chunk; none = it is in the store."""
+    """The staging token of each chunk; none = the part is stored."""
     last: bool
-    """It is, with all others."""
+    """Whether all parts of the upload are stored."""
 
 
 class UploadMap(NamedTuple):
-    """Which chunks and parts of an upload are where."""
+    """The chunks and parts of an upload: received, pending, stored."""
 
     fields: Mapping[str, str]
     bitmap: bytes
     pending: Mapping[int, str]
-    """Chunks whose part is not in the store, and their tokens."""
+    """Received chunks whose part is not stored yet, and their staging tokens."""
     fill: Mapping[int, int]
     turns: Mapping[int, int]
     parts: Mapping[int, PartEntry]
@@ -132,7 +132,7 @@ class UploadMap(NamedTuple):
         return plan_of(self.fields)
 
     def missing(self, most: int = _MOST_RANGES) -> list[Range]:
-        """The chunks that are missing; without a size, those before the highest that came."""
+        """The missing chunks; without a known size, those before the highest received one."""
         plan = self.plan
         total = plan.total_chunks
         if total is None:
@@ -140,13 +140,13 @@ class UploadMap(NamedTuple):
         return gaps(self.bitmap, total, most=most)
 
     def missing_of_begun(self, most: int = _MOST_RANGES) -> list[Range]:
-        """The chunks that parts which were begun still need: there is room for them."""
+        """The missing chunks of parts that have begun; the budget keeps room for them."""
         plan = self.plan
         numbers = (number for part in sorted(self.fill) for number in plan.chunks_of(part))
         return ranges(number for number in numbers if not self._has(number))[:most]
 
     def whole_parts(self) -> list[tuple[int, int]]:
-        """Parts all of whose chunks are here and that are not in the store, with their turns."""
+        """Parts whose chunks were all received and that are not stored yet, with their turns."""
         plan = self.plan
         return [
             (part, self.turns.get(part, 0))
@@ -160,7 +160,7 @@ class UploadMap(NamedTuple):
 
 
 def plan_of(fields: Mapping[str, str]) -> UploadPlan:
-    """The plan that a state has."""
+    """The plan in the fields of a state hash."""
     size = int(fields["expected_size"]) if fields.get("sized") == "1" else None
     return UploadPlan(int(fields["chunk_size"]), int(fields["part_size"]), size)
 
@@ -169,28 +169,31 @@ def plan_of(fields: Mapping[str, str]) -> UploadPlan:
 
 
 class UploadState:
-    """What is known of one upload."""
+    """The state of one upload in Redis."""
 
     def __init__(self, record: SpaceRecord, upload_id: str, options: UploadsOptions) -> None:
         self._record, self._id = record, upload_id
         self._expiry = duration_ms("expiry", options.expiry)
 
     async def open(self, upload: Upload, parts: Mapping[int, PartEntry]) -> bool:
-        """Make it from its row and the *parts* that the store has; False if it is there."""
+        """Create the state from the row and the stored *parts*.
+
+        Returns False if Redis has a state of this generation or a later one.
+        """
         answer = await self._record.run(
             "open",
             generation=upload.generation,
             fields=_flat(state_hash(upload, parts)),
             facts=_flat(metadata_hash(upload)),
             bits=bits_of(upload.plan, parts),
-            parts=[word for part, entry in parts.items() for word in (part, _packed(entry))],
+            parts=[word for part, entry in parts.items() for word in (part, _pack_entry(entry))],
             known=[word for pair in digests_of(upload.plan, parts).items() for word in pair],
             expiry=self._expiry,
         )
         return answer == b"opened"
 
     async def admit(self, numbers: range) -> list[Known]:
-        """What is known of chunks that follow each other. Raises UploadUnknown."""
+        """Returns what Redis knows about consecutive chunks. Raises UploadUnknown."""
         found = await self._record.read("admit", number=numbers.start, count=len(numbers))
         if found is None:
             raise UploadUnknown
@@ -202,7 +205,7 @@ class UploadState:
         ]
 
     async def front(self) -> Front:
-        """How far it has come without a gap. Raises UploadUnknown."""
+        """Returns the first missing chunk. Raises UploadUnknown."""
         found = await self._record.read("front")
         if found is None:
             raise UploadUnknown
@@ -211,7 +214,7 @@ class UploadState:
         return Front(Status(status.decode()), int(generation), int(chunk), known, int(updated))
 
     async def touch(self, part: int) -> None:
-        """It was heard of, and *part* is begun."""
+        """Note that the upload is active and that *part* has begun."""
         await self._record.run("touch", part=part, expiry=self._expiry)
 
     async def put(
@@ -222,10 +225,11 @@ class UploadState:
         most: int,
         durability: Durability | None = None,
     ) -> tuple[list[Put], Exception | None]:
-        """Chunks whose bytes are staged count from now on; *last* is said of the last of them.
+        """Count chunks whose bytes are staged; *last* = the last of them ends the file.
 
-        Those that count, and why the next one does not: UploadUnknown, UploadEnded, UploadFailed,
-        UploadGone, ChunkDiffers, ChunkInvalid, ChunkLost, LastChunkDiffers, UploadTooLarge.
+        Returns the chunks that count, and the error for the first one that does not: UploadUnknown,
+        UploadEnded, UploadFailed, UploadGone, ChunkDiffers, ChunkInvalid, ChunkLost,
+        LastChunkDiffers, UploadTooLarge.
         """
         replies: Sequence[Sequence[Any]] = await self._record.run(
             "put",
@@ -238,35 +242,38 @@ class UploadState:
         puts: list[Put] = []
         for chunk, reply in zip(chunks, replies, strict=False):
             try:
-                self._refuse(reply, chunk.number)
+                self._raise_refusal(reply, chunk.number)
             except Exception as refusal:  # noqa: BLE001 -- whatever it is, those before it count
                 return puts, refusal
-            puts.append(_put(reply, chunk.token))
+            puts.append(_parse_put(reply, chunk.token))
         return puts, None
 
     async def close(self, total: int) -> Closed:
-        """It is known how many chunks there are. Raises what `put` answers."""
-        return self._closed(await self._record.run("close", total=total), total - 1)
+        """Set the number of chunks. Raises the errors that `put` returns."""
+        return self._parse_closed(await self._record.run("close", total=total), total - 1)
 
     async def size(self, size: int) -> Closed:
-        """It is known how many bytes there will be. Raises what `put` answers."""
-        return self._closed(await self._record.run("size", size=size), 0)
+        """Set the size in bytes. Raises the errors that `put` returns."""
+        return self._parse_closed(await self._record.run("size", size=size), 0)
 
-    def _closed(self, answer: Sequence[Any], number: int) -> Closed:
-        self._refuse(answer, number)
+    def _parse_closed(self, answer: Sequence[Any], number: int) -> Closed:
+        self._raise_refusal(answer, number)
         if answer[0] == b"last":
             return Closed(int(answer[1]), answer[2], None, 0, last=True)
         _, size, generation, part, turn = answer
         return Closed(int(size), generation, part if turn >= 0 else None, turn, last=False)
 
     async def note_multipart(self, generation: int, id: str) -> None:
-        """The store has begun a multipart upload. Raises PartStale, UploadUnknown."""
-        self._refuse(await self._record.run("begun", generation=generation, id=id), 0)
+        """Publish the id of the multipart upload. Raises PartStale, UploadUnknown."""
+        self._raise_refusal(await self._record.run("begun", generation=generation, id=id), 0)
 
     async def take(self, generation: int, part: int, turn: int) -> TakenPart:
-        """What a part is made of. Raises PartStale, UploadUnknown, UploadEnded, UploadGone."""
+        """Returns the chunks of a part, to store it.
+
+        Raises PartStale, UploadUnknown, UploadEnded, UploadGone.
+        """
         answer = await self._record.read("take", generation=generation, part=part, turn=turn)
-        self._refuse(answer, part)
+        self._raise_refusal(answer, part)
         if answer[0] == b"stored":
             _, all_of_them, first, count = answer
             return TakenPart(first, count, (), bool(all_of_them))
@@ -274,25 +281,25 @@ class UploadState:
         return TakenPart(first, len(tokens), [token.decode() for token in tokens], last=False)
 
     async def commit(self, generation: int, part: int, turn: int, entry: PartEntry) -> bool:
-        """A part is in the store; whether all are now. Raises as `take` does."""
+        """Note that a part is stored; returns whether all parts are. Raises as `take` does."""
         answer = await self._record.run(
             "commit",
             generation=generation,
             part=part,
             turn=turn,
-            entry=_packed(entry),
+            entry=_pack_entry(entry),
             size=entry.size,
         )
-        self._refuse(answer, part)
+        self._raise_refusal(answer, part)
         return answer[0] == b"last"
 
     async def lose(self, generation: int, gone: Mapping[int, str]) -> int:
-        """Chunks whose bytes are gone are missing again; how many."""
+        """Note that the bytes of chunks are gone; returns how many are missing again."""
         items = [word for pair in gone.items() for word in pair]
         return int(await self._record.run("lose", generation=generation, items=items))
 
     async def revive(self, generation: int) -> None:
-        """An upload that has failed goes on with what is here. Raises UploadUnknown."""
+        """Continue a failed upload with its received chunks. Raises UploadUnknown."""
         if await self._record.run("revive", generation=generation) != b"revived":
             raise UploadUnknown
 
@@ -304,9 +311,9 @@ class UploadState:
         *,
         drop: bool = False,
     ) -> list[int]:
-        """The upload has ended, as its row says; *drop* what is known of its chunks and parts.
+        """Note that the upload has ended, as its row says; *drop* = forget its chunks and parts.
 
-        The parts that were begun.
+        Returns the parts that had begun.
         """
         flat = _flat(fields or {})
         answer = await self._record.run(
@@ -315,14 +322,14 @@ class UploadState:
         return [int(part) for part in answer[1]] if answer[0] == b"ok" else []
 
     async def look(self) -> tuple[dict[str, str], dict[str, str]]:
-        """The fields of its state and of its metadata. Raises UploadUnknown."""
+        """Returns the fields of the state and of the metadata. Raises UploadUnknown."""
         state, metadata = await self._record.read("look")
         if not state:
             raise UploadUnknown
         return _texts(state), _texts(metadata)
 
     async def chart(self) -> UploadMap:
-        """Which chunks and parts are where. Raises UploadUnknown."""
+        """Returns all chunks and parts. Raises UploadUnknown."""
         state, bitmap, pending, fill, turns, etags = await self._record.read("chart")
         if not state:
             raise UploadUnknown
@@ -332,10 +339,10 @@ class UploadState:
             {int(number): token for number, token in _texts(pending).items()},
             {int(part): int(count) for part, count in _texts(fill).items()},
             {int(part): int(turn) for part, turn in _texts(turns).items()},
-            {int(part): _entry(entry) for part, entry in _pairs(etags)},
+            {int(part): _unpack_entry(entry) for part, entry in _pairs(etags)},
         )
 
-    def _refuse(self, answer: Sequence[Any], number: int) -> None:
+    def _raise_refusal(self, answer: Sequence[Any], number: int) -> None:
         word = answer[0].decode()
         match word:
             case "UPLOAD_UNKNOWN":
@@ -361,20 +368,20 @@ class UploadState:
 def require_current(generation: int | str, upload: Upload) -> None:
     """Raises UploadUnknown for a state that is older than the row of an upload under way.
 
-    Whoever changed the row was cut off before it could tell Redis.
+    The process that changed the row stopped before it changed the state.
     """
     if upload.status.open and int(generation) < upload.generation:
         raise UploadUnknown
 
 
 def not_open(upload_id: str, status: Status) -> UploadEnded | UploadGone:
-    """Why an upload that has ended takes nothing more."""
+    """The error for a request to an upload that has ended."""
     if status in (Status.ABORTED, Status.EXPIRED):
         return UploadGone(upload_id, status)
     return (UploadFailed if status is Status.FAILED else UploadEnded)(upload_id, status)
 
 
-def _put(reply: Sequence[Any], token: str) -> Put:
+def _parse_put(reply: Sequence[Any], token: str) -> Put:
     word, status, received, part, turn, generation, *before = reply
     return Put(
         duplicate=word == b"duplicate",
@@ -387,14 +394,14 @@ def _put(reply: Sequence[Any], token: str) -> Put:
     )
 
 
-# ── words ────────────────────────────────────────────────────────────────────────────────
+# ── encoding ─────────────────────────────────────────────────────────────────────────────
 
 
-def _packed(entry: PartEntry) -> str:
+def _pack_entry(entry: PartEntry) -> str:
     return msgspec.json.encode(entry).decode()
 
 
-def _entry(packed: bytes) -> PartEntry:
+def _unpack_entry(packed: bytes) -> PartEntry:
     return msgspec.json.decode(packed, type=PartEntry)
 
 

@@ -1,9 +1,8 @@
-"""The sweep: expired uploads are deleted, stalled ones continue, leftovers are deleted.
+"""The sweep: delete expired uploads, continue stalled ones, delete leftovers.
 
-Each step of an upload can be the last one of the process that does it. What is left then between
-two steps is found here, from the rows: jobs that nobody submitted, bytes that are gone, room that
-nobody needs, states that Redis has lost, parts that no row knows. Doing it twice, or in two
-servers at once, does no harm.
+A process can die after each step of an upload. The sweep starts from the rows and finds what was
+not done: jobs that were not submitted, bytes that are gone, reservations that are not needed,
+states that Redis has lost, parts that no row knows. It may run twice, or in two servers at once.
 """
 
 from __future__ import annotations
@@ -32,16 +31,17 @@ if TYPE_CHECKING:
 
 _PAGE = 200
 _SETTLED = hours(1)
-"""After which nobody works any more on what was given up, or writes down what was begun."""
+"""After this time no process still works for an upload that has ended, or is about to write the id
+of a multipart upload into its row."""
 _QUIET = 30_000
-"""Milliseconds without a sign of life, after which somebody looks after an upload."""
+"""Milliseconds without activity after which the sweep continues an upload."""
 _LIST_EVERY = minutes(15)
-"""How often the store is asked for all that was begun there."""
+"""How often all multipart uploads in the object store are listed."""
 _NODE = re.compile(
     r"connectors/[A-Za-z0-9_-]{1,128}/"
     r"([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})[A-Za-z0-9._-]{0,32}"
 )
-"""The key of an object of ours, and in it the document's id."""
+"""The key of an object of ours; its group is the document's id."""
 
 
 class Swept(msgspec.Struct, kw_only=True):
@@ -50,34 +50,34 @@ class Swept(msgspec.Struct, kw_only=True):
     looked_at: int = 0
     """Uploads under way."""
     expired: int = 0
-    """Uploads that were silent for too long, and were given up."""
+    """Uploads that were silent for too long, and have expired now."""
     deleted: int = 0
-    """Uploads given up before, of which nothing is left now."""
+    """Uploads that were aborted or expired before, and whose bytes are all deleted now."""
     released: int = 0
-    """Parts that had room and did not need it."""
+    """Parts whose reservation was released, since they have no bytes."""
     orphans: int = 0
-    """Multipart uploads in the store that belonged to nothing, and were aborted."""
+    """Multipart uploads in the object store that belonged to no upload, and were aborted."""
     chunks_queued: int = 0
     """Chunks in Redis that wait for their part to be stored."""
     troubles: int = 0
-    """Uploads and buckets that could not be looked after now; the next sweep tries again."""
+    """Uploads and buckets that could not be swept now; the next sweep tries again."""
 
 
 class Sweep:
-    """Sweeps, once or again and again."""
+    """Sweeps once, or repeatedly."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self._name = f"{socket.gethostname()}:{os.getpid()}:{id(self)}"
         self._listed: float | None = None
         self._waiting: dict[str, str] = {}
-        """Uploads that have chunks in Redis, and their owners."""
+        """The owner of each upload that has chunks in Redis."""
         self.queued = 0
-        """Chunks that waited in Redis when somebody swept last."""
+        """Chunks that waited in Redis at the last sweep of any server."""
 
     async def keep_on(self) -> None:
-        """Sweep whenever it is this one's turn, until cancelled."""
-        every = self._own.options.sweep_every
+        """Sweep whenever it is this server's turn, until cancelled."""
+        every = self._lifecycle.options.sweep_every
         while True:
             mine, self.queued = await self._records.turns.take(self._name, lasts=every * 3)
             if mine:
@@ -88,29 +88,29 @@ class Sweep:
                 swept = await self.once(store_too=lists)
                 self.queued = swept.chunks_queued
                 await self._records.turns.note(swept.chunks_queued)
-                self._own.measures.count(ORPHANS, swept.orphans)
-            self._own.measures.set(QUEUED, self.queued)
-            self._own.measures.set(RESERVED, await self._records.budget.used())
+                self._lifecycle.measures.count(ORPHANS, swept.orphans)
+            self._lifecycle.measures.set(QUEUED, self.queued)
+            self._lifecycle.measures.set(RESERVED, await self._records.budget.used())
             await asyncio.sleep(every.total_seconds())
 
     async def once(self, *, older: Duration | None = None, store_too: bool = True) -> Swept:
-        """Look after all uploads, and with *store_too* after what the store has.
+        """Sweep all uploads, and with *store_too* the multipart uploads in the object store.
 
-        What was given up, or begun in the store without a row that says so, is removed if it is
-        *older*; None = an hour, and as long as an upload may be silent for what no row knows.
-        Raises ServerError, LedgerError.
+        Bytes of uploads that have ended, and multipart uploads without an upload, are deleted if
+        they are *older*. None = an hour, and `uploads.expiry` for what no row knows. Raises
+        ServerError, LedgerError.
         """
         swept = Swept()
         await self._expire(swept)
-        await self._look_after(swept, quiet=_QUIET if older is None else 0)
+        await self._continue_stalled(swept, quiet=_QUIET if older is None else 0)
         await self._count_room(swept)
         await self._remove(swept, _SETTLED if older is None else older)
         if store_too:
             for store in self._stores():
                 try:
                     await self._abort_orphans(store, swept, older)
-                except BucketNotFound:  # one that is made when it is needed has nothing in it
-                    swept.troubles += not self._own.options.make_bucket
+                except BucketNotFound:  # if it is made when needed, nothing is in it yet
+                    swept.troubles += not self._lifecycle.options.make_bucket
                 except StoreError:
                     swept.troubles += 1
         return swept
@@ -118,15 +118,15 @@ class Sweep:
     # ── rows ─────────────────────────────────────────────────────────────────────────────
 
     async def _expire(self, swept: Swept) -> None:
-        """What was silent for too long is given up; what was not has more time."""
-        while found := await self._own.ledger.read(tables.overdue(wall_ms(), _PAGE)):
+        """Expire uploads that were silent for too long; extend the deadlines of the others."""
+        while found := await self._lifecycle.ledger.read(tables.overdue(wall_ms(), _PAGE)):
             for upload in found:
-                swept.expired += await self._own.expire(upload)
+                swept.expired += await self._lifecycle.expire(upload)
             if len(found) < _PAGE:
                 return
 
-    async def _look_after(self, swept: Swept, *, quiet: int) -> None:
-        """What is under way and stands still goes on: jobs are submitted, states rebuilt."""
+    async def _continue_stalled(self, swept: Swept, *, quiet: int) -> None:
+        """Continue uploads that stand still: submit their jobs, rebuild their states."""
         self._waiting.clear()
         async for upload in self._under_way():
             swept.looked_at += 1
@@ -139,7 +139,7 @@ class Sweep:
                 if queued:
                     self._waiting[upload.upload_id] = upload.owner
                 if wall_ms() - int(fields["updated_at"]) >= quiet:
-                    await self._own.push(upload.upload_id, stalled=True)
+                    await self._lifecycle.push(upload.upload_id, stalled=True)
             except UploadUnknown:
                 await self._restore(upload, swept)
             except (UploadError, StoreError):  # it has ended meanwhile, or the store is away
@@ -147,19 +147,19 @@ class Sweep:
 
     async def _restore(self, upload: Upload, swept: Swept) -> None:
         try:
-            await self._own.restore(upload.upload_id)
+            await self._lifecycle.restore(upload.upload_id)
         except (UploadError, StoreError):
             swept.troubles += 1
 
     async def _under_way(self) -> AsyncGenerator[Upload]:
         after = ""
-        while found := await self._own.ledger.read(tables.under_way(after, _PAGE)):
+        while found := await self._lifecycle.ledger.read(tables.under_way(after, _PAGE)):
             for upload in found:
                 yield upload
             after = found[-1].upload_id
 
     async def _count_room(self, swept: Swept) -> None:
-        """Room is counted for the bytes that are there, whatever those left who died."""
+        """Correct the reservations by the bytes in Redis, as processes may have died."""
         budget = self._records.budget
         await budget.tidy()
         counted = await budget.settled()
@@ -175,13 +175,13 @@ class Sweep:
             swept.released += sum(not left for _, left in wrong.values())
 
     async def _remove(self, swept: Swept, older: Duration) -> None:
-        """What was given up is removed once more: parts and objects may have come behind it."""
+        """Delete the bytes of ended uploads again: late workers may have stored some."""
         before = wall_ms() - duration_ms("older", older)
-        while found := await self._own.ledger.read(tables.left_behind(before, _PAGE)):
+        while found := await self._lifecycle.ledger.read(tables.left_behind(before, _PAGE)):
             gone = 0
             for upload in found:
-                if await self._own.remove(upload, upload.status):
-                    await self._own.ledger.write(tables.removed(upload))
+                if await self._lifecycle.remove(upload, upload.status):
+                    await self._lifecycle.ledger.write(tables.removed(upload))
                     gone += 1
                 else:
                     swept.troubles += 1
@@ -192,23 +192,25 @@ class Sweep:
     # ── the store ────────────────────────────────────────────────────────────────────────
 
     def _stores(self) -> list[ObjectStore]:
-        """That of each bucket that the options name."""
-        buckets = sorted({"", *self._own.options.drives.values()})
+        """The object store of each bucket that the options name."""
+        buckets = sorted({"", *self._lifecycle.options.drives.values()})
         with suppress(UploadsOff):
-            return [self._own.store_of(bucket) for bucket in buckets]
+            return [self._lifecycle.store_of(bucket) for bucket in buckets]
         return []
 
     async def _abort_orphans(
         self, store: ObjectStore, swept: Swept, older: Duration | None
     ) -> None:
-        """Multipart uploads that no row knows, or whose row has another, are aborted."""
+        """Abort multipart uploads that no row knows, or whose row has another one."""
         found = [one async for one in store.list_multiparts() if _NODE.fullmatch(one.key)]
         for at in range(0, len(found), _PAGE):
             some = found[at : at + _PAGE]
-            rows = await self._own.ledger.read(tables.of_nodes([_node_of(one) for one in some]))
+            rows = await self._lifecycle.ledger.read(
+                tables.of_nodes([_node_of(one) for one in some])
+            )
             for one in some:
                 upload = rows.get(_node_of(one))
-                usual = _SETTLED if upload else self._own.options.expiry
+                usual = _SETTLED if upload else self._lifecycle.options.expiry
                 if not _belongs(one, upload) and _is_older(one, usual if older is None else older):
                     await store.abort(one)
                     swept.orphans += 1
@@ -220,7 +222,7 @@ def _node_of(multipart: Multipart) -> str:
 
 
 def _belongs(multipart: Multipart, upload: Upload | None) -> bool:
-    """Whether *upload* goes on with it, or may when it is resumed."""
+    """Whether *upload* uses this multipart upload, or may use it after a resume."""
     if upload is None or not (upload.status.open or upload.status is Status.FAILED):
         return False
     return upload.s3_upload_id == multipart.id

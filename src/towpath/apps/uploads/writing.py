@@ -1,4 +1,4 @@
-"""Writing a body: its bytes are appended to those received, or first staged beside them."""
+"""Write a request body: append it to the received bytes, or stage it until its checksum matches."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from towpath.clock import steady
 from towpath.errors import ServerError
 
 _ROOM_WITHIN = 20.0
-"""Seconds that a body which has begun waits for the room of its next part, unread."""
+"""Seconds that a request waits for room for its next part; its body is not read meanwhile."""
 _LOOK_EVERY = 0.1
 _TOUCH_EVERY = 60.0
-"""Seconds after which a slow body is a sign of life of its upload."""
+"""Seconds after which a body in the middle of a chunk marks its upload as active."""
 
 
 class Steps:
-    """What is done in Redis for bytes that come one behind the other."""
+    """The operations in Redis for bytes that arrive in order."""
 
     def __init__(self, lifecycle: Lifecycle) -> None:
-        self._own, self._records = lifecycle, lifecycle.records
+        self._lifecycle, self._records = lifecycle, lifecycle.records
         self.kept = lifecycle.records.kept
         self.share = lifecycle.options.share
 
@@ -43,9 +43,9 @@ class Steps:
         token: str,
         room: BodyRoom | None = None,
     ) -> bool:
-        """A chunk whose bytes are staged counts, and its part is stored if that is whole.
+        """Count a chunk whose bytes are staged, and submit the job of its part if that is whole.
 
-        False: it is here with bytes that came otherwise.
+        Returns False if the bytes of another request count for this chunk.
         """
         state = self._records.state(upload_id)
         chunk = NewChunk(number, chunk_length(plan, number), b"", token)
@@ -65,11 +65,11 @@ class Steps:
             if gone and await state.lose(put.generation, {number: token}):
                 raise ChunkLost(upload_id, f"chunk {number}")
             last = number + 1 == plan.total_chunks
-            await self._own.tell_chunk(upload_id, number, last=last)
+            await self._lifecycle.tell_chunk(upload_id, number, last=last)
         else:
             await self.chunks(upload_id).delete((), [token])
         if put.turn is not None:
-            await self._own.submit(Work(upload_id, put.generation, put.part, put.turn))
+            await self._lifecycle.submit(Work(upload_id, put.generation, put.part, put.turn))
         return put.token in (token, "")
 
     async def reserve(
@@ -80,23 +80,23 @@ class Steps:
         stays: bool = True,
         waits: bool = False,
     ) -> None:
-        """Room for all of these parts: of each the bytes that the body brings.
+        """Reserve room for *parts*; the values are the bytes of each that the body brings.
 
-        A body that has begun *waits* for it. Raises BudgetFull, ShareFull.
+        With *waits*, it tries for some seconds. Raises BudgetFull, ShareFull.
         """
         until = steady() + (_ROOM_WITHIN if waits else 0.0)
         while True:
-            refusal = await self._reserved(writing, parts, stays=stays)
+            refusal = await self._reserve_all(writing, parts, stays=stays)
             if refusal is None:
                 return
             if steady() >= until:
                 raise refused(writing.upload_id, refusal)
             await asyncio.sleep(_LOOK_EVERY)
 
-    async def _reserved(
+    async def _reserve_all(
         self, writing: Writing, parts: Mapping[int, int], *, stays: bool
     ) -> NoRoom | None:
-        """Room for all or for none: who waits keeps nobody waiting."""
+        """Reserve all or none, so that a waiting body holds no room that another needs."""
         room, got = writing.room, list[int]()
         for part, own in parts.items():
             extent = writing.plan.part_length(part)
@@ -109,13 +109,14 @@ class Steps:
         return None
 
     async def touch(self, upload_id: str, part: int) -> None:
-        """The upload was heard of, and the part is begun."""
+        """Note that the upload is active and that the part has begun."""
         await self._records.state(upload_id).touch(part)
 
     async def require_missing(self, writing: Writing) -> None:
-        """The chunk in which the body ends is not here yet: so somebody goes on with its bytes.
+        """Require that the chunk in which the body ends is still the first missing one.
 
-        Raises ChunkLost, UploadUnknown.
+        Raises ChunkLost if it is not: no request would continue the staged bytes, so they are
+        deleted. Raises UploadUnknown.
         """
         front = await self._records.state(writing.upload_id).front()
         if (front.generation, front.chunk) != (writing.front.generation, writing.number):
@@ -123,15 +124,15 @@ class Steps:
             raise ChunkLost(writing.upload_id, f"chunk {writing.number}")
 
     async def append(self, upload_id: str, token: str, offset: int, piece: memoryview) -> None:
-        """Put *piece* behind what has come of a chunk. Raises ChunkLost if that ends elsewhere."""
-        stays = self._own.options.chunk_expiry
+        """Append *piece* to a chunk at *offset*. Raises ChunkLost if its bytes end elsewhere."""
+        stays = self._lifecycle.options.chunk_expiry
         await self.chunks(upload_id).append(token, offset, piece, stays=stays)
 
     def chunks(self, upload_id: str) -> Chunks:
         return self._records.chunks(upload_id)
 
     async def count(self, writing: Writing, number: int, token: str) -> None:
-        """Raises ChunkLost if it came otherwise."""
+        """Count a chunk. Raises ChunkLost if the bytes of another request count for it."""
         id, plan = writing.upload_id, writing.plan
         if not await self.count_chunk(id, plan, number, token, writing.room):
             raise ChunkLost(writing.upload_id, f"chunk {number}")
@@ -145,11 +146,11 @@ class Start(NamedTuple):
     front: Front
     offset: int
     length: int | None
-    """Of the body; None = it does not say."""
+    """The length of the body; None = not announced."""
 
 
 class Writing:
-    """One body that is being received: how far it is."""
+    """One request body that is being received, and its position."""
 
     def __init__(self, own: Steps, room: BodyRoom, start: Start) -> None:
         self.own, self.room = own, room
@@ -164,23 +165,23 @@ class Writing:
 
     @property
     def inside(self) -> int:
-        """Where in that chunk."""
+        """The position of the next byte in that chunk."""
         return self.offset % self.plan.chunk_size
 
     def token(self, number: int) -> str:
         return tail_token(self.front.generation, number)
 
     async def reserve_first(self) -> None:
-        """Room for the part that the next byte belongs to, before anything of the body is read.
+        """Reserve the part of the next byte before the body is read.
 
-        Raises BudgetFull, ShareFull at once.
+        Raises BudgetFull, ShareFull without waiting.
         """
         if chunk_length(self.plan, self.number) > self.inside:
             part = self.plan.part_of(self.number)
             await self.own.reserve(self, {part: self._own_of(part)})
 
     async def write_all(self, body: AsyncIterator[bytes]) -> None:
-        """Put *body* behind what is here, a piece while the next one comes. Raises as `write`."""
+        """Append *body*, each piece while the next one arrives. Raises as `write`."""
         before = Before()
         try:
             async for piece in in_pieces(self.room.watch(body)):
@@ -191,7 +192,7 @@ class Writing:
             await before.give_up()
 
     async def write(self, piece: Piece) -> None:
-        """Put *piece* behind what is here. Raises ChunkLost if another did before."""
+        """Append *piece*. Raises ChunkLost if another request has appended here."""
         at = 0
         while at < len(piece):
             number, inside = self.number, self.inside
@@ -225,13 +226,14 @@ class Writing:
             raise
 
     async def rest(self) -> None:
-        """The body has ended: what is not whole stays for as long as its upload's chunks.
+        """After the body, keep the incomplete chunk for as long as the upload's other chunks.
 
-        Raises ChunkLost if that has come otherwise since the body began.
+        Raises ChunkLost if another request has sent that chunk meanwhile.
         """
         if not self.inside or self.offset == self.plan.size:
             return
-        if self.number * self.plan.chunk_size >= self._start:  # else an append has compared it
+        # If the chunk began before this body, the first append has compared the offset.
+        if self.number * self.plan.chunk_size >= self._start:
             await self.own.require_missing(self)
         part, kept, generation = (
             self.plan.part_of(self.number),
@@ -244,7 +246,7 @@ class Writing:
 
 
 class Fork:
-    """A body that is staged beside the received bytes until its checksum matches."""
+    """A request body that is staged apart from the received bytes until its checksum matches."""
 
     def __init__(self, writing: Writing) -> None:
         self._writing, self._chunks = writing, writing.own.chunks(writing.upload_id)
@@ -253,16 +255,16 @@ class Fork:
 
     @classmethod
     async def of(cls, writing: Writing, numbers: range, end: int) -> Fork:
-        """With room for all of these chunks, up to the offset *end*.
+        """Create a fork with room for all chunks of *numbers*, up to the offset *end*.
 
-        Raises BudgetFull, ChunkLost, and UploadTooLarge if they never had enough room.
+        Raises BudgetFull, ChunkLost, and UploadTooLarge if the share can't ever hold the body.
         """
         plan, start, fork = writing.plan, numbers[0] * writing.plan.chunk_size, cls(writing)
         parts: dict[int, int] = {}
         for part in range(plan.part_of(numbers[0]), plan.part_of(numbers[-1]) + 1):
             first = part * plan.part_size
             parts[part] = min(first + plan.part_size, end) - max(first, start)
-        # What is here of the first part stays while the fork has a copy of it.
+        # The received bytes of the first part need room as well as the fork.
         here = {
             plan.part_of(numbers[0]): writing.offset - plan.part_of(numbers[0]) * plan.part_size
         }
@@ -270,9 +272,9 @@ class Fork:
             max(plan.part_length(part), here.get(part, 0) + own) for part, own in parts.items()
         )
         if need > writing.own.share:
-            told = f"a body with Upload-Checksum would need {need} bytes of room here"
-            told += f" and can have {writing.own.share}: send at most {PIECE} bytes at a time"
-            raise UploadTooLarge(told, writing.upload_id)
+            reason = f"a body with Upload-Checksum would need {need} bytes of room here"
+            reason += f" and can have {writing.own.share}: send at most {PIECE} bytes at a time"
+            raise UploadTooLarge(reason, writing.upload_id)
         await writing.own.reserve(writing, parts, stays=False)
         writing.room.tokens |= {fork._token(number) for number in numbers}
         if writing.inside:
@@ -298,7 +300,7 @@ class Fork:
         return range(self._first // size, -(-self._offset // size))
 
     async def count(self) -> None:
-        """All of it is what it should be. Raises ChunkLost if another came first."""
+        """Count the fork: its checksum matches. Raises ChunkLost if another request was first."""
         writing, size = self._writing, self._writing.plan.chunk_size
         for number in self._numbers():
             end = min((number + 1) * size, self._offset)
@@ -321,11 +323,11 @@ class Fork:
             await writing.own.touch(writing.upload_id, writing.plan.part_of(number))
 
     async def drop(self) -> None:
-        """None of it counts."""
+        """Delete the staged bytes."""
         try:
             await self._chunks.delete((), [self._token(number) for number in self._numbers()])
         except ServerError:
-            return  # it expires
+            return  # staged bytes expire
 
 
 def sized(plan: UploadPlan, front: Front) -> UploadPlan:
@@ -333,6 +335,6 @@ def sized(plan: UploadPlan, front: Front) -> UploadPlan:
 
 
 def chunk_length(plan: UploadPlan, number: int) -> int:
-    """How many bytes a chunk has; without a size, at most."""
+    """The bytes of a chunk; without a known size, its maximum."""
     length = plan.chunk_length(number)
     return plan.chunk_size if length is None else max(length, 0)

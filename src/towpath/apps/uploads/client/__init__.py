@@ -1,1 +1,1 @@
-"""`towpath upload`: files sent to a server over HTTP, in parallel, and resumed."""
+"""`towpath upload`: send files to a server over HTTP, in parallel, and resume them."""

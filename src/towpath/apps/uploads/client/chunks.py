@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 
 class ChunksToSend:
-    """Chunks that are to be sent; each is in one thread's hands. A part has *per_part* of them."""
+    """Chunks that are to be sent, each by one thread at a time. A part has *per_part* of them."""
 
     def __init__(self, numbers: Iterable[int], per_part: int) -> None:
         self._per_part = per_part
@@ -22,17 +22,15 @@ class ChunksToSend:
         return len(self._waiting)
 
     def next(self, most: int) -> range | None:
-        """The next chunks that follow each other in one part, at most so many; None once all are
-        sent.
-        """
+        """Take up to *most* consecutive chunks of one part; None once all are sent."""
         with self._change:
             while self._left:
-                if found := self._taken(most):
+                if found := self._take(most):
                     return found
-                self._change.wait(1.0)  # others have the rest, and may give it back
+                self._change.wait(1.0)  # other threads have the rest, and may return it
             return None
 
-    def _taken(self, most: int) -> range:
+    def _take(self, most: int) -> range:
         first = end = 0
         while self._waiting and end - first < most:
             number = self._waiting[0]
@@ -45,7 +43,7 @@ class ChunksToSend:
         return range(first, end)
 
     def back(self, numbers: range) -> None:
-        """They were not taken, but for those that are done."""
+        """Return chunks that are to be sent again; those that are done are skipped."""
         with self._change:
             self._held.difference_update(numbers)
             self._waiting.extendleft(reversed(numbers))
@@ -69,7 +67,7 @@ class ChunksToSend:
                 self._change.notify_all()
 
     def end(self) -> None:
-        """No more of them."""
+        """Send no more chunks."""
         with self._change:
             self._left.clear()
             self._change.notify_all()

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 _STDIN = "-"
 _SMALL = 8 * 1024 * 1024
-"""Bytes: files up to here go several at once; a larger one has all connections for itself."""
+"""Bytes: files up to this size are sent several at once; larger ones one by one, with all
+connections."""
 _FILES_AT_ONCE = 16
 _UNITS = {"": 1, "k": 1024, "kib": 1024, "m": 1024**2, "mib": 1024**2}
 
@@ -40,7 +41,7 @@ class Item(NamedTuple):
 
     file: Path
     told: str
-    """What it was called on the command line."""
+    """Its path as given on the command line."""
     name: str
 
 
@@ -129,7 +130,7 @@ def upload(
         fields={field: value for field, value in given.items() if value is not None},
     )
     uploads = _Uploads(session, _address(session, server, key), wish)
-    with _found(files, name, before_stdin=uploads.reach) as items:
+    with _prepare_files(files, name, before_stdin=uploads.reach) as items:
         code = uploads.run(items)
     if code:
         raise typer.Exit(code)
@@ -159,15 +160,15 @@ def read_size(text: str | None) -> int | None:
 
 
 @contextmanager
-def _found(
+def _prepare_files(
     names: Sequence[str], name: str | None, *, before_stdin: Callable[[], None]
 ) -> Generator[list[Item]]:
-    """The files; standard input becomes one first, so that it can be resumed and compared."""
+    """Check the files. Standard input is copied to a file, so that it can be sent again."""
     items: list[Item] = []
     with tempfile.TemporaryDirectory(prefix="towpath-upload-") as folder:
-        for told in names:
-            file = Path(told)
-            if told == _STDIN:
+        for given in names:
+            file = Path(given)
+            if given == _STDIN:
                 before_stdin()
                 with tempfile.NamedTemporaryFile(dir=folder, delete=False) as copy:
                     shutil.copyfileobj(sys.stdin.buffer, copy, 1 << 20)
@@ -177,10 +178,10 @@ def _found(
                 os.close(os.open(file, os.O_RDONLY | os.O_NONBLOCK))
             except (OSError, ValueError) as error:
                 reason = getattr(error, "strerror", None) or str(error)
-                raise FileUnreadable(f"{told}: {reason}") from error
+                raise FileUnreadable(f"{given}: {reason}") from error
             if not S_ISREG(mode):
-                raise NotAFile(f"{told} is {'a directory' if file.is_dir() else 'no file'}")
-            items.append(Item(file, told, name or ("stdin" if told == _STDIN else file.name)))
+                raise NotAFile(f"{given} is {'a directory' if file.is_dir() else 'no file'}")
+            items.append(Item(file, given, name or ("stdin" if given == _STDIN else file.name)))
         yield items
 
 
@@ -191,15 +192,15 @@ class _Uploads:
         from towpath.apps.uploads.client.sending import StopSignal  # noqa: PLC0415 -- slow to import
 
         self._session, self._address, self._wish = session, address, wish
-        self._idle: list[UploadConnection] = []  # one file's connections are the next one's
+        self._idle: list[UploadConnection] = []  # the next file uses them again
         self._reached = threading.Event()
         self._new_stop = partial(StopSignal, self._idle, self._reached)
         self._stops: list[StopSignal] = []
         self._unreachable: UploadServerUnreachable | None = None
-        self._telling = threading.Lock()  # files end in several threads; lines stay whole
+        self._printing = threading.Lock()  # several threads print lines
 
     def reach(self) -> None:
-        """See that there is a server. Raises UploadServerUnreachable."""
+        """Check that the server can be reached. Raises UploadServerUnreachable."""
         from towpath.apps.uploads.client.sending import reach  # noqa: PLC0415 -- slow to import
 
         # Not kept: the server closes connections that are idle while standard input is read.
@@ -207,19 +208,19 @@ class _Uploads:
         self._reached.set()
 
     def run(self, items: Sequence[Item]) -> int:
-        """Send all; the exit code is that of the first that could not be sent."""
+        """Send all files; returns the exit code of one that could not be sent, or 0."""
         sizes = [item.file.stat().st_size for item in items]
         small = [item for item, size in zip(items, sizes, strict=True) if size <= _SMALL]
         large = [item for item, size in zip(items, sizes, strict=True) if size > _SMALL]
         doing = items[0].told if len(items) == 1 else f"{len(items)} files"
         try:
             with self._session.out.transfer(doing, sum(sizes)) as sent:
-                codes = [self._one(item, sent) for item in large]
+                codes = [self._send_file(item, sent) for item in large]
                 if len(small) == 1:
-                    codes.append(self._one(small[0], sent))
+                    codes.append(self._send_file(small[0], sent))
                 elif small:
                     with ThreadPoolExecutor(self._wish.at_once or _FILES_AT_ONCE) as pool:
-                        tasks = [pool.submit(self._one, item, sent) for item in small]
+                        tasks = [pool.submit(self._send_file, item, sent) for item in small]
                         codes += [task.result() for task in as_completed(tasks)]
         except KeyboardInterrupt:
             for stop in self._stops:
@@ -228,7 +229,7 @@ class _Uploads:
             raise
         return next((code for code in codes if code), 0)
 
-    def _one(self, item: Item, sent: Callable[[int], None]) -> int:
+    def _send_file(self, item: Item, sent: Callable[[int], None]) -> int:
         from towpath.apps.uploads.client.sending import Sending  # noqa: PLC0415 -- slow to import
 
         if self._unreachable is not None:
@@ -241,26 +242,26 @@ class _Uploads:
         except InterruptedError:
             return 0  # the command ends
         except OSError as error:
-            return self._refused(FileUnreadable(f"{item.told}: {error.strerror or error}"))
+            return self._report_refusal(FileUnreadable(f"{item.told}: {error.strerror or error}"))
         except TowpathError as error:
             if self._session.debug:
                 raise
-            return self._refused(error)
+            return self._report_refusal(error)
         finally:
             stop.set()
-        self._tell(item, found, steady() - began)
+        self._report_stored(item, found, steady() - began)
         return 0
 
-    def _refused(self, error: TowpathError) -> int:
-        with self._telling:
-            if isinstance(error, UploadServerUnreachable):  # said once, whatever number of files
+    def _report_refusal(self, error: TowpathError) -> int:
+        with self._printing:
+            if isinstance(error, UploadServerUnreachable):  # printed once for all files
                 if self._unreachable is not None:
                     return exit_code(error)
                 self._unreachable = error
             self._session.refused(error)
         return exit_code(error)
 
-    def _tell(self, item: Item, found: Sent, seconds: float) -> None:
+    def _report_stored(self, item: Item, found: Sent, seconds: float) -> None:
         upload, size = found.upload, found.upload["final_size"]
         value: dict[str, Any] = {
             "file": item.told,
@@ -276,5 +277,5 @@ class _Uploads:
         words = f"{item.told}  {upload['upload_id']}  {size} bytes, {found.checksum.algorithm} ok"
         if found.resumed == size and size:
             words += ", already stored"
-        with self._telling:
+        with self._printing:
             self._session.out.answer(value, words)

@@ -3,12 +3,12 @@
 TowpathError
 ├── InvalidInput
 │   ├── NotAFile             only files can be uploaded
-│   └── FileUnreadable       it can't be read
-├── FileChanged              it became another one while it was sent
-├── FileNotStored            the server could not store it
-├── UploadServerAway         the server does not answer, or can't do it now
+│   └── FileUnreadable       the file can't be read
+├── FileChanged              the file changed while it was sent
+├── FileNotStored            the server could not store the file
+├── UploadServerAway         the server does not answer, or can't store files now
 │   └── UploadServerUnreachable  no server is at this address
-└── UploadServerRefused      the server refuses it
+└── UploadServerRefused      the server refuses the request
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class UploadServerRefused(TowpathError):
     remedy = "Follow the server's message, check its address, then run the same command again."
 
     def __init__(self, what: str, answer: ServerReply) -> None:
-        told = str(answer.body.get("detail") or f"the server answered {answer.status}")
+        message = str(answer.body.get("detail") or f"the server answered {answer.status}")
         if remedy := answer.body.get("remedy"):
-            told = f"{told}. {remedy}"
-        super().__init__(f"{what}: {told}")
+            message = f"{message}. {remedy}"
+        super().__init__(f"{what}: {message}")
         self.answer = answer

@@ -1,8 +1,8 @@
-"""One file on its way to the server: its chunks in parallel, whatever happens in between.
+"""Send one file to the server: its chunks in parallel, and again after failures.
 
-Nothing is noted on this side. The upload is named by what is sent, its checksum included: so the
-same command again, after Ctrl-C or a crash, finds the upload and sends what is missing; and a file
-that is there already is not sent again.
+The client saves nothing. The Idempotency-Key of the upload is computed from the request, which has
+the checksum of the file. So the same command again, after Ctrl-C or a crash, finds the upload and
+sends what is missing, and a file that is stored already is not sent again.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ from towpath.clock import steady
 
 _READ = 1 << 20
 _PATIENCE = 300.0
-"""Seconds without any success after which a server is given up."""
+"""Seconds without any success after which the client gives up."""
 _LONGEST_PAUSE = 5.0
 _FIRST_PAUSE = 0.1
-"""Seconds after the first refusal for want of room. To ask again costs no body, and room is often
-there soon; after each further one it is twice as long, up to what the server says."""
+"""Seconds to wait after the first refusal for lack of room, doubled after each further one up to
+the server's Retry-After. Asking again sends no body, and room is often free soon."""
 _WORTH_ASKING = 1 << 20
-"""Bytes of a chunk from which on it is asked for room first, once some was refused."""
+"""Bytes: after a refusal, requests of this size and more are sent with `Expect: 100-continue`."""
 _LOOK_EVERY, _LONGEST_LOOK = 2.0, 0.5
-"""Seconds between two looks at what is missing, and at the status, once all was sent."""
+"""Seconds between two requests for the missing chunks, and for the status once all was sent."""
 _AT_ONCE = 4
-"""Requests on their way where nobody says how many."""
+"""The default number of parallel requests."""
 _MOST_RANGES = 100
 """Ranges of missing chunks that the server lists; there may be more."""
 _QUICK = 0.5
-"""Seconds: as long as requests take less, the next one has twice as many small chunks."""
+"""Seconds: after a request that took less, the next one has twice as many small chunks."""
 _ANEW = 20
-"""How often an upload that was aborted or has expired is begun anew."""
+"""How often a new upload is started if the last one was aborted or has expired."""
 _GONE, _OPEN = ("ABORTED", "EXPIRED"), ("PENDING", "UPLOADING", "COMPLETING")
 
 
@@ -60,7 +60,7 @@ class SendOptions(msgspec.Struct, frozen=True, kw_only=True):
     """None = 4."""
     chunk_size: int | None = None
     again: bool = False
-    """A new document, even if the same file is there."""
+    """Make a new document, even if the same file is stored already."""
     fields: dict[str, Any] = {}
     """drive, connector_id, path, …: as the server takes them."""
 
@@ -71,11 +71,11 @@ class Sent(NamedTuple):
     upload: dict[str, Any]
     checksum: Checksum
     resumed: int
-    """Bytes that were there before."""
+    """Bytes that the server had before."""
 
 
 class StopSignal:
-    """Told to all threads: no more. *idle* are connections that nobody uses now; *reached* is set
+    """Stops all threads of a file. *idle* are connections that no file uses now; *reached* is set
     once the command had a connection to the server.
     """
 
@@ -103,7 +103,7 @@ class StopSignal:
             connection.close()
 
     def leave(self) -> None:
-        """All went well: others may use the connections."""
+        """After success, leave the connections to other files."""
         self._idle += self._connections
         self._connections = []
 
@@ -112,7 +112,7 @@ class StopSignal:
         return self._over.is_set()
 
     def wait(self, seconds: float) -> None:
-        """Sleep. Raises InterruptedError once nobody wants it any more."""
+        """Sleep. Raises InterruptedError once the file is to be stopped."""
         if self._over.wait(seconds):
             raise InterruptedError
 
@@ -128,7 +128,7 @@ def reach(address: Address, connection: UploadConnection | None = None) -> Uploa
 
 
 class Sending:
-    """One file.
+    """Sends one file.
 
     Raises UploadServerUnreachable, UploadServerAway, UploadServerRefused, FileNotStored,
     FileChanged.
@@ -140,7 +140,7 @@ class Sending:
         self._file, self._name, self._wish, self._stop = file, name, wish, stop
         self._address = address
         self._connection = stop.connection(address)
-        self._heard_of = steady()
+        self._last_success = steady()
         self._size = file.stat().st_size
 
     @property
@@ -148,10 +148,10 @@ class Sending:
         return self._size
 
     def run(self, sent: Callable[[int], None]) -> Sent:
-        """Send it, wait until it is stored, and see that it is whole. *sent* is told of bytes."""
+        """Send the file and wait until it is stored. *sent* is called with numbers of bytes."""
         self._reach()
         checksum = self._checksum()
-        upload, is_new = self._started(checksum)
+        upload, is_new = self._start(checksum)
         before, failed, looked, pause = 0, 0, 0.0, 0.05
         first = True
         while True:
@@ -163,7 +163,7 @@ class Sending:
                 failed += 1
                 if failed > 1 or not first:
                     raise FileNotStored(f"{self._name}: {upload['error_message']}")
-                upload = self._asked("POST", f"{self._path(upload)}/resume")
+                upload = self._require_answer("POST", f"{self._path(upload)}/resume")
                 continue
             # Chunks may be missing again: they have expired, or Redis was lost.
             look = first or steady() - looked > _LOOK_EVERY
@@ -176,16 +176,16 @@ class Sending:
             if missing:
                 self._send(upload, missing, sent)
             asked = steady()
-            upload = self._asked("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
-            if upload["status"] in _OPEN and steady() - asked < pause:  # it does not wait
+            upload = self._require_answer("GET", f"{self._path(upload)}?wait={_LOOK_EVERY}")
+            if upload["status"] in _OPEN and steady() - asked < pause:  # answered without waiting
                 self._stop.wait(pause)
                 pause = min(pause * 1.5, _LONGEST_LOOK)
 
     def _reach(self) -> None:
-        """See that there is a server, before a large file is read for its checksum.
+        """Check that the server can be reached, before a large file is read for its checksum.
 
-        A server that was there before may be back soon, and is waited for. Raises
-        UploadServerUnreachable.
+        A server that this command has reached before is not checked: requests wait for its return.
+        Raises UploadServerUnreachable.
         """
         if self._stop.reached.is_set():
             return
@@ -195,12 +195,14 @@ class Sending:
     # ── the upload ───────────────────────────────────────────────────────────────────────
 
     def _checksum(self) -> Checksum:
-        """Of the whole file: the server compares it before it says COMPLETED. CRC-64/NVME where
-        its library is here: that of parts makes the whole; else SHA-256, which is read back.
+        """The checksum of the whole file, which the server compares before COMPLETED.
+
+        CRC-64/NVME if its library is installed, as the server can combine it from its parts;
+        otherwise SHA-256, for which the server reads the object back.
         """
         try:
             running = RunningChecksum(Algorithm.CRC64NVME)
-            running.update(b"")  # loads it
+            running.update(b"")  # imports the library
         except ModuleNotFoundError:
             running = RunningChecksum(Algorithm.SHA256)
         piece = memoryview(bytearray(_READ))
@@ -211,8 +213,8 @@ class Sending:
                 running.update(piece[:size])
         return running.checksum
 
-    def _started(self, checksum: Checksum) -> tuple[dict[str, Any], bool]:
-        """The upload, and whether it was begun now. One that was given up is begun anew."""
+    def _start(self, checksum: Checksum) -> tuple[dict[str, Any], bool]:
+        """Start the upload, a new one if it was aborted or has expired; and whether it is new."""
         body = {
             "name": self._name,
             "size": self._size,
@@ -220,12 +222,12 @@ class Sending:
             **({"chunk_size": self._wish.chunk_size} if self._wish.chunk_size else {}),
             **self._wish.fields,
         }
-        told = msgspec.json.encode(body, order="deterministic")
+        request = msgspec.json.encode(body, order="deterministic")
         chance = random.SystemRandom().randbytes(8).hex() if self._wish.again else ""
         for time in range(_ANEW):
-            words = told + chance.encode() + (str(time).encode() if time else b"")
+            words = request + chance.encode() + (str(time).encode() if time else b"")
             headers = {"Idempotency-Key": f"towpath-upload-{sha256(words).hexdigest()}"}
-            answer = self._answer("POST", PATH, body, headers)
+            answer = self._ask("POST", PATH, body, headers)
             if not answer.taken:
                 raise UploadServerRefused(self._name, answer)
             if answer.body["status"] not in _GONE:
@@ -238,10 +240,10 @@ class Sending:
     def _missing(self, upload: dict[str, Any], *, is_new: bool) -> Iterable[int]:
         if is_new:
             return range(upload["total_chunks"])
-        answer = self._answer("GET", f"{self._path(upload)}/missing")
+        answer = self._ask("GET", f"{self._path(upload)}/missing")
         if answer.taken:
             return _numbers(answer.missing)
-        if answer.ended or answer.advice.next is Next.GONE:  # meanwhile
+        if answer.ended or answer.advice.next is Next.GONE:  # it ended meanwhile
             return []
         raise UploadServerRefused(self._name, answer)
 
@@ -261,7 +263,7 @@ class Sending:
     def _send(
         self, upload: dict[str, Any], missing: Iterable[int], sent: Callable[[int], None]
     ) -> None:
-        """Send chunks, several at once, until all are there or the upload has ended."""
+        """Send chunks, several at once, until all are sent or the upload has ended."""
         queue = ChunksToSend(missing, upload["part_size"] // upload["chunk_size"])
         threads = min(self._wish.at_once or _AT_ONCE, len(queue))
         if threads == 1:
@@ -297,7 +299,7 @@ class Sending:
                     connection.close()
                     self._pause(error)
                     most = first
-                    here = self._came(upload, numbers, connection)
+                    here = self._find_received(upload, numbers, connection)
                     queue.done(here)
                     queue.back(numbers)
                     sent(sum(self._length(upload, number) for number in here))
@@ -306,16 +308,16 @@ class Sending:
                 most = min(most * 2, MOST_AT_ONCE) if quick else first
                 ask = answer.later or (ask and length >= _WORTH_ASKING)
                 refused = refused + 1 if answer.full else 0
-                self._heed(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
+                self._apply_answer(answer, numbers, queue, lambda: sent(length))  # noqa: B023 -- called now
                 if answer.later:
                     self._pause(answer, refused)
 
-    def _came(
+    def _find_received(
         self, upload: dict[str, Any], numbers: range, connection: UploadConnection
     ) -> list[int]:
-        """The chunks of a request without an answer that count."""
+        """The chunks that count, of a request that had no answer."""
         if len(numbers) == 1:
-            return []  # to ask costs as much as to send it again
+            return []  # a request for the missing chunks costs as much as sending it again
         try:
             answer = connection.ask("GET", f"{self._path(upload)}/missing")
         except OSError:
@@ -330,19 +332,19 @@ class Sending:
         several = f"?count={len(numbers)}" if len(numbers) > 1 else ""
         return f"{self._path(upload)}/chunks/{numbers[0]}{several}"
 
-    def _heed(
+    def _apply_answer(
         self, answer: ServerReply, numbers: range, queue: ChunksToSend, sent: Callable[[], None]
     ) -> None:
         if answer.taken:
-            self._heard_of = steady()
+            self._last_success = steady()
             queue.done(numbers)
             sent()
         elif answer.later:
-            # What the server asks for first makes room for the rest.
+            # First the chunks that the server asks for: storing their parts frees room.
             queue.back(numbers)
             queue.first(_numbers(answer.missing))
             if answer.missing:
-                self._heard_of = steady()
+                self._last_success = steady()
         elif answer.ended:
             queue.end()
         else:
@@ -351,18 +353,18 @@ class Sending:
 
     # ── asking ───────────────────────────────────────────────────────────────────────────
 
-    def _asked(
+    def _require_answer(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        answer = self._answer(method, path, body, headers)
+        answer = self._ask(method, path, body, headers)
         if not answer.taken:
             raise UploadServerRefused(self._name, answer)
         return answer.body
 
-    def _answer(
+    def _ask(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> ServerReply:
-        """An answer that counts: what may work later is tried again."""
+        """Returns the answer; repeats the request while it fails for now."""
         while True:
             try:
                 answer = self._connection.ask(method, path, body, headers)
@@ -371,20 +373,20 @@ class Sending:
                 self._pause(error)
                 continue
             if not answer.later:
-                self._heard_of = steady()
+                self._last_success = steady()
                 return answer
             self._pause(answer)
 
     def _pause(self, why: ServerReply | OSError, refused: int = 0) -> None:
-        """Wait a while; *refused* = how often there was no room.
+        """Wait before another attempt; *refused* = how often in a row there was no room.
 
-        Raises UploadServerAway where that has not helped for long.
+        Raises UploadServerAway after `_PATIENCE` seconds without success.
         """
         if self._stop.said:
             raise InterruptedError
-        if steady() - self._heard_of > _PATIENCE:
-            told = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
-            raise UploadServerAway(f"{self._name}: the server gave no useful answer: {told}")
+        if steady() - self._last_success > _PATIENCE:
+            reason = why.body.get("detail", why.status) if isinstance(why, ServerReply) else why
+            raise UploadServerAway(f"{self._name}: the server gave no useful answer: {reason}")
         after = why.after if isinstance(why, ServerReply) else 0.3
         if refused:
             after = min(after, _FIRST_PAUSE * 2 ** (refused - 1))

@@ -1,6 +1,6 @@
-"""The HTTP client of `towpath upload`, by the standard library.
+"""The HTTP client of `towpath upload`, on the standard library.
 
-A core install has no HTTP client, and a file goes out by `sendfile` as it is.
+A core install has no other HTTP client, and `sendfile` sends a file without copying it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from towpath.errors import InvalidOption
 
 PATH = "/api/v1/uploads"
 _SILENCE = 60.0
-"""Seconds after which a server that says nothing is given up."""
+"""Seconds that the client waits for a silent server."""
 _LARGEST_ANSWER = 1 << 20
 _HEAD_MOST = 4096
 
 
 class ServerReply(NamedTuple):
-    """What came back."""
+    """The server's reply to a request."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,12 +35,12 @@ class ServerReply(NamedTuple):
 
     @property
     def code(self) -> str:
-        """Of a problem: `upload-ended`, …"""
+        """The code of a refusal, such as `upload-ended`."""
         return str(self.body.get("type", "")).rpartition("/")[2]
 
     @property
     def advice(self) -> Advice:
-        """What it asks for."""
+        """What the client should do next."""
         headers = {name.lower(): value for name, value in self.headers.items()}
         return advice(CallAnswer(self.status, headers, b""))
 
@@ -50,17 +50,17 @@ class ServerReply(NamedTuple):
 
     @property
     def later(self) -> bool:
-        """Whether the same may work later."""
+        """Whether the same request may work later."""
         return self.advice.next is Next.LATER
 
     @property
     def ended(self) -> bool:
-        """Whether it is about an upload that takes nothing more, as it is now."""
+        """Whether the upload has ended, or must be resumed first."""
         return self.code in ("upload-ended", "upload-failed")
 
     @property
     def full(self) -> bool:
-        """Whether there is only no room now."""
+        """Whether the only reason is lack of room."""
         return self.code in ("budget-full", "share-full")
 
     @property
@@ -70,7 +70,7 @@ class ServerReply(NamedTuple):
 
     @property
     def missing(self) -> list[tuple[int, int]]:
-        """Ranges of chunks: what is missing, or what should be sent first."""
+        """Ranges of chunks that are missing, or that should be sent first."""
         found: list[list[int]] = self.body.get("missing", [])
         return [(first, last) for first, last in found]
 
@@ -103,7 +103,7 @@ class Address(NamedTuple):
 
     @property
     def url(self) -> str:
-        """Without the key."""
+        """The address as a URL, without the key."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         port = "" if self.port is None else f":{self.port}"
         return f"http{'s' if self.https else ''}://{host}{port}{self.path}"
@@ -117,7 +117,7 @@ class UploadConnection:
         self._open: http.client.HTTPConnection | None = None
 
     def close(self) -> None:
-        """From any thread: whoever waits on it has an OSError."""
+        """Close the connection, from any thread; a call that waits on it raises OSError."""
         found, self._open = self._open, None
         if found is not None:
             with suppress(OSError, AttributeError):
@@ -125,47 +125,47 @@ class UploadConnection:
             found.close()
 
     def connect(self) -> None:
-        """Connect before there is anything to ask. Raises OSError."""
-        self._connected().connect()
+        """Connect without a request. Raises OSError."""
+        self._connection().connect()
 
     def ask(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> ServerReply:
-        """The answer to a request with JSON. Raises OSError if there is none."""
+        """Make a request with JSON. Raises OSError if there is no answer."""
         sent = b"" if body is None else json.dumps(body).encode()
         given = {**(headers or {}), "Content-Type": "application/json"} if sent else headers or {}
-        connection = self._begun(method, path, len(sent), given)
+        connection = self._send_head(method, path, len(sent), given)
         try:
             if sent:
                 connection.send(sent)
-            return self._answer(connection)
+            return self._read_answer(connection)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
     def put(self, path: str, file: IO[bytes], start: int, length: int, *, ask: bool) -> ServerReply:
         """Send bytes of a file. Raises OSError if there is no answer.
 
-        With *ask*, only once the server has said that it takes them: after a refusal, nothing is
-        sent in vain.
+        With *ask*, they are sent only after the server's `100 Continue`; after a refusal nothing
+        is sent.
         """
         headers = {"Content-Type": "application/octet-stream"}
         if ask:
             headers["Expect"] = "100-continue"
-        connection = self._begun("PUT", path, length, headers)
+        connection = self._send_head("PUT", path, length, headers)
         try:
             if ask and not self._may_go_on(connection):
-                refusal = self._answer(connection)
-                self.close()  # the server still takes what comes for the body that was announced
+                refusal = self._read_answer(connection)
+                self.close()  # the server would take a next request for the announced body
                 return refusal
             self._send(connection, file, start, length)
-            return self._answer(connection)
+            return self._read_answer(connection)
         except http.client.HTTPException as error:
             raise ConnectionError(str(error) or type(error).__name__) from error
 
-    def _begun(
+    def _send_head(
         self, method: str, path: str, length: int, headers: Mapping[str, str]
     ) -> http.client.HTTPConnection:
-        at, connection = self._address, self._connected()
+        at, connection = self._address, self._connection()
         connection.putrequest(method, at.path + path)
         connection.putheader("Authorization", f"Bearer {at.key}")
         connection.putheader("Content-Length", str(length))
@@ -174,7 +174,7 @@ class UploadConnection:
         connection.endheaders()
         return connection
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _connection(self) -> http.client.HTTPConnection:
         """The connection; a new one connects when it is used."""
         if self._open is None:
             at = self._address
@@ -184,7 +184,7 @@ class UploadConnection:
 
     @staticmethod
     def _may_go_on(connection: http.client.HTTPConnection) -> bool:
-        """Whether the server asks for the body; else its answer is there to be read."""
+        """Whether the server asks for the body; otherwise its answer can be read."""
         head = connection.sock.recv(_HEAD_MOST, socket.MSG_PEEK)
         if not head.startswith(b"HTTP/1.1 100"):
             return False
@@ -199,11 +199,11 @@ class UploadConnection:
         try:
             sent = connection.sock.sendfile(file, start, length)
         except (BrokenPipeError, ConnectionResetError):
-            return  # it may have answered before it read all: that is what counts
+            return  # the server may have answered before it read everything
         if sent != length:
             raise FileChanged(str(file.name))
 
-    def _answer(self, connection: http.client.HTTPConnection) -> ServerReply:
+    def _read_answer(self, connection: http.client.HTTPConnection) -> ServerReply:
         try:
             got = connection.getresponse()
             text = got.read(_LARGEST_ANSWER)

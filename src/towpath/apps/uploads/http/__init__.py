@@ -261,10 +261,10 @@ def _pairs(ranges: list[Range]) -> list[list[int]]:
 async def events(id: Id, request: Request, uploads: TheUploads, _: MayRead) -> EventSourceResponse:
     """Follow the upload until it ends. If it has ended, the end is sent at once."""
     await uploads.status(id)
-    return await stream(_told(uploads, id), request)
+    return await stream(_progress_events(uploads, id), request)
 
 
-async def _told(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
+async def _progress_events(uploads: UploadService, id: str) -> AsyncGenerator[Chunk]:
     async for view in uploads.watch(id):
         name = "progress" if view.status.open else view.status.lower()
         data = msgspec.json.encode(progress_of(view.fields)).decode()
@@ -295,7 +295,7 @@ async def content(
     ] = None,
 ) -> Response:
     """Download the finished file, always as an attachment. `Range` requests a part of it."""
-    start, end = _asked(range)
+    start, end = _parse_range(range)
     stack = AsyncExitStack()
     try:
         found = await stack.enter_async_context(uploads.content(id, start=start, end=end))
@@ -310,8 +310,8 @@ async def content(
     return _Attachment(found, stack, partial=start is not None or end is not None)
 
 
-def _asked(header: str | None) -> tuple[int | None, int | None]:
-    """First and last byte; what is no single range is no range at all (RFC 9110)."""
+def _parse_range(header: str | None) -> tuple[int | None, int | None]:
+    """First and last byte of a single range; other headers are ignored (RFC 9110)."""
     match = _RANGE.fullmatch(header) if header else None
     if match is None or not (match[1] or match[2]):
         return None, None
@@ -322,7 +322,7 @@ def _asked(header: str | None) -> tuple[int | None, int | None]:
 
 
 class _Attachment(StreamingResponse):
-    """A file of somebody's: saved, never shown. It can run nothing, whatever it says that it is."""
+    """A user's file: browsers save it and never show or run it, whatever its media type."""
 
     def __init__(self, content: Content, stack: AsyncExitStack, *, partial: bool) -> None:
         name = quote(content.upload.name.rpartition("/")[2] or "file", safe="")

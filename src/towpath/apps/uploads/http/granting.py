@@ -1,4 +1,4 @@
-"""Credentials over HTTP: what one is asked for, what it lets its holder do, and its check."""
+"""Credentials over HTTP: how one is requested, which requests it allows, and its check."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MAY = re.compile(
     r"|PUT /api/v1/uploads/([^/]+)/chunks/[0-9]{1,10}"
     r"|(?:HEAD|PATCH|DELETE|POST) /files/([^/]+)"
 )
-"""All that the holder of a credential may ask for. At `/files`, POST with an id only names another
-of these methods (X-HTTP-Method-Override)."""
+"""All requests that a credential allows. At `/files`, POST with an id only stands for another of
+these methods (X-HTTP-Method-Override)."""
 
 
 class CredentialIn(Body):
@@ -79,7 +79,7 @@ class CredentialOut(Answer):
 async def check_credential(uploads: UploadService, scope: Scope, token: str) -> KeyInfo | None:
     """The key that issued *token*, with the scopes that it needs for this upload and no others.
 
-    None for a token that does not count, 403 for a request that it is not for.
+    None for a token that is not valid; 403 for a request that it does not allow.
     """
     grant = uploads.credentials.read(token)
     key = await uploads.lifecycle.ledger.keys.check_id(grant.key) if grant else None
@@ -96,7 +96,7 @@ async def _fits(uploads: UploadService, grant: UploadGrant) -> bool:
     """Whether the upload is the one that the credential was issued for."""
     try:
         known = await uploads.known(grant.upload_id)
-        if known.plan.size is None:  # it may have got its size since
+        if known.plan.size is None:  # its size may be known by now
             known = await uploads.known(grant.upload_id, again=True)
     except UploadNotFound:
         return False
@@ -104,7 +104,7 @@ async def _fits(uploads: UploadService, grant: UploadGrant) -> bool:
 
 
 def _require_path(grant: UploadGrant, scope: Scope) -> None:
-    # The path as it was sent: routes are found by it, and an encoded slash is part of a name.
+    # The path as it was sent: routes match it, and an encoded slash in it is part of a name.
     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
     match = _MAY.fullmatch(f"{scope['method']} {path}")
     if match is None or match[match.lastindex or 0] != grant.upload_id:

@@ -1,4 +1,4 @@
-"""The absolute URLs of uploads: not every client can use a path."""
+"""The absolute URLs of uploads, as not every client accepts a path."""
 
 from __future__ import annotations
 

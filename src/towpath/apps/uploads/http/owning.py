@@ -1,4 +1,4 @@
-"""Who may use an upload over HTTP: a key of its owner, an admin, or whoever has its credential."""
+"""Who may use an upload over HTTP: a key of its owner, an admin, or the holder of a credential."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ def listed_owner(uploads: UploadService, key: KeyInfo) -> str | None:
 
 async def own_sending(request: Request, uploads: TheUploads, key: CanSubmit) -> KeyInfo:
     """The request's key, which may change the upload of the path. The scope is checked first."""
-    return await _own(request, uploads, key)
+    return await _require_own_of_path(request, uploads, key)
 
 
 async def own_reading(request: Request, uploads: TheUploads, key: CanRead) -> KeyInfo:
     """The request's key, which may read the upload of the path. The scope is checked first."""
-    return await _own(request, uploads, key)
+    return await _require_own_of_path(request, uploads, key)
 
 
-async def _own(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInfo:
+async def _require_own_of_path(request: Request, uploads: UploadService, key: KeyInfo) -> KeyInfo:
     id = request.path_params["id"]
     try:
         id = decoded(id)
     except ValueError:
         raise UploadNotFound(id) from None
-    if credential_of(request.scope) != id:  # a key of the owner has issued it
+    if credential_of(request.scope) != id:  # only keys of the owner issue one
         await require_own(uploads, id, key)
     return key
 

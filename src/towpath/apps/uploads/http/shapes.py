@@ -1,4 +1,4 @@
-"""What requests about uploads and their answers look like."""
+"""The requests and responses of uploads."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class StartIn(Body):
     def new(self) -> NewUpload:
         """Raises InvalidInput."""
         fields = self.model_dump(exclude={"checksum", "custom_metadata", "credential"})
-        told = self.checksum
+        expected = self.checksum
         return NewUpload(
             **fields,
             custom_metadata=self.custom_metadata or {},
-            checksum=Checksum.parse(told.algorithm, told.value) if told else None,
+            checksum=Checksum.parse(expected.algorithm, expected.value) if expected else None,
         )
 
 

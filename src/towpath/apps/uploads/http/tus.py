@@ -1,7 +1,8 @@
-"""tus 1.0 at `/files`: resumable uploads as the clients of that protocol make them.
+"""tus 1.0 at `/files`: resumable uploads for clients of that protocol.
 
 Core, creation, creation-with-upload, creation-defer-length, checksum, termination, expiration and
-concatenation, on the same records as the chunk API. tus describes itself: it is not in OpenAPI.
+concatenation, for the same uploads as the chunk API. The protocol is specified elsewhere, so its
+routes are not in OpenAPI.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ EXTENSIONS = (
 
 
 class TusRoute(APIRoute):
-    """A path of tus: it speaks one version, and every answer says so."""
+    """A route of tus: requests must name the version, and every response does."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -65,7 +66,7 @@ class TusRoute(APIRoute):
                 if request.method != "OPTIONS":
                     _require_version(request)
                 response = await handle(request)
-            except UploadFailed as error:  # 503, not 409: at that, some clients of tus give up
+            except UploadFailed as error:  # 503: at 409, some tus clients give up
                 response = of_error(UploadResumable(error.upload, error.status))
             except (TowpathError, Refused) as error:
                 response = of_error(error)
@@ -95,13 +96,13 @@ sending = APIRouter(prefix=PREFIX, tags=["uploads"], route_class=TusRoute, inclu
 
 @router.options("/{id}")
 async def discover(uploads: TheUploads, _: CanSubmit) -> Response:
-    """What this server speaks."""
+    """Describe the version and extensions of tus that this server supports."""
     return await describe(uploads)
 
 
 @router.options("")
 async def describe(uploads: TheUploads) -> Response:
-    """The same without a key: clients ask for it first. It tells nothing of any upload."""
+    """Describe the same without a key, as clients ask for it first. It shows no upload."""
     headers = {
         "Tus-Version": VERSION,
         "Tus-Extension": EXTENSIONS,
@@ -121,7 +122,7 @@ def _largest(uploads: UploadService) -> int:
 @router.post("")
 @audited(only_people=True)
 async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Response:
-    """Create an upload; a body is its first bytes."""
+    """Create an upload; the body has its first bytes, if there is one."""
     asked = Creation.of(request.headers)
     if asked.length is not None and asked.length > _largest(uploads):
         raise UploadTooLarge(f"{asked.length} bytes: at most {_largest(uploads)}")
@@ -133,19 +134,19 @@ async def create(request: Request, uploads: TheUploads, key: CanSubmit) -> Respo
         view, _ = await Appending(uploads).join(
             asked.new(), sources, owner=key.owner, idempotency_key=named
         )
-        return _created(request, uploads, view.upload.upload_id)
+        return _creation_response(request, uploads, view.upload.upload_id)
     view, _ = await uploads.start(asked.new(), owner=key.owner, idempotency_key=named)
     upload_id = view.upload.upload_id
     headers = {"Upload-Expires": _expires(uploads, wall_ms())}
     if request.headers.get("Content-Type") == BODY_TYPE:
         offset = 0
-        with suppress(BudgetFull):  # the upload is there: the client goes on with a PATCH
-            offset = await _sent(request, Appending(uploads), upload_id, 0, key)
+        with suppress(BudgetFull):  # the upload exists: the client continues with PATCH
+            offset = await _append_body(request, Appending(uploads), upload_id, 0, key)
         headers = {"Upload-Offset": str(offset), "Upload-Expires": _expires(uploads, wall_ms())}
-    return _created(request, uploads, upload_id, headers)
+    return _creation_response(request, uploads, upload_id, headers)
 
 
-def _created(
+def _creation_response(
     request: Request,
     uploads: UploadService,
     upload_id: str,
@@ -156,7 +157,7 @@ def _created(
 
 
 def _id_of(url: str) -> str:
-    """The id in the URL of an upload, absolute or not. 400."""
+    """The id in an absolute or relative URL of an upload. Raises Refused with 400."""
     path, _, found = url.partition("?")[0].rpartition("/")
     if not found or not path.endswith(PREFIX):
         remedy = "Name the partial uploads by the URLs returned when they were created."
@@ -175,7 +176,7 @@ def _id_of(url: str) -> str:
 @sending.patch("/{id}")
 @not_audited("the content of a file")
 async def send(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> Response:
-    """Bytes behind those that are here. What came before a body was cut counts."""
+    """Append bytes. If the body is cut, what arrived counts."""
     offset = length_of(request.headers, "Upload-Offset")
     if offset is None:
         remedy = "Send the header Upload-Offset."
@@ -192,12 +193,12 @@ async def send(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> R
     size = length_of(request.headers, "Upload-Length")
     if size is not None:
         await appending.set_size(id, size)
-    after = await _sent(request, appending, id, offset, key)
+    after = await _append_body(request, appending, id, offset, key)
     headers = {"Upload-Offset": str(after), "Upload-Expires": _expires(uploads, wall_ms())}
     return Response(status_code=204, headers=headers)
 
 
-async def _sent(
+async def _append_body(
     request: Request, appending: Appending, upload_id: str, offset: int, key: KeyInfo
 ) -> int:
     wanted = checksum_of(request.headers)
@@ -212,17 +213,17 @@ async def _sent(
             length=announced_length(request),
             wanted=wanted,
         )
-    except ShareFull as error:  # 503, not 429: at that, clients of tus give up
+    except ShareFull as error:  # 503: at 429, tus clients give up
         raise BudgetFull(upload_id, (), after=error.after, what=error.what) from error
-    # A body that stands still ends here, and the client goes on with another one: clients of tus
-    # give up at 408.
+    # A stalled body ends with success, and the client continues with another request: at 408, tus
+    # clients give up.
     if cut and cut[0].code != "body_too_slow":
         raise cut[0]
     return after
 
 
 async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> AsyncGenerator[bytes]:
-    """*body* as far as it comes: what cuts it off is told, and not raised."""
+    """*body* as far as it arrives; an error that cuts it is added to *cut* and not raised."""
     try:
         async for data in body:
             yield data
@@ -232,7 +233,7 @@ async def whatever_comes(body: AsyncGenerator[bytes], cut: list[Refused]) -> Asy
 
 @router.head("/{id}")
 async def look(id: Id, uploads: TheUploads, _: MaySend) -> Response:
-    """How far it has come."""
+    """Return the offset, the length and the metadata of an upload."""
     position = await Appending(uploads).look(id)
     upload = position.upload
     headers = {"Cache-Control": "no-store"}
@@ -257,7 +258,7 @@ async def look(id: Id, uploads: TheUploads, _: MaySend) -> Response:
 @router.delete("/{id}")
 @audited()
 async def terminate(id: Id, uploads: TheUploads, _: MaySend) -> Response:
-    """End it; nothing of it stays. A completed file is a document, and is refused with 409."""
+    """Abort an upload and delete its bytes. A completed file is refused with 409."""
     await Appending(uploads).terminate(id)
     return Response(status_code=204)
 
@@ -265,7 +266,7 @@ async def terminate(id: Id, uploads: TheUploads, _: MaySend) -> Response:
 @router.post("/{id}")
 @not_audited("the function of the verb that it stands for declares it")
 async def overridden(id: Id, request: Request, uploads: TheUploads, key: MaySend) -> Response:
-    """For clients that can't send PATCH or DELETE: `X-HTTP-Method-Override` says it."""
+    """For clients that can't send PATCH or DELETE: `X-HTTP-Method-Override` names the method."""
     match request.headers.get("X-HTTP-Method-Override", "").upper():
         case "PATCH":
             return await send(id, request, uploads, key)

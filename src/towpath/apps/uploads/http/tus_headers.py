@@ -1,4 +1,4 @@
-"""What the headers of tus say."""
+"""The headers of tus: parsed from requests, written for responses."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _KEY = re.compile(r"[!-+\--~]{1,255}")
 _NAMES = ("filename", "name")
 _TYPES = ("filetype", "type", "mime_type")
 _OWN = ("drive", "connector_id", "parent_id", "path", "client_node_id")
-"""What the chunk API calls the same."""
+"""Metadata that is also a field of the chunk API, under the same name."""
 
 
 class _Crc32:
-    """The CRC of zlib, as hashlib has its hashes."""
+    """The CRC-32 of zlib, with the methods of hashlib's hashes."""
 
     def __init__(self) -> None:
         self._value = 0
@@ -54,7 +54,7 @@ ALGORITHMS = {
     "md5": _md5,
     "crc32": _Crc32,
 }
-"""Of Upload-Checksum; sha1 is what every client knows."""
+"""The algorithms of Upload-Checksum; every client knows sha1."""
 
 
 class Creation(msgspec.Struct, frozen=True):
@@ -64,11 +64,11 @@ class Creation(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
     partial: bool
     pieces: list[str]
-    """The URLs that a final upload is joined of."""
+    """The URLs of the uploads that a final upload is joined from."""
 
     @classmethod
     def of(cls, headers: Mapping[str, str]) -> Self:
-        """400 for what can't be right."""
+        """Parse the headers. Raises Refused with 400 if they are invalid."""
         length = length_of(headers, "Upload-Length")
         deferred = headers.get("Upload-Defer-Length")
         concat = headers.get("Upload-Concat", "")
@@ -85,11 +85,11 @@ class Creation(msgspec.Struct, frozen=True):
         return cls(length, metadata, kind == PARTIAL, urls.split())
 
     def new(self) -> NewUpload:
-        """The upload to be. Raises InvalidInput."""
+        """The upload to start. Raises InvalidInput."""
         given = self.metadata
         own: dict[str, Any] = {name: given[name] for name in _OWN if given.get(name)}
         kind = next((given[name] for name in _TYPES if given.get(name)), "")
-        if is_mime_type(kind):  # a browser may know none, or one of its own making
+        if is_mime_type(kind):  # a browser may send none, or an invalid one
             own["mime_type"] = kind
         return NewUpload(
             **own,
@@ -101,7 +101,7 @@ class Creation(msgspec.Struct, frozen=True):
 
 
 def length_of(headers: Mapping[str, str], name: str) -> int | None:
-    """A header that is a number of bytes; None = it is not there. 400."""
+    """Parse a header with a number of bytes; None if it is missing. Raises Refused with 400."""
     text = headers.get(name)
     if text is None:
         return None
@@ -111,7 +111,7 @@ def length_of(headers: Mapping[str, str], name: str) -> int | None:
 
 
 def metadata_of(header: str) -> dict[str, str]:
-    """What Upload-Metadata says. 400."""
+    """Parse Upload-Metadata. Raises Refused with 400."""
     found: dict[str, str] = {}
     for pair in filter(None, (part.strip() for part in header.split(","))):
         name, _, value = pair.partition(" ")
@@ -126,7 +126,7 @@ def metadata_of(header: str) -> dict[str, str]:
 
 
 def told_metadata(upload: Upload) -> str:
-    """Upload-Metadata as it was sent."""
+    """The Upload-Metadata of an upload, as it was sent."""
     found = msgspec.json.decode(upload.custom_metadata, type=dict[str, object])
     return ",".join(
         f"{name} {base64.b64encode(str(value).encode()).decode()}".strip()
@@ -136,7 +136,7 @@ def told_metadata(upload: Upload) -> str:
 
 
 def checksum_of(headers: Mapping[str, str]) -> ExpectedDigest | None:
-    """What Upload-Checksum says. 400."""
+    """Parse Upload-Checksum; None if it is missing. Raises Refused with 400."""
     text = headers.get("Upload-Checksum")
     if text is None:
         return None

@@ -1,11 +1,11 @@
--- admit: what is known of chunks that somebody wants to send.
+-- admit: what is known of chunks that a client wants to send.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        received  string   a bit per chunk that is here or in the store
+-- keys   state     hash     the published fields, and those of the plan
+--        received  string   a bit per chunk that is in Redis or stored
 --        digests   hash     chunk -> its CRC-64/NVME
 -- args   number    int      the first of them
 --        count     int      how many
--- reply  <status> <generation> <size, if it is known> <of each whether it is here, and its digest>
+-- reply  <status> <generation> <size, if known> <of each chunk: whether it is here, its digest>
 --        nothing
 -- cost   O(chunks)
 -- full   works

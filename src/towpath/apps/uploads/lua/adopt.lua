@@ -1,9 +1,9 @@
--- adopt: what was gone on with in a copy is what has come of the chunk.
+-- adopt: replaces the staged bytes of a chunk by a copy that was continued.
 --
--- keys   staging:  string   by token: what has come of a chunk
--- args   token     text     the token it comes under
---        offset    int      how much must have come before
---        source    text     the token of the copy
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
+-- args   token     text     staging token of the bytes
+--        offset    int      how many bytes must be staged there
+--        source    text     staging token of the copy
 --        expiry    int      ms
 -- reply  <bytes>
 --        STAGING_OFFSET <bytes>

@@ -1,7 +1,7 @@
--- append: a piece of a chunk, behind those that came before it.
+-- append: adds a piece to the staged bytes of a chunk.
 --
--- keys   staging:  string   by token: what has come of a chunk
--- args   token     text     of the one who sends it
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
+-- args   token     text     staging token
 --        offset    int      where the piece begins
 --        expiry    int      ms
 --        piece     bytes    at most 1 MiB

@@ -1,8 +1,8 @@
--- begun: the store has begun a multipart upload: its id is published.
+-- begun: publishes the id of the multipart upload in the object store.
 --
--- keys   state     hash     the document's fields, and those of the plan
+-- keys   state     hash     the published fields, and those of the plan
 -- args   generation int     that the caller works for
---        id        text     of the multipart upload
+--        id        text     id of the multipart upload
 -- reply  ok
 --        UPLOAD_UNKNOWN
 --        PART_STALE

@@ -1,11 +1,11 @@
--- chart: which chunks are here or in the store, which parts are begun, and which are stored.
+-- chart: which chunks were received, which parts have begun, and which are stored.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        received  string   a bit per chunk that is here or in the store
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
+-- keys   state     hash     the published fields, and those of the plan
+--        received  string   a bit per chunk that is in Redis or stored
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
 -- args   none
 -- reply  <fields of the state> <a bit per chunk> <chunk, token, …> <part, chunks, …>
 --        <part, turn, …> <part, entry, …>

@@ -1,8 +1,8 @@
--- close: it is known how many chunks there are. Whoever hears `last` has the upload completed.
+-- close: sets the number of chunks. The caller that gets `last` submits the completion.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
+-- keys   state     hash     the published fields, and those of the plan
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
 -- args   total     int      chunks
 -- reply  closed <size> <generation> <last part> <its turn if it is whole, else -1>
 --        last <size> <generation>

@@ -1,6 +1,6 @@
--- coming: bodies that come, and until when their servers must be heard of.
+-- coming: the leases of arriving bodies.
 --
--- keys   leases    zset     bodies by the time until their server must be heard of, ms
+-- keys   leases    zset     bodies by the time when their lease ends, ms
 -- args   most      int      how many
 -- reply  <body, ms, …>
 -- cost   O(log bodies + most)

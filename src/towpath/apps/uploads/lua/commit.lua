@@ -1,13 +1,13 @@
--- commit: a part is in the store. Whoever hears `last` has the upload completed.
+-- commit: notes that a part is stored. The caller that gets `last` submits the completion.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
--- args   generation int     that the caller worked for
+-- keys   state     hash     the published fields, and those of the plan
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
+-- args   generation int     that the caller works for
 --        part      int      which part
---        turn      int      that the caller worked for
+--        turn      int      that the caller works for
 --        entry     text     ETag, size and checksum
 --        size      int      bytes
 -- reply  more

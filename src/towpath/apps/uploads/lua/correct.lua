@@ -1,15 +1,15 @@
--- correct: how much of parts is there, by those who looked. What has changed since stays.
+-- correct: corrects the counted bytes of parts, unless they have changed since they were read.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
---        shares    hash     holder -> bytes
---        total     string   bytes of all
---        leases    zset     bodies by the time until their server must be heard of, ms
---        bodies    hash     body -> bytes, how long they stay, part
---        drained   hash     all, or an owner -> when room came free, and bytes
---        unsure    set      parts whose bytes somebody has to look for: a server died
--- args   items     list     part, holder, bytes that were counted, bytes that are there, …
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
+--        shares    hash     holder -> counted bytes
+--        total     string   counted bytes of all parts
+--        leases    zset     bodies by the time when their lease ends, ms
+--        bodies    hash     body -> its bytes, how long they stay (ms), its part
+--        drained   hash     all, or a holder -> when room was freed last, and how much lately
+--        unsure    set      parts whose bytes must be counted, as a server died
+-- args   items     list     part, holder, bytes that were counted, bytes that are in Redis, …
 --        stays     int      ms
 -- reply  <how many were corrected>
 -- cost   O(parts log parts)

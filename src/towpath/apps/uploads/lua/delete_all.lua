@@ -1,11 +1,11 @@
--- delete_all: all bytes of an upload.
+-- delete_all: deletes all bytes of an upload.
 --
--- keys   staging:  string   by token: what has come of a chunk
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
---        held      hash     chunk -> the token its bytes came under
---        renewed   string   when all of them were last given their time, ms
--- args   tokens    list     of what is only staged
--- stored clear             under this name its calls are remembered, as by releases before
+--        held      hash     chunk -> the staging token of its bytes
+--        renewed   string   when the expiry of all chunks was last renewed, ms
+-- args   tokens    list     staging tokens to delete, too
+-- stored clear             its calls are remembered under this name, as in earlier releases
 -- reply  <how many chunks>
 -- cost   O(chunks held)
 -- full   works

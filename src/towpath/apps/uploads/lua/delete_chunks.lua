@@ -1,11 +1,11 @@
--- delete_chunks: bytes that nobody needs any more.
+-- delete_chunks: deletes chunks and staged bytes.
 --
--- keys   staging:  string   by token: what has come of a chunk
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
---        held      hash     chunk -> the token its bytes came under
+--        held      hash     chunk -> the staging token of its bytes
 -- args   numbers   list     chunks
---        tokens    list     of what is only staged
--- stored discard           under this name its calls are remembered, as by releases before
+--        tokens    list     staging tokens
+-- stored discard           its calls are remembered under this name, as in earlier releases
 -- reply  ok
 -- cost   O(chunks)
 -- full   works

@@ -1,11 +1,11 @@
--- fetch: some bytes of a chunk, whether it was put into its place or not.
+-- fetch: some bytes of a chunk, whether it is placed or still staged.
 --
--- keys   staging:  string   by token: what has come of a chunk
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
---        held      hash     chunk -> the token its bytes came under
+--        held      hash     chunk -> the staging token of its bytes
 -- args   number    int      which chunk
---        token     text     its bytes came under
---        start     int      from where
+--        token     text     staging token of its bytes
+--        start     int      first byte
 --        size      int      how many
 -- reply  <bytes>; empty = gone
 -- cost   O(size)

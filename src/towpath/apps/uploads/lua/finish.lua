@@ -1,33 +1,33 @@
--- finish: a body has ended. Of its room, what is there stays counted.
+-- finish: ends the lease of a body. Only its received bytes stay counted.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
---        shares    hash     holder -> bytes
---        total     string   bytes of all
---        leases    zset     bodies by the time until their server must be heard of, ms
---        bodies    hash     body -> bytes, how long they stay, part
---        drained   hash     all, or an owner -> when room came free, and bytes
---        unsure    set      parts whose bytes somebody has to look for: a server died
---        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
+--        shares    hash     holder -> counted bytes
+--        total     string   counted bytes of all parts
+--        leases    zset     bodies by the time when their lease ends, ms
+--        bodies    hash     body -> its bytes, how long they stay (ms), its part
+--        drained   hash     all, or a holder -> when room was freed last, and how much lately
+--        unsure    set      parts whose bytes must be counted, as a server died
+--        wanted    hash     all, or a holder -> refused bytes; holders that must yield to others
 -- args   lease     text     which body
 --        member    text     which part of which upload
 --        holder    text     whose share it counts for
---        came      int      bytes of it that are there
---        slow      int      1 = it was slower than bodies should be, and did not come whole
---        late      int      the same if nothing is known of the body any more
+--        came      int      bytes of it that are in Redis
+--        slow      int      1 = it was slower than bodies should be, and was cut
+--        late      int      the same, for a body whose lease has expired
 --        stays     int      ms
 -- reply  ok
 -- cost   O(log parts)
 -- full   works
 -- uses   clock holdings
 
-local YIELD = 15000 -- ms for which an owner leaves room to those who were refused
+local YIELD = 15000 -- ms for which a holder must let refused bodies of others go first
 
 local lack = slow == 1 and redis.call('HGET', WANTED, 'all')
 local known = finish(lease, came)
 if known and lack then
-  -- An owner that holds room and brings nothing does not get it again before the others.
+  -- A holder that reserves room and brings nothing gets no room again before the others.
   redis.call('HSET', WANTED, 'after ' .. holder, int(now + YIELD) .. ' ' .. lack)
   redis.call('PEXPIRE', WANTED, LONGEST)
 end

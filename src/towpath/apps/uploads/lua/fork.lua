@@ -1,9 +1,9 @@
--- fork: a copy of what has come of a chunk, to be gone on with and kept or not.
+-- fork: copies the staged bytes of a chunk; the copy is continued, then adopted or deleted.
 --
--- keys   staging:  string   by token: what has come of a chunk
--- args   source    text     the token it comes under
---        offset    int      how much must have come
---        token     text     of the copy
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
+-- args   source    text     staging token of the bytes
+--        offset    int      how many bytes must be staged there
+--        token     text     staging token of the copy
 --        expiry    int      ms
 -- reply  <bytes>
 --        STAGING_OFFSET <bytes>

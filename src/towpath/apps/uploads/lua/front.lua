@@ -1,9 +1,9 @@
--- front: how far an upload has come without a gap.
+-- front: the first missing chunk of an upload.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        received  string   a bit per chunk that is here or in the store
+-- keys   state     hash     the published fields, and those of the plan
+--        received  string   a bit per chunk that is in Redis or stored
 -- args   none
--- reply  <status> <generation> <first chunk that is missing> <size, if it is known> <updated, ms>
+-- reply  <status> <generation> <first missing chunk> <size, if known> <last activity, ms>
 --        nothing
 -- cost   O(chunks / 8)
 -- full   works

@@ -1,6 +1,6 @@
--- look: all that is known of an upload, but for what is known of its chunks.
+-- look: the state and the metadata of an upload, without its chunks and parts.
 --
--- keys   state     hash     the document's fields, and those of the plan
+-- keys   state     hash     the published fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
 -- args   none
 -- reply  <fields of the state> <fields of the metadata>

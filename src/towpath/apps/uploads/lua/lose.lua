@@ -1,11 +1,11 @@
--- lose: chunks whose bytes are gone are missing again. They must come again as they were.
+-- lose: notes that chunks whose bytes are gone are missing. Clients must send the same bytes again.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        received  string   a bit per chunk that is here or in the store
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
--- args   generation int     that the caller looked at
+-- keys   state     hash     the published fields, and those of the plan
+--        received  string   a bit per chunk that is in Redis or stored
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+-- args   generation int     that the caller has read
 --        items     list     chunk, token, …
 -- reply  <how many are missing again>
 -- cost   O(chunks)

@@ -1,19 +1,19 @@
--- open: an upload is under way, from its row and from the parts that the store has.
+-- open: creates the state of an upload from its row and from the stored parts.
 --
--- keys   state     hash     the document's fields, and those of the plan
+-- keys   state     hash     the published fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
---        received  string   a bit per chunk that is here or in the store
+--        received  string   a bit per chunk that is in Redis or stored
 --        digests   hash     chunk -> its CRC-64/NVME
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
 -- args   generation int     of the row
---        fields    list     name, value, …
+--        fields    list     of the state: name, value, …
 --        facts     list     of the metadata: name, value, …
---        bits      bytes    of the chunks that are in the store
---        parts     list     part, entry, …
---        known     list     of those in the store: chunk, digest, …
+--        bits      bytes    a bit per chunk that is stored
+--        parts     list     of stored parts: part, entry, …
+--        known     list     of stored chunks: chunk, digest, …
 --        expiry    int      ms
 -- reply  opened
 --        there

@@ -1,14 +1,14 @@
--- place: staged bytes become the chunks'. Those of the other chunks stay for as long as these. What
--- came of these chunks in part goes.
+-- place: moves staged bytes to their chunks, and deletes incomplete copies of these chunks. All
+-- placed chunks of the upload get the same expiry.
 --
--- keys   staging:  string   by token: what has come of a chunk
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
---        held      hash     chunk -> the token its bytes came under
---        renewed   string   when all of them were last given their time, ms
--- args   items     list     chunk, token it was staged under, …
---        generation int     of the upload: what came in part is staged under its name
+--        held      hash     chunk -> the staging token of its bytes
+--        renewed   string   when the expiry of all chunks was last renewed, ms
+-- args   items     list     chunk, staging token, …
+--        generation int     of the upload; the tokens of incomplete chunks have it
 --        expiry    int      ms
--- reply  <chunks whose bytes are gone, …> <chunks whose time was renewed, …>
+-- reply  <chunks whose bytes are gone, …> <chunks whose expiry was renewed, …>
 -- cost   O(chunks); now and then O(chunks held)
 -- full   works
 -- uses   clock

@@ -1,7 +1,7 @@
--- placed: which of these chunks have their bytes in their place, and not beside it.
+-- placed: which of these chunks are placed, and not only staged.
 --
--- keys   held      hash     chunk -> the token its bytes came under
--- args   items     list     chunk, token, …
+-- keys   held      hash     chunk -> the staging token of its bytes
+-- args   items     list     chunk, staging token, …
 -- reply  <chunk, …>
 -- cost   O(chunks)
 -- full   works

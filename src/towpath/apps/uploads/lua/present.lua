@@ -1,10 +1,10 @@
--- present: which of these chunks have no bytes here any more.
+-- present: which of these chunks have no bytes in Redis any more.
 --
--- keys   staging:  string   by token: what has come of a chunk
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
 --        chunks:   string   by number: the bytes of a chunk
---        held      hash     chunk -> the token its bytes came under
--- args   items     list     chunk, token, …
--- reply  <chunk, token, …>
+--        held      hash     chunk -> the staging token of its bytes
+-- args   items     list     chunk, staging token, …
+-- reply  <chunk, staging token, …>
 -- cost   O(chunks)
 -- full   works
 

@@ -1,10 +1,10 @@
--- prolong: a body still comes, and its server is alive. One that is too slow gives way to others.
+-- prolong: renews the lease of a body. A body that is too slow gives way to others.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        leases    zset     bodies by the time until their server must be heard of, ms
---        bodies    hash     body -> bytes, how long they stay, part
---        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        leases    zset     bodies by the time when their lease ends, ms
+--        bodies    hash     body -> its bytes, how long they stay (ms), its part
+--        wanted    hash     all, or a holder -> refused bytes; holders that must yield to others
 -- args   lease     text     which body
 --        slow      int      1 = it is slower than bodies should be
 --        expiry    int      ms
@@ -15,7 +15,7 @@
 -- full   works
 -- uses   clock
 
-local YIELD = 15000 -- ms for which an owner leaves room to those who were refused
+local YIELD = 15000 -- ms for which a holder must let refused bodies of others go first
 
 local words = redis.call('HGET', BODIES, lease) or ''
 local member = string.match(words, '^%d+ %d+ (.*)$')

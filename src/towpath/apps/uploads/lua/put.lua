@@ -1,20 +1,20 @@
--- put: chunks have come whole: their bytes are staged under their tokens. They count from now on.
+-- put: counts chunks that were received whole and whose bytes are staged.
 --
--- keys   state     hash     the document's fields, and those of the plan
+-- keys   state     hash     the published fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
---        received  string   a bit per chunk that is here or in the store
+--        received  string   a bit per chunk that is in Redis or stored
 --        digests   hash     chunk -> its CRC-64/NVME
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
 -- args   items     list     number, length in bytes, CRC-64/NVME or empty, token or empty, …
---        last      int      1 = the client says that the last of them is the file's last one
+--        last      int      1 = by the client, the last of them is the file's last one
 --        most      int      chunk numbers are below this
 --        expiry    int      ms
--- reply  of each chunk, up to the first one that is refused:
+-- reply  for each chunk, up to the first one that is refused:
 --        new <status> <received> <part> <turn of the part if it is whole, else -1> <generation>
---        duplicate <status> <received> <part> <turn, as above> <generation> <token>
+--        duplicate <status> <received> <part> <turn, as above> <generation> <staging token>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_NOT_OPEN <status>
 --        CHUNK_DIFFERS
@@ -41,7 +41,7 @@ local function put(number, length, digest, token, is_last)
   if not OPEN[upload.status] then return { 'UPLOAD_NOT_OPEN', upload.status } end
   local refusal = misfit(number, length, is_last, most)
   if refusal then return refusal end
-  -- Not staged, as it was here when it began to come; its bytes have gone since.
+  -- The chunk existed when the request began and was lost since; the client must send it again.
   if token == '' then return { 'CHUNK_LOST' } end
 
   redis.call('SETBIT', RECEIVED, number, 1)

@@ -1,14 +1,14 @@
--- release: parts whose bytes are gone need no room; bodies that still come keep theirs.
+-- release: releases the reservations of parts whose bytes are gone; arriving bodies keep theirs.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
---        shares    hash     holder -> bytes
---        total     string   bytes of all
---        leases    zset     bodies by the time until their server must be heard of, ms
---        bodies    hash     body -> bytes, how long they stay, part
---        drained   hash     all, or an owner -> when room came free, and bytes
---        unsure    set      parts whose bytes somebody has to look for: a server died
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
+--        shares    hash     holder -> counted bytes
+--        total     string   counted bytes of all parts
+--        leases    zset     bodies by the time when their lease ends, ms
+--        bodies    hash     body -> its bytes, how long they stay (ms), its part
+--        drained   hash     all, or a holder -> when room was freed last, and how much lately
+--        unsure    set      parts whose bytes must be counted, as a server died
 -- args   members   list     which parts
 -- reply  ok
 -- cost   O(parts log parts)

@@ -1,6 +1,6 @@
--- renew: parts that have room keep it for longer.
+-- renew: renews the reservations of parts.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
 -- args   members   list     which parts
 --        expiry    int      ms
 -- reply  ok

@@ -1,8 +1,8 @@
--- reservations: parts of which bytes are there, and no body comes.
+-- reservations: the parts that have bytes in Redis and no arriving body.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
 -- args   most      int      how many
 -- reply  <part, bytes, …>
 -- cost   O(log parts + most)
@@ -12,7 +12,7 @@ local found = {}
 for _, member in ipairs(redis.call('ZRANGE', RESERVED, 0, most - 1, 'REV')) do
   local words = redis.call('HGET', PARTS, member) or ''
   local floor, bodies = string.match(words, '^(%d+) %d+ %d+ (%d+)$')
-  -- An earlier release wrote no words.
+  -- An earlier release did not write `parts`.
   floor = floor or string.match(redis.call('HGET', SIZES, member) or '', '^%d+')
   if tonumber(bodies or 0) == 0 then
     found[#found + 1] = member

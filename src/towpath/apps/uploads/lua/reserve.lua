@@ -1,26 +1,26 @@
--- reserve: room for a body of a part, for as long as it comes. Again, it has it for longer.
+-- reserve: reserves room for a body of a part, for the time of a lease; a repeat renews the lease.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
---        shares    hash     holder -> bytes
---        total     string   bytes of all
---        leases    zset     bodies by the time until their server must be heard of, ms
---        bodies    hash     body -> bytes, how long they stay, part
---        drained   hash     all, or an owner -> when room came free, and bytes
---        unsure    set      parts whose bytes somebody has to look for: a server died
---        wanted    hash     all, or an owner -> bytes that were refused; who leaves them to others
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
+--        shares    hash     holder -> counted bytes
+--        total     string   counted bytes of all parts
+--        leases    zset     bodies by the time when their lease ends, ms
+--        bodies    hash     body -> its bytes, how long they stay (ms), its part
+--        drained   hash     all, or a holder -> when room was freed last, and how much lately
+--        unsure    set      parts whose bytes must be counted, as a server died
+--        wanted    hash     all, or a holder -> refused bytes; holders that must yield to others
 -- args   member    text     which part of which upload
 --        lease     text     which body
 --        holder    text     whose share it counts for
 --        extent    int      bytes of the part, as far as this body needs it
 --        own       int      bytes that the body may bring
---        stays     int      ms that stays what came if its server dies; 0 = nothing stays
---        most      int      bytes of all together
---        begun     int      bytes of those that only parts which are begun get
---        share     int      bytes of one holder
+--        stays     int      ms for which its received bytes stay if its server dies; 0 = none stay
+--        most      int      maximum bytes of all parts
+--        begun     int      bytes of these that only parts which have begun may use
+--        share     int      maximum bytes of one holder
 --        expiry    int      ms
---        lacked    int      bytes that lacked before room was taken back for this body
+--        lacked    int      bytes that were lacking before room was taken back for this body
 -- reply  ok
 --        BUDGET_FULL <ms until there may be room> <bytes that are lacking>
 --        SHARE_FULL <ms until there may be room> <bytes that are lacking>
@@ -42,7 +42,8 @@ part.extent = math.max(part.extent, extent)
 part.own, part.bodies = part.own + own, part.bodies + 1
 local more = math.max(part.extent, part.floor + part.own) - part.size
 
--- By what falls due, and by the rate at which room came free; no sooner than the silence lasts.
+-- The wait is computed from reservations that end soon, and from the rate at which room was freed
+-- lately. It is at least the time since room was freed last.
 local function refuse(word, field, lack, of)
   redis.call('HSET', WANTED, field, int(lack))
   redis.call('PEXPIRE', WANTED, LONGEST)
@@ -79,10 +80,10 @@ if more > 0 and total + more > limit then
 end
 
 count(part)
--- From when on room is used, and none came free.
+-- If no room was freed yet, the wait counts from this reservation on.
 for _, field in ipairs({ 'all', 'of ' .. part.holder }) do
   redis.call('HSETNX', DRAINED, field, int(now) .. ' 0')
-  -- It has room now, so nobody need give way to it.
+  -- This body has room now, so no slow body must give way to it.
   if lacked > 0 and redis.call('HGET', WANTED, field) == int(lacked) then
     redis.call('HDEL', WANTED, field)
   end

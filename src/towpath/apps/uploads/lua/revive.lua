@@ -1,7 +1,7 @@
--- revive: an upload that has failed goes on with what is here and what is in the store.
+-- revive: continues a failed upload with its received chunks and stored parts.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        turns     hash     part -> how often it was begun anew
+-- keys   state     hash     the published fields, and those of the plan
+--        turns     hash     part -> its turn: how often it lost chunks
 -- args   generation int     of the row
 -- reply  revived
 --        UPLOAD_UNKNOWN

@@ -1,20 +1,20 @@
--- settle: the upload has ended, as its row says.
+-- settle: notes that the upload has ended, as its row says.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        received  string   a bit per chunk that is here or in the store
+-- keys   state     hash     the published fields, and those of the plan
+--        received  string   a bit per chunk that is in Redis or stored
 --        digests   hash     chunk -> its CRC-64/NVME
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
 -- args   generation int     of the row
---        status    text     how
---        fields    list     name, value, …
---        drop      int      1 = what was known of chunks and parts goes
--- reply  ok <part, …: those that were begun>
+--        status    text     its last status
+--        fields    list     of the state: name, value, …
+--        drop      int      1 = forget its chunks and parts
+-- reply  ok <part, …: those that had begun>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_STALE
--- cost   O(parts that were begun)
+-- cost   O(parts that had begun)
 -- full   works
 -- uses   clock upload
 
@@ -24,7 +24,7 @@ local begun = redis.call('HKEYS', FILL)
 
 redis.call('HSET', STATE, 'status', status, 'updated_at', int(now))
 if #fields > 0 then redis.call('HSET', STATE, unpack(fields)) end
--- What has failed may go on; of what is completed, the same chunk again is the same.
+-- A failed upload may be resumed. A completed one keeps its digests, to recognize duplicates.
 if status ~= 'FAILED' then redis.call('UNLINK', PENDING, FILL, TURNS) end
 if drop == 1 then
   redis.call('UNLINK', RECEIVED, DIGESTS, PENDING, FILL, TURNS, ETAGS)

@@ -1,8 +1,8 @@
--- size: it is known how many bytes there will be. Whoever hears `last` has the upload completed.
+-- size: sets the size of an upload. The caller that gets `last` submits the completion.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
+-- keys   state     hash     the published fields, and those of the plan
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
 -- args   size      int      bytes
 -- reply  closed <size> <generation> <last part> <its turn if it is whole, else -1>
 --        last <size> <generation>

@@ -1,25 +1,25 @@
--- spare: room that may be taken back for a body that was refused.
+-- spare: reservations that may be taken back for a body that was refused.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        sizes     hash     part -> bytes that are counted, and holder
---        parts     hash     part -> bytes there, bytes that bodies bring, bytes of all, bodies
---        unsure    set      parts whose bytes somebody has to look for: a server died
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        sizes     hash     part -> counted bytes, and holder
+--        parts     hash     part -> floor, own, extent and number of bodies (`lib/holdings`)
+--        unsure    set      parts whose bytes must be counted, as a server died
 -- args   member    text     which part was refused
 --        holder    text     whose body it is
---        due       int      ms: a part is silent if it has its room for no longer than this
---        most      int      how many parts are looked at
+--        due       int      ms: a part is silent if its reservation ends within this time
+--        most      int      how many parts are read
 -- reply  <unsure part, bytes, …> <silent part of the holder, bytes, …: the longest silent first>
 -- cost   O(log parts + unsure + most)
 -- full   works
 -- uses   clock
 
--- The bytes of a part that are counted as there, if no body of it comes; and whose they are.
+-- The counted bytes of a part, if no body of it arrives; and their holder.
 local function settled(part)
   local size, whose = string.match(redis.call('HGET', SIZES, part) or '', '^(%d+) (.*)$')
   local words = redis.call('HGET', PARTS, part) or ''
   local floor, bodies = string.match(words, '^(%d+) %d+ %d+ (%d+)$')
   if bodies == '0' then return tonumber(floor), whose end
-  -- An earlier release wrote no words.
+  -- An earlier release did not write `parts`.
   return not bodies and tonumber(size) or nil, whose
 end
 

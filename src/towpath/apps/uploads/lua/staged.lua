@@ -1,7 +1,7 @@
--- staged: how much has come of a chunk that is not whole.
+-- staged: how many bytes of an incomplete chunk are staged.
 --
--- keys   staging:  string   by token: what has come of a chunk
--- args   token     text     under which it comes
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
+-- args   token     text     staging token
 -- reply  <bytes>
 -- cost   O(1)
 -- full   works

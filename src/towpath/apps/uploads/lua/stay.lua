@@ -1,7 +1,7 @@
--- stay: what was staged of bodies that still come stays for longer.
+-- stay: renews the expiry of staged bytes whose bodies still arrive.
 --
--- keys   staging:  string   by token: what has come of a chunk
--- args   tokens    list     under which it comes
+-- keys   staging:  string   by staging token: bytes of a chunk that are not placed yet
+-- args   tokens    list     staging tokens
 --        expiry    int      ms
 -- reply  ok
 -- cost   O(tokens)

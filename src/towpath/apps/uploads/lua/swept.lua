@@ -1,6 +1,6 @@
--- swept: how many chunks wait in Redis, for all who ask; the next turn comes when this one is over.
+-- swept: saves how many chunks wait in Redis. The turn to sweep ends by its expiry, not by this.
 --
--- keys   queued    string   chunks that waited in Redis when somebody swept last
+-- keys   queued    string   chunks that waited in Redis at the last sweep
 -- args   chunks    int      how many
 --        expiry    int      ms
 -- reply  ok

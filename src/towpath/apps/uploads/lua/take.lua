@@ -1,13 +1,13 @@
--- take: what a part is made of, for whoever stores it.
+-- take: the chunks of a part that is to be stored.
 --
--- keys   state     hash     the document's fields, and those of the plan
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
+-- keys   state     hash     the published fields, and those of the plan
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
 -- args   generation int     that the caller works for
 --        part      int      which part
 --        turn      int      that the caller works for
--- reply  take <first chunk> <token of each, …>
+-- reply  take <first chunk> <staging token of each, …>
 --        stored <whether all parts are> <first chunk> <how many chunks>
 --        UPLOAD_UNKNOWN
 --        UPLOAD_NOT_OPEN <status>

@@ -1,14 +1,14 @@
--- touch: the upload was heard of, and a part of it is begun, though no chunk of that came whole.
+-- touch: notes that the upload is active, and that a part has begun even without a whole chunk.
 --
--- keys   state     hash     the document's fields, and those of the plan
+-- keys   state     hash     the published fields, and those of the plan
 --        metadata  hash     name, connector_id, parent_id, path, custom_metadata, client_node_id
---        received  string   a bit per chunk that is here or in the store
+--        received  string   a bit per chunk that is in Redis or stored
 --        digests   hash     chunk -> its CRC-64/NVME
---        pending   hash     chunk -> the token its bytes came under, until its part is stored
---        fill      hash     part -> how many of its chunks are here
---        turns     hash     part -> how often it was begun anew
---        etags     hash     part -> ETag, size and checksum, as the store answered
--- args   part      int      that is begun
+--        pending   hash     chunk -> its staging token, until its part is stored
+--        fill      hash     part -> how many of its chunks were received, until it is stored
+--        turns     hash     part -> its turn: how often it lost chunks
+--        etags     hash     part -> ETag, size and checksum, from the object store
+-- args   part      int      that has begun
 --        expiry    int      ms
 -- reply  ok
 -- cost   O(1)

@@ -1,10 +1,10 @@
--- turn: whose turn it is to sweep: one has it until its time is over, or it is done.
+-- turn: gives one server the turn to sweep, and renews it, until it expires.
 --
--- keys   turn      string   who has it
---        queued    string   chunks that waited in Redis when somebody swept last
--- args   holder    text     who asks
+-- keys   turn      string   the server that has it
+--        queued    string   chunks that waited in Redis at the last sweep
+-- args   holder    text     the server that asks
 --        expiry    int      ms
--- reply  <1 = the holder has it, 0 = another has> <chunks>
+-- reply  <1 = the holder has the turn, 0 = another server has it> <chunks>
 -- cost   O(1)
 -- full   refused
 

@@ -1,7 +1,7 @@
--- usage: how much of the budget is reserved.
+-- usage: how much of the budget is used.
 --
--- keys   reserved  zset     parts by the time until they have their room, ms
---        total     string   bytes of all
+-- keys   reserved  zset     parts by the time when their reservation ends, ms
+--        total     string   counted bytes of all parts
 -- args   none
 -- reply  <bytes> <parts>
 -- cost   O(1)

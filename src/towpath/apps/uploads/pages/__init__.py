@@ -1,4 +1,4 @@
-"""Uploads in the dashboard: files sent from the page in chunks, and how far all uploads are"""
+"""Uploads in the dashboard: files are sent from the page in chunks, and all uploads are listed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def uploads(
     key: CanRead,
     after: Annotated[str, Query(max_length=128)] = "",
 ) -> Response:
-    """Where files are picked and sent; and a page of one's own uploads, newest first."""
+    """The page that sends files and lists the user's uploads, newest first."""
     owner = listed_owner(service, key)
     found = await service.list(owner=owner, after=after or None, size=_SIZE)
     last = found[-1].upload_id if len(found) == _SIZE else None

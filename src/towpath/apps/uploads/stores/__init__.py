@@ -1,1 +1,1 @@
-"""Where the bytes of uploads end up: any S3, or a directory of this machine."""
+"""The object stores of uploads: any S3, or a directory of this machine."""

@@ -1,7 +1,7 @@
-"""Checksums of objects and their parts, as S3 writes them; CRCs of parts make that of the whole.
+"""Checksums of objects and their parts, as S3 writes them; CRCs of parts combine to the whole's.
 
-awscrt has all that is wanted: CRC-32C and CRC-64/NVME by the processor's instructions (5 GB/s and
-more), and their combination. google-crc32c and crc32c know no CRC-64, and anycrc is slow at it.
+awscrt computes CRC-32C and CRC-64/NVME with processor instructions (5 GB/s and more), and combines
+them. google-crc32c and crc32c have no CRC-64, and anycrc is slow at it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 from towpath.errors import InvalidOption
 
 Piece = bytes | bytearray | memoryview
-"""Bytes on their way; at most 1 MiB each, so that nothing waits for a large one."""
+"""Bytes that are handed on; at most 1 MiB, so that nothing waits long for one piece."""
 
 
 class Algorithm(StrEnum):
-    """How a checksum is reckoned."""
+    """How a checksum is computed."""
 
     CRC32C = "crc32c"
     CRC64NVME = "crc64nvme"
@@ -34,7 +34,7 @@ class Algorithm(StrEnum):
 
     @property
     def combines(self) -> bool:
-        """Whether the values of parts make that of the whole."""
+        """Whether the values of parts can be combined to the value of the whole."""
         return self is not Algorithm.SHA256
 
 
@@ -60,7 +60,7 @@ class Checksum(NamedTuple):
 
     @classmethod
     def of(cls, algorithm: Algorithm, pieces: Iterable[Piece]) -> Checksum:
-        """That of *pieces*, one behind the other."""
+        """The checksum of *pieces*, in order."""
         running = RunningChecksum(algorithm)
         for piece in pieces:
             running.update(piece)
@@ -68,13 +68,13 @@ class Checksum(NamedTuple):
 
     @classmethod
     def parse(cls, algorithm: str, value: str) -> Checksum:
-        """A checksum as somebody wrote it, in base64 or hex. Raises InvalidOption."""
+        """Parse a checksum in base64 or hex. Raises InvalidOption."""
         if algorithm not in tuple(Algorithm):
             rule = f"must be one of {', '.join(Algorithm)}"
             raise InvalidOption("checksum.algorithm", algorithm, rule=rule)
         kind = Algorithm(algorithm)
         try:
-            # The shortest in base64 is as long as in hex, but ends with `==`.
+            # A CRC-32C is as long in base64 as in hex, but its base64 ends with `==`.
             hexadecimal = len(value) == kind.size * 2 and "=" not in value
             raw = bytes.fromhex(value) if hexadecimal else base64.b64decode(value, validate=True)
         except (ValueError, binascii.Error):
@@ -101,21 +101,21 @@ class RunningChecksum:
         if self._hash is not None:
             self._hash.update(piece)
         else:
-            # It takes whatever has bytes; its stub says less.
+            # It accepts every bytes-like object, although its stub says `bytes`.
             self._crc = _crc(self._algorithm).update(piece, self._crc)  # pyright: ignore[reportArgumentType]
 
     @property
     def checksum(self) -> Checksum:
-        """That of what came so far."""
+        """The checksum of the pieces so far."""
         if self._hash is not None:
-            return _written(self._algorithm, self._hash.digest())
-        return _written(self._algorithm, self._crc.to_bytes(self._algorithm.size))
+            return _encode(self._algorithm, self._hash.digest())
+        return _encode(self._algorithm, self._crc.to_bytes(self._algorithm.size))
 
 
 def combined(parts: Iterable[tuple[Checksum, int]]) -> Checksum:
-    """The checksum of the whole, from those of its parts in their order and the parts' sizes.
+    """The checksum of the whole, from the checksums and sizes of its parts in order.
 
-    Raises ValueError without parts, for different algorithms, and for sha256: that can't be done.
+    Raises ValueError without parts, for different algorithms, and for sha256.
     """
     found = list(parts)
     kinds = {checksum.algorithm for checksum, _ in found}
@@ -124,8 +124,8 @@ def combined(parts: Iterable[tuple[Checksum, int]]) -> Checksum:
     whole = 0
     for checksum, size in found:
         whole = _crc(kind).combine(whole, int.from_bytes(checksum.raw), size)
-    return _written(kind, whole.to_bytes(kind.size))
+    return _encode(kind, whole.to_bytes(kind.size))
 
 
-def _written(algorithm: Algorithm, raw: bytes) -> Checksum:
+def _encode(algorithm: Algorithm, raw: bytes) -> Checksum:
     return Checksum(algorithm, base64.b64encode(raw).decode())

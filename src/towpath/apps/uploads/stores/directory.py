@@ -1,7 +1,7 @@
-"""A store of objects in a directory of this machine: what `towpath up` uses.
+"""An object store in a directory of this machine, which `towpath up` uses.
 
-It keeps to the same contract as S3, and its ETags are reckoned in the same way. All of it runs in
-threads of its own: a slow disk delays nobody else.
+It has the same contract as the S3 store, and computes ETags in the same way. All of it runs in
+threads of its own, so that a slow disk delays nothing else.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR)
 
 
 class DirectoryStore:
-    """Objects below `options.directory`, which is made if it is missing. Keeps to `ObjectStore`."""
+    """Objects below `options.directory`, which is made if missing. Implements `ObjectStore`."""
 
     def __init__(
         self, options: StoreOptions, *, bucket: str = "", threads: _Threads | None = None
@@ -96,7 +96,7 @@ class DirectoryStore:
         kept = Algorithm.CRC64NVME
         if checksum is not None and checksum.algorithm.combines:
             kept = checksum.algorithm
-        begun = self._begun(key, "", kept, spelled(metadata), content_type)
+        begun = self._parameters(key, "", kept, spelled(metadata), content_type)
         return self._object(await self._write(self._folders.put, begun, body, checksum))
 
     async def begin_multipart(
@@ -109,20 +109,20 @@ class DirectoryStore:
         content_type: str = BINARY,
     ) -> Multipart:
         own = spelled(metadata, upload=upload)
-        begun = self._begun(key, upload, combining(algorithm), own, content_type)
+        begun = self._parameters(key, upload, combining(algorithm), own, content_type)
         made = await self._write(self._folders.begin, begun)
         return Multipart(key, made, upload, algorithm)
 
     async def put_part(self, multipart: Multipart, number: int, body: Body) -> Part:
         part_number(number)
-        return await self._run(self._folders.put_part, self._own(multipart), number, body)
+        return await self._run(self._folders.put_part, self._with_prefix(multipart), number, body)
 
     async def copy_part(
         self, multipart: Multipart, number: int, source: str, *, start: int, length: int
     ) -> Part:
         part_number(number)
         return await self._run(
-            self._copy, self._own(multipart), number, self._key(source), start, length
+            self._copy, self._with_prefix(multipart), number, self._key(source), start, length
         )
 
     def _copy(self, multipart: Multipart, number: int, key: str, start: int, length: int) -> Part:
@@ -133,16 +133,16 @@ class DirectoryStore:
         return self._folders.put_part(multipart, number, pieces)
 
     async def list_parts(self, multipart: Multipart) -> list[Part]:
-        return await self._run(self._folders.list_parts, self._own(multipart))
+        return await self._run(self._folders.list_parts, self._with_prefix(multipart))
 
     async def complete(
         self, multipart: Multipart, parts: Sequence[Part], *, checksum: Checksum | None = None
     ) -> Object:
-        own = self._own(multipart)
+        own = self._with_prefix(multipart)
         return self._object(await self._run(self._folders.complete, own, parts, checksum))
 
     async def abort(self, multipart: Multipart) -> None:
-        await self._run(self._folders.abort, self._own(multipart))
+        await self._run(self._folders.abort, self._with_prefix(multipart))
 
     async def head(self, key: str) -> Object:
         return self._object(await self._run(self._folders.find, self._key(key)))
@@ -173,9 +173,9 @@ class DirectoryStore:
             if found.key == self._prefix + key if key else found.key.startswith(self._prefix):
                 yield found._replace(key=found.key.removeprefix(self._prefix))
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
-    def _begun(
+    def _parameters(
         self,
         key: str,
         upload: str,
@@ -189,8 +189,8 @@ class DirectoryStore:
     def _key(self, key: str) -> str:
         return object_key(self._prefix + object_key(key))
 
-    def _own(self, multipart: Multipart) -> Multipart:
-        """*multipart* with the whole key; its id is a name of ours."""
+    def _with_prefix(self, multipart: Multipart) -> Multipart:
+        """*multipart* with the whole key. Raises InvalidName if its id is not of this store."""
         if not multipart.id.isalnum() or len(multipart.id) > 64:
             raise InvalidName("multipart upload", multipart.id, rule="must be an id of this store")
         return multipart._replace(key=self._key(multipart.key))
@@ -200,10 +200,10 @@ class DirectoryStore:
         return Object(key, name.size, name.etag, checksum, name.metadata, name.content_type)
 
     async def _write(self, work: Callable[..., _Answer], *given: object) -> _Answer:
-        """The same as `_run`, where it may be the first time: the folders are made."""
-        return await self._run(partial(self._on_made_folders, work), *given)
+        """Run *work* as `_run` does, after making the folders if they are missing."""
+        return await self._run(partial(self._make_folders_and_run, work), *given)
 
-    def _on_made_folders(self, work: Callable[..., _Answer], *given: object) -> _Answer:
+    def _make_folders_and_run(self, work: Callable[..., _Answer], *given: object) -> _Answer:
         self._folders.make()
         return work(*given)
 
@@ -212,7 +212,7 @@ class DirectoryStore:
 
 
 class _Threads:
-    """The threads of a store, and what an OSError in them means."""
+    """The threads of a store; they turn an OSError into a StoreError."""
 
     def __init__(self, root: Path, most: int) -> None:
         self._root, self._most = root, most
@@ -222,7 +222,7 @@ class _Threads:
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="towpath-store")
 
     async def stop(self) -> None:
-        """What is under way ends first."""
+        """Stop after the calls that are under way."""
         pool, self._pool = self._pool, None
         if pool is not None:
             await asyncio.to_thread(pool.shutdown)
@@ -230,12 +230,12 @@ class _Threads:
     async def run(self, work: Callable[[], _Answer]) -> _Answer:
         if self._pool is None:
             raise StoreUnreachable("its directory is not open")
-        with _told(self._root):
+        with _store_errors(self._root):
             return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
 
 @contextmanager
-def _told(root: Path) -> Generator[None]:
+def _store_errors(root: Path) -> Generator[None]:
     try:
         yield
     except OSError as error:

@@ -2,19 +2,19 @@
 
 TowpathError
 └── StoreError
-    ├── StoreUnreachable     no answer, or one that asks to come again
-    │   ├── StoreBusy        it asks to slow down; `after` says for how long, if it did
-    │   └── StoreFull        no room is left
-    ├── StoreRefused         an answer that stays the same: wrong credentials, no permission
+    ├── StoreUnreachable     no answer, or a temporary failure
+    │   ├── StoreBusy        it asks to slow down; `after` = for how long, if it says so
+    │   └── StoreFull        no space is left
+    ├── StoreRefused         a permanent failure: wrong credentials, no permission
     │   └── BucketNotFound
-    ├── StoreDamaged         a file of a directory can't be read as what it was
-    ├── StoreNotInstalled    a library that it needs is missing
+    ├── StoreDamaged         a file in the directory can't be decoded
+    ├── StoreNotInstalled    a library that the store needs is missing
     ├── ObjectNotFound       there is no object of that key
     ├── MultipartNotFound    completed, aborted, or never begun
-    ├── RangeBeyondEnd       it begins behind the object's end
+    ├── RangeBeyondEnd       the range begins after the object's end
     ├── PartTooSmall         only the last part may have less than 5 MiB
     ├── PartsDiffer          the store has other parts than those that were named
-    └── ChecksumDiffers      what arrived is not what was meant
+    └── ChecksumDiffers      the bytes do not match the checksum
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Objects and their parts as files and folders; everything here blocks, and raises OSError.
 
-    open/<id>/      an object in parts that was begun: `begun~` says whose it is
-    whole/<id>/     the same, closed: no part is added any more
-    names/<key>~    an object: its folder in whole/, and in which files its bytes are
+    open/<id>/      an object in parts that was begun: `begun~` has its key and its upload
+    whole/<id>/     the same, closed: no part can be added
+    names/<key>~    an object: its folder in whole/, and the files with its bytes
 
 An object's bytes stay in the files that its parts were written to: completing it copies nothing,
-needs no room, and is one rename. A folder of whole/ that no name points to was left by a crash, or
+needs no space, and is one rename. A folder of whole/ that no name points to was left by a crash, or
 is an object that was replaced: `unfinished` finds it, with all that is open. Every file is synced
-and then renamed into place. Keys have no `~`. What begins with a dot is on its way in or out.
+and then renamed into place. Keys have no `~`. What begins with a dot is being written or deleted.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from towpath.clock import instant, wall_ms
 from towpath.files import durable_file, sync_directory, write_all
 
 _LEFT_MS = 3_600_000
-"""After an hour, what is on its way in or out was left by a crash."""
+"""After an hour, what begins with a dot was left by a crash."""
 _BEGUN = "begun~"
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """What an object in parts was begun with."""
+    """The parameters of an object in parts."""
 
     key: str
     upload: str
@@ -59,7 +59,7 @@ class Begun(msgspec.Struct, frozen=True):
 
 
 class _File(msgspec.Struct, frozen=True):
-    """Bytes, and in which file of the folder they are."""
+    """The bytes of a part, and their file in the folder."""
 
     file: str
     size: int
@@ -76,7 +76,7 @@ class _File(msgspec.Struct, frozen=True):
 
 
 class Name(msgspec.Struct, frozen=True):
-    """An object: where its bytes are, and what is known of it."""
+    """An object: where its bytes are, and its metadata."""
 
     key: str
     folder: str
@@ -87,7 +87,7 @@ class Name(msgspec.Struct, frozen=True):
     metadata: Mapping[str, str]
     content_type: str
     files: Sequence[tuple[str, int]]
-    """The names of files and their sizes, one behind the other."""
+    """The names and sizes of its files, in order."""
 
 
 _Kept = TypeVar("_Kept", bound=msgspec.Struct)
@@ -100,9 +100,9 @@ class Folders:
         self._open, self._whole, self._names = (root / name for name in ("open", "whole", "names"))
 
     def make(self) -> None:
-        """Make what is missing of them."""
+        """Make the folders that are missing."""
         for folder in (self._open, self._whole, self._names):
-            _made(folder)
+            _make_folder(folder)
             if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
@@ -118,17 +118,17 @@ class Folders:
         except BaseException:
             shutil.rmtree(on_its_way, ignore_errors=True)
             raise
-        return self._name(id_, begun, [file], file.etag)
+        return self._point_name(id_, begun, [file], file.etag)
 
     def find(self, key: str) -> Name:
         """Raises ObjectNotFound, StoreDamaged."""
-        found = self._named(key)
+        found = self._read_name(key)
         if found is None:
             raise ObjectNotFound(key)
         return found
 
     def delete(self, key: str) -> None:
-        if (found := self._named(key)) is not None:
+        if (found := self._read_name(key)) is not None:
             with suppress(FileNotFoundError):
                 self._path(key).unlink()
             sync_directory(self._path(key).parent)
@@ -151,14 +151,14 @@ class Folders:
         return id_
 
     def put_part(self, multipart: Multipart, number: int, body: Iterable[Piece]) -> Part:
-        """Raises MultipartNotFound, also where it was closed while *body* was written."""
+        """Raises MultipartNotFound, also if it was closed while *body* was written."""
         folder = self._open / multipart.id
-        begun = self._begun(folder, multipart)
+        begun = self._read_begun(folder, multipart)
         about = folder / f"{number:05}~"
         try:
-            before = _kept(about, _File)
+            before = _read_value(about, _File)
             file = _write_pieces(folder, number, body, begun.algorithm)
-            _keep(about, file)
+            _write_value(about, file)
             if before is not None and before.file != file.file:
                 (folder / before.file).unlink(missing_ok=True)
         except FileNotFoundError as error:
@@ -169,85 +169,85 @@ class Folders:
 
     def list_parts(self, multipart: Multipart) -> list[Part]:
         folder = self._open / multipart.id
-        self._begun(folder, multipart)
+        self._read_begun(folder, multipart)
         return [file.part(number) for number, file in _parts_in(folder).items()]
 
     def complete(
         self, multipart: Multipart, parts: Sequence[Part], checksum: Checksum | None
     ) -> Name:
-        """Close the folder, and let the name point to it. Whoever dies in between does it again."""
+        """Close the folder, then point the name to it. After a crash in between, repeat it."""
         etag = _etag_of(parts)
-        done = self._named(multipart.key)
+        done = self._read_name(multipart.key)
         if done is not None and done.folder == multipart.id and done.etag == etag:
             return done
-        folder = self._closed(multipart, parts)
+        folder = self._close(multipart, parts)
         try:
             found = _parts_in(folder)
-            check_parts(multipart, parts, _there(found))
+            check_parts(multipart, parts, _versions(found))
             files = [found[part.number] for part in parts]
             _require_whole(checksum, files, multipart.key)
         except BaseException:
             _move(folder, self._open / multipart.id)
             raise
-        begun = self._begun(folder, multipart)
-        _remove_all_but(folder, {_BEGUN, *(file.file for file in files), *_abouts(parts)})
-        return self._name(multipart.id, begun, files, etag)
+        begun = self._read_begun(folder, multipart)
+        _remove_all_but(folder, {_BEGUN, *(file.file for file in files), *_part_names(parts)})
+        return self._point_name(multipart.id, begun, files, etag)
 
     def abort(self, multipart: Multipart) -> None:
         self._remove(self._open / multipart.id)
-        done = self._named(multipart.key)
+        done = self._read_name(multipart.key)
         if done is None or done.folder != multipart.id:
             self._remove(self._whole / multipart.id)
 
     def begun(self) -> Iterator[Multipart]:
-        """All that is open. What a crash left on its way is removed."""
+        """Everything that is open. Files that a crash left are deleted."""
         for folder in sorted(self._open.iterdir()):
             if folder.name.startswith("."):
                 _remove_if_left(folder)
-            elif begun := _kept(folder / _BEGUN, Begun):
-                yield _listed(folder, begun)
+            elif begun := _read_value(folder / _BEGUN, Begun):
+                yield _multipart_of(folder, begun)
 
     def unfinished(self) -> Iterator[Multipart]:
-        """All that is open, and what no name points to."""
+        """Everything that is open, and closed folders that no name points to."""
         yield from self.begun()
         for folder in sorted(self._whole.iterdir()):
-            if begun := _kept(folder / _BEGUN, Begun):
-                done = self._named(begun.key)
+            if begun := _read_value(folder / _BEGUN, Begun):
+                done = self._read_name(begun.key)
                 if done is None or done.folder != folder.name:
-                    yield _listed(folder, begun)
+                    yield _multipart_of(folder, begun)
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
     def _begin_hidden(self, begun: Begun) -> tuple[str, Path]:
         id_ = secrets.token_hex(16)
         folder = self._open / f".{id_}"
         folder.mkdir(mode=0o700)
-        _keep(folder / _BEGUN, begun)
+        _write_value(folder / _BEGUN, begun)
         return id_, folder
 
-    def _begun(self, folder: Path, multipart: Multipart) -> Begun:
-        found = _kept(folder / _BEGUN, Begun)
+    def _read_begun(self, folder: Path, multipart: Multipart) -> Begun:
+        found = _read_value(folder / _BEGUN, Begun)
         if found is None or found.key != multipart.key:
             raise MultipartNotFound(multipart.key, multipart.id)
         return found
 
-    def _closed(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
-        """Its folder, which nobody adds to any more."""
+    def _close(self, multipart: Multipart, parts: Sequence[Part]) -> Path:
+        """Close the folder of *multipart*, so that no part can be added; returns its new path."""
         still, closed = self._open / multipart.id, self._whole / multipart.id
         try:
-            self._begun(still, multipart)
-            check_parts(multipart, parts, _there(_parts_in(still)))
+            self._read_begun(still, multipart)
+            check_parts(multipart, parts, _versions(_parts_in(still)))
         except (MultipartNotFound, PartsDiffer, FileNotFoundError):
-            if still.exists():  # if not, it was closed meanwhile, and is looked at there
+            if still.exists():  # otherwise it was closed meanwhile, and is checked below
                 raise
-        with suppress(FileNotFoundError):  # somebody else has just closed it, or did and then died
+        with suppress(FileNotFoundError):  # another process has closed it
             _move(still, closed)
-        self._begun(closed, multipart)
+        self._read_begun(closed, multipart)
         return closed
 
-    def _name(self, id_: str, begun: Begun, files: Sequence[_File], etag: str) -> Name:
-        """Let the object's name point to its folder: from here on it is there."""
-        before = self._named(begun.key)
+    def _point_name(self, id_: str, begun: Begun, files: Sequence[_File], etag: str) -> Name:
+        """Point the object's name to its folder, which makes the object visible."""
+        before = self._read_name(begun.key)
         checksum = combined((file.checksum, file.size) for file in files)
         name = Name(
             key=begun.key,
@@ -261,56 +261,58 @@ class Folders:
             files=[(file.file, file.size) for file in files],
         )
         path, on_its_way = self._path(begun.key), self._open / f".{secrets.token_hex(8)}~"
-        _made(path.parent)
-        _keep(on_its_way, name)
+        _make_folder(path.parent)
+        _write_value(on_its_way, name)
         _move(on_its_way, path)
         if before is not None and before.folder != id_:
             self._remove(self._whole / before.folder)
         return name
 
-    def _named(self, key: str) -> Name | None:
-        return _kept(self._path(key), Name)
+    def _read_name(self, key: str) -> Name | None:
+        return _read_value(self._path(key), Name)
 
     def _path(self, key: str) -> Path:
         return self._names / f"{key}~"
 
     def _remove(self, folder: Path) -> None:
-        """At once for everybody else: a folder is there with all of its files, or not."""
+        """Rename the folder before deleting it: others see it with all of its files, or not."""
         gone = self._open / f".{folder.name}.{secrets.token_hex(4)}"
         with suppress(FileNotFoundError):
             _move(folder, gone)
         shutil.rmtree(gone, ignore_errors=True)
 
 
-def _listed(folder: Path, begun: Begun) -> Multipart:
+def _multipart_of(folder: Path, begun: Begun) -> Multipart:
     return Multipart(begun.key, folder.name, begun.upload, begun.algorithm, instant(begun.at))
 
 
 def _parts_in(folder: Path) -> dict[int, _File]:
     """The parts in a folder, by number."""
-    found = {int(path.name[:-1]): _kept(path, _File) for path in sorted(folder.glob("[0-9]*~"))}
+    found = {
+        int(path.name[:-1]): _read_value(path, _File) for path in sorted(folder.glob("[0-9]*~"))
+    }
     return {number: file for number, file in found.items() if file is not None}
 
 
-def _there(found: Mapping[int, _File]) -> dict[int, set[tuple[str, int]]]:
+def _versions(found: Mapping[int, _File]) -> dict[int, set[tuple[str, int]]]:
     return {number: {(file.etag, file.size)} for number, file in found.items()}
 
 
-def _abouts(parts: Sequence[Part]) -> set[str]:
+def _part_names(parts: Sequence[Part]) -> set[str]:
     return {f"{part.number:05}~" for part in parts}
 
 
 def _etag_of(parts: Sequence[Part]) -> str:
-    """As S3 reckons it: the MD5 of the parts' MD5s, and how many there were."""
+    """The ETag as S3 computes it: the MD5 of the parts' MD5s, and the number of parts."""
     try:
         joined = b"".join(bytes.fromhex(part.etag) for part in parts)
-    except ValueError:  # an ETag of somebody else's
+    except ValueError:  # an ETag that is no MD5
         return ""
     return f"{hashlib.md5(joined, usedforsecurity=False).hexdigest()}-{len(parts)}"
 
 
 def _require_equal(checksum: Checksum | None, file: _File, body: Body, key: str) -> None:
-    """Raises ChecksumDiffers if *body*, which is in *file*, is not that of *checksum*."""
+    """Raises ChecksumDiffers if *body*, which is in *file*, does not match *checksum*."""
     if checksum is None or checksum == file.checksum:
         return
     same = checksum.algorithm is file.algorithm
@@ -319,7 +321,10 @@ def _require_equal(checksum: Checksum | None, file: _File, body: Body, key: str)
 
 
 def _require_whole(checksum: Checksum | None, files: Sequence[_File], key: str) -> None:
-    """Raises ChecksumDiffers if *files* are not that of *checksum*, as far as they tell."""
+    """Raises ChecksumDiffers if the checksums of *files* combine to another one than *checksum*.
+
+    Checksums of another algorithm can't be compared, and pass.
+    """
     kinds = {file.algorithm for file in files}
     if checksum is None or kinds != {checksum.algorithm}:
         return
@@ -333,7 +338,7 @@ def _require_whole(checksum: Checksum | None, files: Sequence[_File], key: str) 
 def _write_pieces(
     folder: Path, number: int, pieces: Iterable[Piece], algorithm: Algorithm
 ) -> _File:
-    """*pieces* in a file of their own, on disk."""
+    """Write *pieces* to a file of their own, and sync it."""
     path = folder / f"{number:05}.{secrets.token_hex(4)}"
     size, checksum = 0, RunningChecksum(algorithm)
     etag = hashlib.md5(usedforsecurity=False)
@@ -353,12 +358,12 @@ def _write_pieces(
     return _File(path.name, size, etag.hexdigest(), *checksum.checksum)
 
 
-def _keep(path: Path, value: msgspec.Struct) -> None:
+def _write_value(path: Path, value: msgspec.Struct) -> None:
     durable_file(path, msgspec.json.encode(value))
 
 
-def _kept(path: Path, kind: type[_Kept]) -> _Kept | None:
-    """What *path* says; None if there is no such file. Raises StoreDamaged."""
+def _read_value(path: Path, kind: type[_Kept]) -> _Kept | None:
+    """Decode the file *path*; None if there is no such file. Raises StoreDamaged."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except (FileNotFoundError, NotADirectoryError):
@@ -378,11 +383,11 @@ def _read(path: Path, start: int, end: int) -> Iterator[bytes]:
             yield piece
 
 
-def _made(folder: Path) -> None:
-    """Make *folder* and what is missing above it, on disk."""
+def _make_folder(folder: Path) -> None:
+    """Make *folder* and its missing parents, and sync them."""
     if folder.is_dir():
         return
-    _made(folder.parent)
+    _make_folder(folder.parent)
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     sync_directory(folder.parent)

@@ -1,4 +1,4 @@
-"""The options of stores: which bucket of which S3, or which directory; and the store they name."""
+"""The options of object stores, a bucket of some S3 or a directory; and the store they name."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ _Kind = TypeVar("_Kind", bound=StoreOptions)
 
 
 def with_own(options: _Kind, own: Own) -> _Kind:
-    """*options* for `towpath up`: where they name no store, its own object store if it has one, or
-    a folder of its data directory.
+    """*options* for `towpath up`: if they name no store, they get its own object store or, if it
+    has none, a folder of its data directory.
     """
     if options.bucket is not None or options.directory is not None:
         return options

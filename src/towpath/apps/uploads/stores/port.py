@@ -1,7 +1,7 @@
-"""What uploads need of a store of objects: twelve calls, the same for S3 and for a directory.
+"""The interface of an object store: twelve calls, the same for S3 and for a directory.
 
-Every call may be made again after trouble that passes: the same bytes under the same name change
-nothing. What each refuses is in `errors.py`; StoreUnreachable and StoreRefused come from all.
+Every call can be repeated after a temporary error: storing the same bytes under the same name
+changes nothing. The errors are in `errors.py`; all calls raise StoreUnreachable and StoreRefused.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MOST_PARTS = 10_000
 PIECE = 1024 * 1024
 """Bytes that are handed over at a time."""
 UPLOAD = "towpath-upload"
-"""The name in an object's metadata of the upload that made it."""
+"""The name of the upload's id in the metadata of its object."""
 NONE: Mapping[str, str] = MappingProxyType({})
 BINARY = "application/octet-stream"
 
@@ -39,7 +39,7 @@ _METADATA_MOST = 2048
 _TYPE = re.compile(r"[!-~]+(?:[ ]?[!-~]+)*")
 
 Body = Sequence[Piece]
-"""What is sent: its pieces one behind the other. They are never joined."""
+"""The bytes to send, as pieces in order. They are never joined in memory."""
 
 
 class Object(NamedTuple):
@@ -49,50 +49,50 @@ class Object(NamedTuple):
     size: int
     etag: str
     checksum: Checksum | None
-    """That of the whole object, if the store keeps one."""
+    """The checksum of the whole object, if the store keeps one."""
     metadata: Mapping[str, str]
     content_type: str
 
 
 class Multipart(NamedTuple):
-    """A multipart upload that was started; with it, anybody can continue."""
+    """A multipart upload that was begun; every process that has this value can continue it."""
 
     key: str
     id: str
     upload: str = ""
-    """Whose it is; empty where the store only listed it."""
+    """The id of its upload; empty if this comes from a listing."""
     algorithm: Algorithm = Algorithm.CRC64NVME
-    """How the parts' checksums are reckoned."""
+    """The algorithm of the parts' checksums."""
     begun: datetime | None = None
-    """When, by the store's clock, where the store listed it."""
+    """When it was begun, by the store's clock; only from a listing."""
 
 
 class Part(NamedTuple):
-    """A part as the store has it. Its ETag names its bytes."""
+    """A part as the store has it. Its ETag identifies its bytes."""
 
     number: int
     size: int
     etag: str
     checksum: Checksum | None = None
-    """Known to who sent it; not every store lists it."""
+    """Known after sending the part; not every store lists it."""
 
 
 class ObjectStore(Protocol):
-    """A store of objects. Entered before its first use; left, it closes its connections."""
+    """An object store. It is entered before its first use; leaving it closes its connections."""
 
     async def __aenter__(self) -> Self: ...
 
     async def __aexit__(self, *_: object) -> None: ...
 
     def at(self, bucket: str) -> ObjectStore:
-        """The same store, with the objects of another bucket; its connections are shared.
+        """The same store for another bucket, with the same connections; it is never entered.
 
-        Never entered by itself; in a directory, a folder. Empty = the bucket of the options.
+        In a directory, a bucket is a folder. Empty = the bucket of the options.
         """
         ...
 
     async def check(self) -> None:
-        """Raises what keeps it from being used: StoreUnreachable, StoreRefused, BucketNotFound."""
+        """Check that the store works. Raises StoreUnreachable, StoreRefused, BucketNotFound."""
         ...
 
     async def put(
@@ -104,7 +104,7 @@ class ObjectStore(Protocol):
         metadata: Mapping[str, str] = NONE,
         content_type: str = BINARY,
     ) -> Object:
-        """Make or replace an object, whole. Raises ChecksumDiffers, and then nothing was stored."""
+        """Make or replace a whole object. Raises ChecksumDiffers, and stores nothing then."""
         ...
 
     async def begin_multipart(
@@ -116,16 +116,16 @@ class ObjectStore(Protocol):
         metadata: Mapping[str, str] = NONE,
         content_type: str = BINARY,
     ) -> Multipart:
-        """Begin an object in parts; nobody sees it before it is complete.
+        """Begin an object in parts; it is not visible before it is completed.
 
         *upload* is kept in its metadata. *algorithm* must be one that combines.
         """
         ...
 
     async def put_part(self, multipart: Multipart, number: int, body: Body) -> Part:
-        """Send part *number*, from 1; of one sent twice the last counts.
+        """Send part *number*, counted from 1; sending it again replaces it.
 
-        The store checks the bytes by the checksum that is reckoned here. Raises MultipartNotFound,
+        The store checks the bytes by a checksum that is computed here. Raises MultipartNotFound,
         ChecksumDiffers.
         """
         ...
@@ -133,36 +133,36 @@ class ObjectStore(Protocol):
     async def copy_part(
         self, multipart: Multipart, number: int, source: str, *, start: int, length: int
     ) -> Part:
-        """Part *number* is *length* bytes of another object; they don't come here.
+        """Copy *length* bytes of another object as part *number*, within the store.
 
         Raises MultipartNotFound, ObjectNotFound, RangeBeyondEnd.
         """
         ...
 
     async def list_parts(self, multipart: Multipart) -> list[Part]:
-        """The parts that are there, by number. Raises MultipartNotFound.
+        """The stored parts, by number. Raises MultipartNotFound.
 
-        A number of which the store has several versions and can't tell the last is left out.
+        A part is left out if the store has several versions of it and does not say which is last.
         """
         ...
 
     async def complete(
         self, multipart: Multipart, parts: Sequence[Part], *, checksum: Checksum | None = None
     ) -> Object:
-        """Make the object of exactly *parts*; parts of other numbers are dropped.
+        """Make the object from exactly *parts*; parts of other numbers are deleted.
 
-        Done again, it answers with the same object. With *checksum*, the store compares it where
-        it can. Raises PartsDiffer, PartTooSmall, ChecksumDiffers (the parts stay), and
-        MultipartNotFound if the object that is there is not that of this upload.
+        A repeat returns the same object. With *checksum*, the store compares it if it can. Raises
+        PartsDiffer, PartTooSmall, ChecksumDiffers (the parts stay), and MultipartNotFound if there
+        is an object of another upload.
         """
         ...
 
     async def abort(self, multipart: Multipart) -> None:
-        """Remove all parts. What is not there is no error; a completed object stays."""
+        """Delete all parts; not an error if there are none. A completed object stays."""
         ...
 
     async def head(self, key: str) -> Object:
-        """What is known of an object. Raises ObjectNotFound."""
+        """Size, ETag and metadata of an object. Raises ObjectNotFound."""
         ...
 
     def get(
@@ -175,17 +175,17 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, key: str) -> None:
-        """Remove an object; what is not there is no error."""
+        """Delete an object; not an error if there is none."""
         ...
 
     def list_multiparts(self, key: str | None = None) -> AsyncIterator[Multipart]:
-        """All that was begun and neither completed nor aborted, or of that only what is to become
-        the object *key*; `abort` takes each.
+        """All multipart uploads that are neither completed nor aborted, or those of the object
+        *key* only. `abort` accepts each.
         """
         ...
 
 
-# ── what every store checks ──────────────────────────────────────────────────────────────
+# ── checks of every store ────────────────────────────────────────────────────────────────
 
 
 def object_key(value: str) -> str:
@@ -208,9 +208,9 @@ def size_of(body: Body) -> int:
 
 
 def spelled(metadata: Mapping[str, str], *, upload: str | None = None) -> dict[str, str]:
-    """*metadata* as headers can have it: any text, percent-encoded. Raises InvalidInput.
+    """*metadata* for headers: any text, percent-encoded. Raises InvalidInput.
 
-    A value that is empty is the same as none: not every server keeps it.
+    Empty values are left out, as not every server keeps them.
     """
     for name in metadata:
         if not _METADATA.fullmatch(name) or name == UPLOAD:
@@ -226,12 +226,12 @@ def spelled(metadata: Mapping[str, str], *, upload: str | None = None) -> dict[s
 
 
 def read_back(found: Mapping[str, str]) -> dict[str, str]:
-    """Metadata as it was meant, from how it is `spelled`."""
+    """Decode metadata that was `spelled`."""
     return {name: unquote(value) for name, value in found.items()}
 
 
 _PLAIN = " !#$&'()*+,/:;=?@[]^`{|}<>\\"
-"""What stands for itself in metadata, beside letters and digits."""
+"""Characters of metadata that are not encoded, besides letters and digits."""
 
 
 def content_type_of(value: str) -> str:
@@ -251,9 +251,9 @@ def combining(algorithm: Algorithm) -> Algorithm:
 def check_parts(
     multipart: Multipart, parts: Sequence[Part], there: Mapping[int, set[tuple[str, int]]]
 ) -> None:
-    """Raises PartsDiffer and PartTooSmall, if *parts* can't be completed with what is *there*.
+    """Raises PartsDiffer or PartTooSmall if *parts* can't be completed with the parts *there*.
 
-    Also where a server would take them: some accept what they were not asked for.
+    Some servers accept wrong parts, so this is checked here.
     """
     numbers = [part.number for part in parts]
     if not parts or numbers != sorted(set(numbers)):

@@ -1,7 +1,7 @@
-"""The rows of uploads, and every statement about them.
+"""The rows of uploads, and all SQL statements about them.
 
-A row is written before the first chunk is taken, and is the truth: Redis can be rebuilt from it and
-from the store's list of parts.
+A row is written before the first chunk is received, and is the truth: the state in Redis can be
+rebuilt from it and the object store's list of parts.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from towpath.ledger.database.writing import Decide, Overtaken, Write
 TABLES = Tables("uploads", version="0002", steps=__name__)
 NONE: Mapping[str, Any] = MappingProxyType({})
 _ACTIVE = "ACTIVE"
-"""What the row of a completed upload says: the document can be used."""
+"""The status in the row of a completed upload: the document can be used."""
 
 documents = Table(
     "towpath_uploads_documents",
@@ -86,7 +86,7 @@ _GIVEN_UP = [str(Status.ABORTED), str(Status.EXPIRED)]
 _d = documents.c
 
 
-def _told(status: Status) -> str:
+def _row_status(status: Status) -> str:
     return _ACTIVE if status is Status.COMPLETED else status
 
 
@@ -111,22 +111,22 @@ def _upload(row: RowMapping) -> Upload:
 
 
 def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[tuple[Upload, bool]]:
-    """Insert *row*, or find what was started under its Idempotency-Key; whether it was there.
+    """Insert *row*, or find the upload of its Idempotency-Key; returns it, and whether it existed.
 
     Raises UploadDiffers, QuotaReached.
     """
 
     def decide(connection: Connection) -> Write[tuple[Upload, bool]]:
-        if (found := _before(connection, row)) is not None:
+        if (found := _find_earlier(connection, row)) is not None:
             return lambda _: (found, True)
         _require_quota(connection, row, most_open=most_open, most_bytes=most_bytes)
 
         def write(connection: Connection) -> tuple[Upload, bool]:
             try:
                 connection.execute(insert(documents), row)
-            except IntegrityError as error:  # another request under the same name came first
+            except IntegrityError as error:  # another request with the same key was first
                 raise Overtaken from error
-            found = _one(connection, row["upload_id"])
+            found = _find(connection, row["upload_id"])
             if found is None:
                 raise Overtaken
             return found, False
@@ -136,7 +136,7 @@ def started(row: dict[str, Any], *, most_open: int, most_bytes: int) -> Decide[t
     return decide
 
 
-def _before(connection: Connection, row: dict[str, Any]) -> Upload | None:
+def _find_earlier(connection: Connection, row: dict[str, Any]) -> Upload | None:
     if row["idempotency_key"] is None:
         return None
     same = _d.owner == row["owner"], _d.idempotency_key == row["idempotency_key"]
@@ -165,7 +165,7 @@ def _require_quota(
 # ── looking ──────────────────────────────────────────────────────────────────────────────
 
 
-def _one(connection: Connection, upload_id: str) -> Upload | None:
+def _find(connection: Connection, upload_id: str) -> Upload | None:
     query = select(documents).where(_d.upload_id == upload_id)
     row = connection.execute(query).mappings().first()
     return None if row is None else _upload(row)
@@ -173,11 +173,11 @@ def _one(connection: Connection, upload_id: str) -> Upload | None:
 
 def found(upload_id: str) -> Callable[[Connection], Upload | None]:
     """The upload, if there is one."""
-    return lambda connection: _one(connection, upload_id)
+    return lambda connection: _find(connection, upload_id)
 
 
 def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | None]:
-    """The upload that an owner's key has started under that Idempotency-Key, if it has."""
+    """The upload that *owner* has started with this Idempotency-Key, if there is one."""
     same = _d.owner == owner, _d.idempotency_key == idempotency_key
     query = select(documents).where(*same)
 
@@ -189,7 +189,7 @@ def named(owner: str, idempotency_key: str) -> Callable[[Connection], Upload | N
 
 
 def joined_of(piece: str) -> Callable[[Connection], Upload | None]:
-    """An upload under way that is joined of *piece*, if there is one."""
+    """An upload under way that is joined from *piece*, if there is one."""
     names = _d.concat.startswith(f"{FINAL};"), _d.concat.contains(piece, autoescape=True)
     query = select(documents).where(_d.status.in_(_OPEN), *names)
 
@@ -206,7 +206,7 @@ def page(
     """Uploads, newest first: ids grow with time."""
     query = select(documents).order_by(_d.upload_id.desc()).limit(size)
     if status is not None:
-        query = query.where(_d.status == _told(status))
+        query = query.where(_d.status == _row_status(status))
     if owner is not None:
         query = query.where(_d.owner == owner)
     if after is not None:
@@ -215,7 +215,7 @@ def page(
 
 
 def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
-    """Uploads under way, or failed, whose deadline is over; and pieces that nobody joined."""
+    """Uploads past their deadline: under way, failed, or completed pieces of other uploads."""
     left = (_d.status == _ACTIVE) & (_d.concat == PARTIAL)
     late = _d.status.in_([*_OPEN, str(Status.FAILED)]) | left, _d.deadline <= now
     query = select(documents).where(*late).order_by(_d.deadline).limit(size)
@@ -223,14 +223,14 @@ def overdue(now: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
 
 
 def under_way(after: str, size: int) -> Callable[[Connection], Sequence[Upload]]:
-    """Uploads under way, oldest first, behind the id *after*."""
+    """Uploads under way, oldest first, whose ids come after *after*."""
     query = select(documents).where(_d.status.in_(_OPEN), _d.upload_id > after)
     query = query.order_by(_d.upload_id).limit(size)
     return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
 
 
 def left_behind(before: int, size: int) -> Callable[[Connection], Sequence[Upload]]:
-    """Uploads given up *before*, of which something may be left."""
+    """Uploads that were aborted or expired by *before*, and whose bytes may not all be deleted."""
     query = select(documents).where(_d.status.in_(_GIVEN_UP), _d.removed_at.is_(None))
     query = query.where(_d.updated_at <= before).order_by(_d.updated_at).limit(size)
     return lambda connection: [_upload(row) for row in connection.execute(query).mappings()]
@@ -254,13 +254,15 @@ def moved(
     *,
     also: Callable[[Connection], None] | None = None,
 ) -> Write[bool]:
-    """Change the status of *upload*, of which nothing has changed since it was looked at; with it
-    *values*, and whatever *also* writes. False: something has. That it has begun is no change.
+    """Change the status and *values* of *upload*, if its row has not changed since it was read.
+
+    *also* writes in the same transaction. Returns False if the row has changed; from PENDING to
+    UPLOADING is no change.
     """
-    before = _OPEN if upload.status.open else [_told(upload.status)]
+    before = _OPEN if upload.status.open else [_row_status(upload.status)]
     same = _d.upload_id == upload.upload_id, _d.status.in_(before)
     current = _d.generation == upload.generation
-    changed = {**values, "status": _told(status), "updated_at": wall_ms()}
+    changed = {**values, "status": _row_status(status), "updated_at": wall_ms()}
     change = update(documents).where(*same, current).values(changed)
 
     def write(connection: Connection) -> bool:
@@ -274,9 +276,9 @@ def moved(
 
 
 def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
-    """Note the store's id of the multipart upload, unless there is one: the one that counts.
+    """Save the id of the multipart upload, unless the row has one; returns the id in the row.
 
-    None: the upload is no longer under way.
+    Returns None if the upload is no longer under way.
     """
     own = _d.upload_id == upload.upload_id, _d.generation == upload.generation
     free = _d.s3_upload_id.is_(None), _d.status.in_(_OPEN)
@@ -293,29 +295,29 @@ def begun(upload: Upload, s3_upload_id: str) -> Write[str | None]:
 
 
 def extended(upload: Upload, deadline: int) -> Write[bool]:
-    """Give *upload* another deadline: it was heard of."""
+    """Set the deadline of *upload*, which was active."""
     return lambda connection: bool(
         connection.execute(
             update(documents)
-            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .where(_d.upload_id == upload.upload_id, _d.status == _row_status(upload.status))
             .values(deadline=deadline)
         ).rowcount
     )
 
 
 def removed(upload: Upload) -> Write[bool]:
-    """Note that nothing is left of *upload*, which was given up."""
+    """Note that the bytes of *upload*, which was aborted or expired, are deleted."""
     return lambda connection: bool(
         connection.execute(
             update(documents)
-            .where(_d.upload_id == upload.upload_id, _d.status == _told(upload.status))
+            .where(_d.upload_id == upload.upload_id, _d.status == _row_status(upload.status))
             .values(removed_at=wall_ms())
         ).rowcount
     )
 
 
 def sized(upload: Upload, size: int) -> Write[bool]:
-    """Note the size of an upload that was started without: it is known now."""
+    """Save the size of an upload that was started without one."""
     return lambda connection: bool(
         connection.execute(
             update(documents)

@@ -1,4 +1,4 @@
-"""Documents: what is uploaded, or was."""
+"""The table of uploads, and of the documents that they became."""
 
 import sqlalchemy as sa
 from alembic import op

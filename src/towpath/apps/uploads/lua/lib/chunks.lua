@@ -1,12 +1,12 @@
 -- chunks: whether a chunk fits the plan, and whether its part is whole.
 
--- The turn of a part all of whose chunks are here and that is not stored yet; else -1.
+-- The turn of a part whose chunks were all received and that is not stored yet; else -1.
 local function whole_turn(part)
   if tonumber(redis.call('HGET', FILL, part) or -1) ~= chunks_of(part) then return -1 end
   return tonumber(redis.call('HGET', TURNS, part) or 0)
 end
 
--- Why a chunk can't be what it says; nothing if it can.
+-- The refusal of a chunk that does not fit the plan; nil if it fits.
 local function misfit(number, length, last, most)
   if upload.sized == 1 then
     if number >= upload.total_chunks then return { 'CHUNK_BEYOND' } end

@@ -1,28 +1,28 @@
--- holdings: what is counted of the budget. A part counts for the bytes that are there (`floor`);
--- while bodies of it come, for all of it (`extent`), or for more if they bring more (`own`).
+-- holdings: the counted bytes of the budget. A part counts for its received bytes (`floor`) and
+-- what arriving bodies bring (`own`); while bodies arrive, at least for all of it (`extent`).
 
-local STEADY = 10000 -- ms over which the rate is taken at which room comes free
-local LONGEST = 60000 -- ms that anybody is told to wait: parts may be stored sooner than foreseen
+local STEADY = 10000 -- ms of the average for the rate at which room is freed
+local LONGEST = 60000 -- longest wait in a refusal, ms: parts may be stored sooner than expected
 
 local function look(member)
   local size, holder = string.match(redis.call('HGET', SIZES, member) or '', '^(%d+) (.*)$')
   local words = size and redis.call('HGET', PARTS, member) or ''
   local floor, own, extent, bodies = string.match(words, '^(%d+) (%d+) (%d+) (%d+)$')
   local part = { member = member, size = tonumber(size or 0), holder = holder }
-  -- What an earlier release counted has no words: all of it may be there.
+  -- An earlier release did not write `parts`: all counted bytes may be in Redis.
   part.floor, part.own = tonumber(floor or part.size), tonumber(own or 0)
   part.extent, part.bodies = tonumber(extent or 0), tonumber(bodies or 0)
   return part
 end
 
--- How many bytes have come free lately, in one field for each owner and one for all.
+-- Adds to the bytes that were freed lately, in one field for each holder and one for all.
 local function drain(field, bytes)
   local at, amount = string.match(redis.call('HGET', DRAINED, field) or '', '^(%d+) (%d+)$')
   amount = at and amount * math.exp((at - now) / STEADY) or 0
   redis.call('HSET', DRAINED, field, int(now) .. ' ' .. int(amount + bytes))
 end
 
--- Counts a part anew after it was changed.
+-- Writes a part that was changed, and counts it again.
 local function count(part)
   local size = part.floor + part.own
   if part.bodies > 0 then size = math.max(size, part.extent) else part.extent = 0 end
@@ -48,7 +48,7 @@ local function count(part)
     string.format('%d %d %d %d', part.floor, part.own, part.extent, part.bodies))
 end
 
--- The bytes of a part are gone, or nobody will ask for them.
+-- Releases the received bytes of a part, which are gone or not needed.
 local function release(member)
   local part = look(member)
   if not part.holder then
@@ -59,8 +59,8 @@ local function release(member)
   count(part)
 end
 
--- A body has ended; so many bytes of it stay. Without a number its server died: if its bytes stay,
--- all of them may be there until somebody looks. False if nothing is known of the body.
+-- Ends the lease of a body of which `came` bytes stay. If `came` is nil its server died: bytes that
+-- stay are counted in full until they are counted in Redis. False if there is no such lease.
 local function finish(lease, came)
   local words = redis.call('HGET', BODIES, lease) or ''
   local own, stays, member = string.match(words, '^(%d+) (%d+) (.*)$')
@@ -79,7 +79,7 @@ local function finish(lease, came)
   return true
 end
 
--- Bodies whose server is dead, and bytes that have expired: some at a time.
+-- Ends expired leases and releases expired reservations, up to 100 of each.
 local function release_late()
   local late = redis.call('ZRANGEBYSCORE', LEASES, '-inf', int(now), 'LIMIT', 0, 100)
   for _, lease in ipairs(late) do

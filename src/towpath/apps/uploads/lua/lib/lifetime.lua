@@ -1,4 +1,4 @@
--- lifetime: an upload that was heard of stays for its whole time again.
+-- lifetime: renews the expiry of the state of an upload that is active.
 
 local function renew(expiry)
   redis.call('PEXPIRE', STATE, expiry)

@@ -1,4 +1,4 @@
--- upload: what an upload is by its state, and when a part of it is whole.
+-- upload: reads the state of an upload, and counts the chunks of its parts.
 
 local OPEN = { ['PENDING'] = true, ['UPLOADING'] = true, ['COMPLETING'] = true }
 

@@ -1,1 +1,1 @@
-"""Any S3, by aiobotocore, which nobody else imports."""
+"""Any S3, through aiobotocore, which no other package imports."""

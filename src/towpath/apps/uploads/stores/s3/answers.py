@@ -1,4 +1,4 @@
-"""What the answers of an S3 server mean, and what no answer means."""
+"""The StoreError for each error answer of an S3 server, and for no answer."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _CREDENTIALS = (
 
 
 class About(NamedTuple):
-    """What a call is about; an answer alone does not always say it."""
+    """The subject of a call, for its errors: an answer does not always name it."""
 
     bucket: str
     key: str = ""
@@ -53,17 +53,17 @@ class About(NamedTuple):
 
 @contextmanager
 def told(about: About) -> Generator[None]:
-    """Raises the StoreError that an error in the block means."""
+    """Raises the StoreError for an error of the client in the block."""
     try:
         yield
     except boto.ClientError as error:
-        raise _meant(cast("dict[str, Any]", error.response), about) from error
+        raise _store_error(cast("dict[str, Any]", error.response), about) from error
     except _CREDENTIALS as error:
         raise StoreRefused(f"no credentials: {error}") from error
     except boto.SSLError as error:
         raise StoreRefused(f"no trusted TLS connection: {error}"[:_SHOWN]) from error
     except boto.ParamValidationError:
-        raise  # a defect of ours
+        raise  # a bug in this package
     except TimeoutError as error:
         raise StoreUnreachable("no answer within the time limit") from error
     except (boto.BotoCoreError, ConnectionTrouble, OSError) as error:
@@ -71,15 +71,15 @@ def told(about: About) -> Generator[None]:
         raise StoreUnreachable(reason[:_SHOWN]) from error
 
 
-def _meant(response: dict[str, Any], about: About) -> StoreError:
-    """What an answer that is an error means."""
+def _store_error(response: dict[str, Any], about: About) -> StoreError:
+    """The StoreError for an error answer."""
     error, about_it = response.get("Error", {}), response.get("ResponseMetadata", {})
     code, status = str(error.get("Code", "")), int(about_it.get("HTTPStatusCode", 0))
-    found = _of_object(code, status, about)
+    found = _object_error(code, status, about)
     if found is not None:
         return found
     reason = f"{code or status}: {error.get('Message', 'no reason')}"[:_SHOWN]
-    after = _after(about_it.get("HTTPHeaders", {}))
+    after = _retry_after(about_it.get("HTTPHeaders", {}))
     if code in _BUSY or status in (429, 503):
         return StoreBusy(reason, after=after)
     if code in _FULL or status == 507:
@@ -89,8 +89,8 @@ def _meant(response: dict[str, Any], about: About) -> StoreError:
     return StoreRefused(reason)
 
 
-def _of_object(code: str, status: int, about: About) -> StoreError | None:
-    """What it says of the object, the parts or the bucket, if that is what it is about."""
+def _object_error(code: str, status: int, about: About) -> StoreError | None:
+    """The error if the answer is about the object, its parts or the bucket; else None."""
     if code == "NoSuchBucket" or (status == 404 and not about.key):
         return BucketNotFound(about.bucket)
     if code == "NoSuchUpload":
@@ -99,10 +99,10 @@ def _of_object(code: str, status: int, about: About) -> StoreError | None:
         return ObjectNotFound(about.key)
     if code == "InvalidRange" or status == 416:
         return RangeBeyondEnd(about.key, about.start)
-    return _of_bytes(code, about)
+    return _bytes_error(code, about)
 
 
-def _of_bytes(code: str, about: About) -> StoreError | None:
+def _bytes_error(code: str, about: About) -> StoreError | None:
     if code in ("InvalidPart", "InvalidPartOrder"):
         return PartsDiffer(about.key, ())
     if code == "EntityTooSmall":
@@ -110,7 +110,7 @@ def _of_bytes(code: str, about: About) -> StoreError | None:
     return ChecksumDiffers(about.key) if code in _DIFFERS else None
 
 
-def _after(headers: dict[str, str]) -> Duration | None:
+def _retry_after(headers: dict[str, str]) -> Duration | None:
     """How long the server asks to wait, if it says so in seconds."""
-    said = headers.get("retry-after", "")
-    return seconds(int(said)) if said.isdecimal() and len(said) < 6 else None
+    value = headers.get("retry-after", "")
+    return seconds(int(value)) if value.isdecimal() and len(value) < 6 else None

@@ -1,4 +1,4 @@
-"""The client of a store: one pool of connections, calls with a time limit, bodies as they are."""
+"""The S3 client: one pool of connections, calls with a time limit, bodies that are not copied."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _config: Any = boto_config
 _loaders: Any = boto_loaders
 _REGION = "us-east-1"
 _SENT = 256 * 1024
-"""Bytes that must leave within `silence`: a slow line is not a silent one."""
+"""Bytes that must be sent within `silence`, so that a slow connection is not called silent."""
 _LONGER = 4
-"""A server may take its time to join parts, or to copy."""
+"""Times the usual limit for calls that join or copy parts, as these take longer."""
 _USER_TIMEOUT: int | None = getattr(socket, "TCP_USER_TIMEOUT", None)
-"""Linux has it; elsewhere the system's own limits hold."""
+"""Linux has this socket option; elsewhere the limits of the system apply."""
 _Place = tuple[int, int, int, str, tuple[Any, ...]]
-"""What `getaddrinfo` says of an address."""
+"""An address as `getaddrinfo` returns it."""
 
 
 class Client:
-    """An S3 client, made when it is entered. Credentials are looked for at the first call."""
+    """An S3 client, made when it is entered. The first call looks for credentials."""
 
     def __init__(self, options: StoreOptions) -> None:
         self._options, self._silence = options, options.silence.total_seconds()
@@ -65,7 +65,7 @@ class Client:
     async def call(
         self, verb: str, about: About, *, longer: bool = False, **given: Any
     ) -> dict[str, Any]:
-        """The answer. Raises StoreError. The time limit counts from the last bytes that left."""
+        """Call *verb*; the time limit starts anew when bytes were sent. Raises StoreError."""
         if self._client is None:
             raise StoreUnreachable("its client is not open")
         within = self._silence * (_LONGER if longer else 1)
@@ -79,7 +79,7 @@ class Client:
                 return await getattr(self._client, verb)(**given)
 
     async def pieces(self, stream: Any, about: About) -> AsyncIterator[bytes]:
-        """What *stream* brings, as it comes."""
+        """The bytes of *stream*, as they arrive."""
         while True:
             with told(about):
                 async with asyncio.timeout(self._silence):
@@ -98,27 +98,28 @@ class Client:
             read_timeout=longest,
             max_pool_connections=options.connections,
             connector_args={"socket_factory": self._socket},
-            # Whoever calls decides about that, after having looked at what the lost answer was to.
+            # The caller retries: it first checks whether a call without an answer had an effect.
             retries={"total_max_attempts": 1},
             signature_version="s3v4",
-            # Bodies carry a checksum that the server compares. Another one for the signature would
-            # cost more than all else that is done with a part.
+            # Bodies have a checksum that the server compares. The SHA-256 of a signed body would
+            # cost more than all other work for a part.
             s3={
                 "addressing_style": "path" if in_path else "auto",
                 "payload_signing_enabled": False,
             },
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
-            # Traffic goes where the options say.
+            # Only the options decide where traffic goes.
             proxies={},
             ignore_configured_endpoint_urls=True,
         )
 
     def _socket(self, place: _Place) -> socket.socket:
-        """One that ends when nothing was taken from it for as long as the store may be silent.
+        """A socket that the system closes if sent bytes are not acknowledged within `silence`.
 
-        The HTTP client closes a connection that a call was given up on, and closed it stays open
-        until its last bytes are sent. A frozen store takes none: each attempt would leave one more.
+        After a time-out the HTTP client closes the connection, but the system keeps the socket
+        until its last bytes are acknowledged. A frozen store acknowledges none, so each attempt
+        would leave one more socket.
         """
         made = socket.socket(place[0], place[1], place[2])
         if _USER_TIMEOUT is not None:
@@ -128,20 +129,20 @@ class Client:
 
 @cache
 def _loader() -> Any:
-    """What knows the calls of S3; a second client need not read it again."""
+    """The loader of the S3 model; it caches the model for further clients."""
     return _loaders.create_loader()
 
 
 def _without_expectation(params: dict[str, Any], **_: Any) -> None:
-    """Not every server answers `Expect: 100-continue`, and the client would wait for it."""
+    """Remove `Expect: 100-continue`: not every server answers it, and the client would wait."""
     params["headers"].pop("Expect", None)
 
 
 class BodyStream:
-    """A body on its way, piece by piece as it is: nothing is joined, and little is copied.
+    """A body that the client sends piece by piece, without joining the pieces.
 
-    The client takes what can be read; what it then does is iterate. *sent* is called whenever it
-    has taken some of it.
+    The client requires an object with `read`, but only iterates over it. *sent* is called each time
+    that the client has taken some bytes.
     """
 
     def __init__(self, body: Body, sent: Callable[[], None]) -> None:
@@ -158,7 +159,7 @@ class BodyStream:
         return 0
 
     def seek(self, offset: int, _: int = 0) -> int:
-        """Each iteration begins at the beginning."""
+        """Nothing to do: each iteration starts at the beginning."""
         return offset
 
     async def __aiter__(self) -> AsyncIterator[Piece]:

@@ -1,9 +1,9 @@
-"""A store of objects that speaks S3: Amazon's, or any other.
+"""An object store that speaks S3: Amazon's, or any other.
 
-aiobotocore has every way to come by credentials, and every signature. Left out of it: its retries,
-which would hide a time-out behind a second call (a job that failed is tried again, with pauses that
-grow); its proxies and endpoints from the environment: traffic goes where the options say. What an
-operator configures may be on a private network, so it passes no guard.
+aiobotocore supports all sources of credentials and all signatures. These features are off: its
+retries, which would hide a time-out behind a second call (jobs are retried with growing pauses);
+and proxies and endpoints from the environment, as only the options decide where traffic goes. The
+configured store may be on a private network, so its address is not checked by the guard of `calls`.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ from towpath.errors import InvalidName
 
 _PAGE = 1000
 _FIRST_REGION = "us-east-1"
-"""Amazon makes a bucket there when no place is named, and refuses its name."""
+"""Amazon makes buckets there by default, and refuses it as an explicit location."""
 
 
 class S3Store:
-    """Objects in a bucket. Keeps to `ObjectStore`.
+    """Objects in a bucket. Implements `ObjectStore`.
 
-    One client, entered with the store and closed with it.
+    Its client is entered with the store and closed with it.
     """
 
     def __init__(
@@ -99,20 +99,20 @@ class S3Store:
         metadata: Mapping[str, str] = NONE,
         content_type: str = BINARY,
     ) -> Object:
-        given = {**self._place(key), "ContentType": content_type_of(content_type)}
+        given = {**self._location(key), "ContentType": content_type_of(content_type)}
         given["Metadata"] = written = spelled(metadata)
         if checksum is None:
             checksum = Checksum.of(Algorithm.CRC64NVME, body)
-        elif not (self._options.checksums or await _is_of(checksum, body)):
+        elif not (self._options.checksums or await _matches(checksum, body)):
             raise ChecksumDiffers(key)
-        given |= await self._proof(body, checksum)
+        given |= await self._checksum_header(body, checksum)
         answer = await self._call("put_object", key, **given, Body=body)
         kept = checksum if self._options.checksums else None
         return Object(key, size_of(body), _etag(answer), kept, read_back(written), content_type)
 
     async def head(self, key: str) -> Object:
         mode = {"ChecksumMode": "ENABLED"} if self._options.checksums else {}
-        answer = await self._call("head_object", key, **self._place(key), **mode)
+        answer = await self._call("head_object", key, **self._location(key), **mode)
         metadata = read_back(answer.get("Metadata", {}))
         kind, size = answer.get("ContentType", BINARY), answer["ContentLength"]
         return Object(key, size, _etag(answer), _whole_checksum(answer), metadata, kind)
@@ -123,7 +123,7 @@ class S3Store:
     ) -> AsyncGenerator[AsyncIterator[bytes]]:
         if start < 0 or (length is not None and length < 1):
             raise RangeBeyondEnd(key, start)
-        place = self._place(key)
+        place = self._location(key)
         if start or length is not None:
             end = "" if length is None else start + length - 1
             place["Range"] = f"bytes={start}-{end}"
@@ -133,7 +133,7 @@ class S3Store:
             yield self._client.pieces(stream, about)
 
     async def delete(self, key: str) -> None:
-        await self._call("delete_object", key, **self._place(key))
+        await self._call("delete_object", key, **self._location(key))
 
     # ── parts ────────────────────────────────────────────────────────────────────────────
 
@@ -146,7 +146,7 @@ class S3Store:
         metadata: Mapping[str, str] = NONE,
         content_type: str = BINARY,
     ) -> Multipart:
-        given = {**self._place(key), "ContentType": content_type_of(content_type)}
+        given = {**self._location(key), "ContentType": content_type_of(content_type)}
         given["Metadata"] = spelled(metadata, upload=upload)
         if self._options.checksums:
             given["ChecksumAlgorithm"] = combining(algorithm).upper()
@@ -156,21 +156,21 @@ class S3Store:
         return Multipart(key, answer["UploadId"], upload, algorithm)
 
     async def put_part(self, multipart: Multipart, number: int, body: Body) -> Part:
-        given: dict[str, Any] = self._place_of(multipart)
+        given: dict[str, Any] = self._multipart_location(multipart)
         given["PartNumber"] = part_number(number)
         checksum = Checksum.of(multipart.algorithm, body)
-        given |= await self._proof(body, checksum)
+        given |= await self._checksum_header(body, checksum)
         answer = await self._call_for(multipart, "upload_part", **given, Body=body)
         return Part(number, size_of(body), _etag(answer), checksum)
 
     async def copy_part(
         self, multipart: Multipart, number: int, source: str, *, start: int, length: int
     ) -> Part:
-        given = {**self._place_of(multipart), "PartNumber": part_number(number)}
+        given = {**self._multipart_location(multipart), "PartNumber": part_number(number)}
         found = await self.head(source)
         if length < 1 or not 0 <= start <= found.size - length:
             raise RangeBeyondEnd(source, start + length)
-        given["CopySource"] = self._place(source)
+        given["CopySource"] = self._location(source)
         given["CopySourceIfMatch"] = found.etag
         given["CopySourceRange"] = f"bytes={start}-{start + length - 1}"
         answer = await self._call_for(multipart, "upload_part_copy", longer=True, **given)
@@ -179,7 +179,7 @@ class S3Store:
 
     async def list_parts(self, multipart: Multipart) -> list[Part]:
         found = await self._versions(multipart)
-        # Of bytes that differ, nobody can say which were sent last: SeaweedFS lists all of them.
+        # SeaweedFS lists all versions of a part, and which one is last is not known.
         return [
             next(iter(found[number].values()))
             for number in sorted(found)
@@ -189,23 +189,25 @@ class S3Store:
     async def complete(
         self, multipart: Multipart, parts: Sequence[Part], *, checksum: Checksum | None = None
     ) -> Object:
-        place = self._place_of(multipart)
+        place = self._multipart_location(multipart)
         try:
             versions = await self._versions(multipart)
             check_parts(
                 multipart, parts, {number: set(found) for number, found in versions.items()}
             )
-            await self._join(multipart, place, parts, checksum)
+            await self._send_complete(multipart, place, parts, checksum)
         except (MultipartNotFound, StoreUnreachable):
-            # It may have been done before, or just now: then only the answer was lost.
+            # The object may be complete, by an earlier call or by one whose answer was lost.
             with suppress(StoreError):
-                return await self._made(multipart, parts, checksum)
+                return await self._find_completed(multipart, parts, checksum)
             raise
-        return await self._made(multipart, parts, checksum)
+        return await self._find_completed(multipart, parts, checksum)
 
     async def abort(self, multipart: Multipart) -> None:
         with suppress(MultipartNotFound):
-            await self._call_for(multipart, "abort_multipart_upload", **self._place_of(multipart))
+            await self._call_for(
+                multipart, "abort_multipart_upload", **self._multipart_location(multipart)
+            )
 
     async def list_multiparts(self, key: str | None = None) -> AsyncIterator[Multipart]:
         marker: dict[str, Any] = {}
@@ -224,12 +226,12 @@ class S3Store:
                 "UploadIdMarker": page["NextUploadIdMarker"],
             }
 
-    # ── how ──────────────────────────────────────────────────────────────────────────────
+    # ── steps ────────────────────────────────────────────────────────────────────────────
 
     async def _versions(self, multipart: Multipart) -> dict[int, dict[tuple[str, int], Part]]:
-        """What the server lists: of one number, several where it keeps what was sent before."""
+        """The listed parts by number; several versions of one if the server keeps replaced ones."""
         found: dict[int, dict[tuple[str, int], Part]] = {}
-        given, marker = self._place_of(multipart), 0
+        given, marker = self._multipart_location(multipart), 0
         while True:
             page = await self._call_for(
                 multipart, "list_parts", **given, PartNumberMarker=marker, MaxParts=_PAGE
@@ -240,11 +242,11 @@ class S3Store:
                 found.setdefault(part.number, {})[part.etag, part.size] = part
             if not page.get("IsTruncated"):
                 return found
-            # The last number again: a page may end between the versions of one.
+            # List the last number again: a page may end between two versions of a part.
             last = max(found)
             marker = last - 1 if last - 1 > marker else last
 
-    async def _join(
+    async def _send_complete(
         self,
         multipart: Multipart,
         place: Mapping[str, Any],
@@ -257,13 +259,13 @@ class S3Store:
             given |= {_header(checksum.algorithm): checksum.value, "ChecksumType": "FULL_OBJECT"}
         await self._call_for(multipart, "complete_multipart_upload", longer=True, **given)
 
-    async def _made(
+    async def _find_completed(
         self, multipart: Multipart, parts: Sequence[Part], checksum: Checksum | None
     ) -> Object:
-        """The object, if it is the one of this upload and these parts; or MultipartNotFound.
+        """Returns the object of this upload and these parts. Raises MultipartNotFound.
 
-        The ETag counts the parts. It is not compared: where objects are encrypted, no one can
-        reckon it.
+        Of the ETag only the number of parts is compared: the ETag of an encrypted object can't be
+        computed here.
         """
         made = await self.head(multipart.key)
         meant = checksum if checksum is not None else _combined(parts)
@@ -278,17 +280,17 @@ class S3Store:
             raise MultipartNotFound(multipart.key, multipart.id)
         return made
 
-    async def _proof(self, body: Body, checksum: Checksum) -> dict[str, str]:
-        """What the server compares *body* with."""
+    async def _checksum_header(self, body: Body, checksum: Checksum) -> dict[str, str]:
+        """The header that the server compares *body* with."""
         if self._options.checksums:
             return {_header(checksum.algorithm): checksum.value}
         return {"ContentMD5": await asyncio.to_thread(_md5, body)}
 
-    def _place(self, key: str) -> dict[str, Any]:
+    def _location(self, key: str) -> dict[str, Any]:
         return {"Bucket": self._bucket, "Key": object_key(self._prefix + object_key(key))}
 
-    def _place_of(self, multipart: Multipart) -> dict[str, Any]:
-        return {**self._place(multipart.key), "UploadId": multipart.id}
+    def _multipart_location(self, multipart: Multipart) -> dict[str, Any]:
+        return {**self._location(multipart.key), "UploadId": multipart.id}
 
     async def _call(self, verb: str, key: str, **given: Any) -> dict[str, Any]:
         return await self._client.call(verb, About(self._bucket, key=key), **given)
@@ -314,7 +316,7 @@ def _checksum(answer: Mapping[str, Any], algorithm: Algorithm) -> Checksum | Non
 
 
 def _whole_checksum(answer: Mapping[str, Any]) -> Checksum | None:
-    """That of the whole object: one of the parts' checksums has a `-` and how many there were."""
+    """The checksum of the whole object. A checksum of checksums, which ends in `-N`, is none."""
     found = (_checksum(answer, algorithm) for algorithm in Algorithm)
     return next((one for one in found if one is not None and "-" not in one.value), None)
 
@@ -324,7 +326,7 @@ def _combined(parts: Sequence[Part]) -> Checksum | None:
     return combined(known) if known and len(known) == len(parts) else None
 
 
-async def _is_of(checksum: Checksum, body: Body) -> bool:
+async def _matches(checksum: Checksum, body: Body) -> bool:
     return await asyncio.to_thread(Checksum.of, checksum.algorithm, body) == checksum
 
 
