@@ -50,10 +50,10 @@ _FORM_FIELDS_MOST = 10
 
 
 def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> Delivery:
-    """A delivery. *body* is what came over the wire.
+    """Check and read a webhook. *body* is the raw body.
 
-    Nothing of it is looked at before its signature was found good: SignatureInvalid. Raises
-    WebhookInvalid for a message that lacks what GitHub documents.
+    The signature is checked before anything is parsed. Raises SignatureInvalid, and WebhookInvalid
+    for a webhook that lacks what GitHub documents.
     """
     found = lower(headers)
     check_hub_signature(secrets, found, body)
@@ -65,7 +65,7 @@ def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> 
 
 
 def _json(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The JSON of a body: the whole, or the form's one field."""
+    """Return the JSON of a body: the whole body, or the field `payload` of a form."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _FORM:
         return body
@@ -200,7 +200,7 @@ _PUSH_NAMES = _REPOSITORY_NAMES | {"head": "after", "at": "repository.pushed_at"
 
 def _push(data: bytes) -> PushFact:
     event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
-    # A branch's name may make the page of the comparison none.
+    # The URL of the comparison contains the branch's name, which may make it invalid.
     page = event.compare if is_url(event.compare) else None
     return PushFact(
         names=_PUSH_NAMES,
@@ -228,7 +228,7 @@ class _Issue(msgspec.Struct):
     html_url: str
     updated_at: str
     state: str | None = None
-    """GitHub promises it for few actions of a webhook, and `closed_at` for all."""
+    """GitHub promises `state` only for some actions of a webhook, but `closed_at` for all."""
     closed_at: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[_Label] = []
     body: str | None = None
@@ -238,7 +238,7 @@ class _Issue(msgspec.Struct):
     pull_request: dict[str, Any] | None = None
 
     def is_open(self) -> bool:
-        """Raises WebhookInvalid if the issue says nothing of its state."""
+        """Whether it is open. Raises WebhookInvalid if `state` and `closed_at` are missing."""
         if self.state is not None:
             return self.state == "open"
         if self.closed_at is msgspec.UNSET:
@@ -352,7 +352,7 @@ def _repository(data: bytes) -> RepositoryFact:
 
 
 def _name_before(event: _RepositoryEvent) -> str | None:
-    """Its name before it was renamed, or its owner's before it was transferred."""
+    """Return the former `owner/name` of a repository that was renamed or transferred."""
     owner, _, name = event.repository.full_name.partition("/")
     changes = event.changes
     if changes is None:
@@ -369,12 +369,12 @@ def _name_before(event: _RepositoryEvent) -> str | None:
 
 
 def shown_issue(entry: Mapping[str, Any], repository: str) -> IssueFact:
-    """An issue of *repository*, as the API shows it. Raises WebhookInvalid."""
+    """Read an issue of *repository* from an answer of the API. Raises WebhookInvalid."""
     return _issue_of(_converted(entry, _Issue), _Repository(repository, "", ""))
 
 
 def shown_pull(entry: Mapping[str, Any], repository: str) -> PullFact:
-    """A pull request of *repository*, as the API shows it. Raises WebhookInvalid."""
+    """Read a pull request of *repository* from an answer of the API. Raises WebhookInvalid."""
     return _pull_request(_converted(entry, _Pull), _Repository(repository, "", ""), None)
 
 

@@ -36,7 +36,7 @@ from towpath.forges.signing import check_gitlab
 
 EVENT, DELIVERY, EVENT_ID = "X-Gitlab-Event", "Idempotency-Key", "X-Gitlab-Event-UUID"
 _DIGEST = 32
-"""Hexadecimal digits: as many as a UUID has."""
+"""Number of hexadecimal digits: as many as a UUID has."""
 
 
 def read(
@@ -46,11 +46,11 @@ def read(
     secrets: Sequence[str],
     now: datetime | None = None,
 ) -> Delivery:
-    """A delivery. *body* is what came over the wire; *now* replaces the clock that signed messages
-    are compared with.
+    """Check and read a webhook. *body* is the raw body; *now* replaces the clock for checking the
+    age of signed messages.
 
-    Nothing of it is looked at before its signature or token was found good: SignatureRefused.
-    Raises WebhookInvalid for a message that lacks what GitLab documents.
+    The signature or the token is checked before anything is parsed. Raises SignatureRefused, and
+    WebhookInvalid for a webhook that lacks what GitLab documents.
     """
     found = lower(headers)
     signed = check_gitlab(secrets, found, body, now=now)
@@ -60,10 +60,10 @@ def read(
 
 
 def _delivery(headers: Mapping[str, str], body: bytes) -> str:
-    """The key that is the same for all attempts; GitLab before 17.4 has none.
+    """Return an id that is the same for all attempts: GitLab's key, or before 17.4 a digest.
 
-    There the event's id alone won't do, since hooks that set off each other share it; nor the
-    body alone, which is the same when a branch goes back and forth.
+    The digest covers the event's id and the body. The event's id alone is not enough because hooks
+    that trigger each other share it; the body alone is the same when a branch goes back and forth.
     """
     if key := headers.get(DELIVERY.lower(), ""):
         return checked_delivery(DELIVERY, key)
@@ -225,7 +225,7 @@ def _push(data: bytes) -> PushFact:
         title=head.message.partition("\n")[0] if head else "",
         author=event.user_username,
         url=f"{event.project.web_url}/-/commit/{event.after}",
-        at=None,  # the time of a commit is its author's to choose
+        at=None,  # the author of a commit can choose its time
     )
 
 
