@@ -85,7 +85,7 @@ class ForgeClient:
     def __repr__(self) -> str:
         return f"ForgeClient({self.name})"
 
-    # ── questions ────────────────────────────────────────────────────────────────────────
+    # ── reads ────────────────────────────────────────────────────────────────────────────
 
     async def get(self, path: str) -> CallAnswer:
         """Send a GET to *path*. Raises AnswerRefused unless the answer is a success."""
@@ -161,7 +161,7 @@ class ForgeClient:
     async def post(self, path: str, content: Mapping[str, Any]) -> CallAnswer:
         return await self.send("POST", path, content)
 
-    # ── what its answers mean ────────────────────────────────────────────────────────────
+    # ── checks of answers ────────────────────────────────────────────────────────────────
 
     def lacks(self, answer: CallAnswer) -> bool:
         """Whether the answer means that the thing does not exist, or not for this token."""
@@ -197,7 +197,7 @@ class ForgeClient:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AnswerRefused(self.name, answer.status, "not a list") from error
 
-    # ── how it is done ───────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────
 
     async def _call(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""

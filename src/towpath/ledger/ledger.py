@@ -94,7 +94,7 @@ class Ledger:
         """The URL without credentials, to be shown."""
         return self._store.shown
 
-    # ── life ─────────────────────────────────────────────────────────────────────────────
+    # ── opening and closing ──────────────────────────────────────────────────────────────
 
     @property
     def entered(self) -> bool:

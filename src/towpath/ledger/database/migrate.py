@@ -164,7 +164,7 @@ def _not_additive(before: _Columns, after: _Columns) -> str:
     return ""
 
 
-# ── whether the steps make what the tables say ───────────────────────────────────────────
+# ── differences between steps and tables ─────────────────────────────────────────────────
 
 
 def drift(connection: Connection, lines: Sequence[Tables]) -> list[str]:

@@ -79,7 +79,7 @@ class ApiKeys:
         self._closing = asyncio.Event()
         self._noting: Background | None = None
 
-    # ── making and ending ────────────────────────────────────────────────────────────────
+    # ── creating and ending ──────────────────────────────────────────────────────────────
 
     async def create(
         self,

@@ -98,7 +98,7 @@ class Route:
             self._log.emit(lines.OUTBOX_UNREADABLE, sink=self._name, error=name, reason=str(error))
         await _wait(self._closing, self._options.look_every)
 
-    # ── taking ───────────────────────────────────────────────────────────────────────────
+    # ── reading events ───────────────────────────────────────────────────────────────────
 
     async def _look(self) -> None:
         """Send a batch, or wait until there may be events."""

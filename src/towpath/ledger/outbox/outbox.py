@@ -77,7 +77,7 @@ class Outbox:
         self.sinks = _names(sinks)
         self._couriers: set[Callable[[], None]] = set()
 
-    # ── going out ────────────────────────────────────────────────────────────────────────
+    # ── putting events ───────────────────────────────────────────────────────────────────
 
     def put(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         """Write *events* in the transaction of *connection*: they are sent after it commits, and
@@ -117,7 +117,7 @@ class Outbox:
         """Internal: undo `call`."""
         self._couriers.discard(courier)
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> dict[str, OutboxCounts]:
         """Return the counts of this ledger's sinks, and of all others that have rows. One read."""
@@ -142,7 +142,7 @@ class Outbox:
 
         return await self._ledger.read(read)
 
-    # ── what was refused ─────────────────────────────────────────────────────────────────
+    # ── refused events ───────────────────────────────────────────────────────────────────
 
     async def resend(self, sink: str, ids: Sequence[str]) -> int:
         """Send refused events again, in their old order. Returns how many."""

@@ -106,7 +106,7 @@ class Patience:
         return min(max(doubled, asked_for), self._longest)
 
 
-# ── what the outcomes of a batch mean ────────────────────────────────────────────────────
+# ── evaluating the outcomes of a batch ───────────────────────────────────────────────────
 
 _SPOILT = Refusal("its row can't be read")
 

@@ -287,7 +287,7 @@ class Jobs:
         await _a_moment(self._brought([Recorded(record, existed=True)]))
         return record
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, id: str) -> Record:
         """The record as it is now. Raises RecordNotFound."""
@@ -368,7 +368,7 @@ class Jobs:
 
         return await self._ledger.decide(decide)
 
-    # ── joined ───────────────────────────────────────────────────────────────────────────
+    # ── coalesced calls, and queueing in Redis ───────────────────────────────────────────
 
     async def _take_many(
         self, wanted: list[NewRecord]

@@ -62,7 +62,7 @@ class At(NamedTuple):
     """Whether the row does not say yet that the job is in Redis."""
 
 
-# ── queues ───────────────────────────────────────────────────────────────────────────────
+# ── queues with records ──────────────────────────────────────────────────────────────────
 
 _unseen_queues = each_name(jobs.c.queue, "relay_at IS NOT NULL AND")
 _any = "EXISTS (SELECT 1 FROM towpath_jobs WHERE queue = each.name AND state = '{}')"
@@ -143,7 +143,7 @@ def highest_fence(connection: Connection, queue: str) -> int:
     return connection.scalar(select(func.max(jobs.c.fence)).where(*real)) or 0
 
 
-# ── taking ───────────────────────────────────────────────────────────────────────────────
+# ── claiming ─────────────────────────────────────────────────────────────────────────────
 
 _due = (
     select(jobs.c.seq)

@@ -217,7 +217,7 @@ def _revision(value: str) -> str:
     return job_id(value)
 
 
-# ── to a row and from it ─────────────────────────────────────────────────────────────────
+# ── conversion to and from rows ──────────────────────────────────────────────────────────
 
 _COLUMNS = ("priority", "lane", "max_attempts", "delay", "due", "named")
 """Options that have a column, or need none."""

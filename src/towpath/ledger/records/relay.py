@@ -277,7 +277,7 @@ def _by_queue(at: At) -> QueueName:
     return at.record.queue
 
 
-# ── between a worker and the records of its jobs ─────────────────────────────────────────
+# ── the recorder of workers ──────────────────────────────────────────────────────────────
 
 
 def _fired(lease: Lease) -> NewRecord:

@@ -241,7 +241,7 @@ def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> b
     return inner is outer
 
 
-# ── which database it is ─────────────────────────────────────────────────────────────────
+# ── identity of the database ─────────────────────────────────────────────────────────────
 
 Database = tuple[Any, ...]
 """Identifies a database: equal for two connections if, and only if, they have the same tables."""

@@ -135,7 +135,7 @@ def told_before(
     return None
 
 
-# ── what follows from it ─────────────────────────────────────────────────────────────────
+# ── superseding ──────────────────────────────────────────────────────────────────────────
 
 _resting = or_(*(jobs.c.state == state for state in RESTING))
 _waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject, jobs.c.state, jobs.c.options).where(
