@@ -293,7 +293,7 @@ class Caller:
         sent = request_headers(headers, authority=target.authority)
         with _silence():
             async with (
-                self._failures_of(target),
+                self._translate_errors(target),
                 asyncio.timeout(self._timeout),
                 self._turns,
             ):
@@ -332,7 +332,7 @@ class Caller:
         )
 
     @asynccontextmanager
-    async def _failures_of(self, target: CallTarget) -> AsyncGenerator[None]:
+    async def _translate_errors(self, target: CallTarget) -> AsyncGenerator[None]:
         """Translate errors of the connection into errors of this package."""
         try:
             yield

@@ -102,14 +102,16 @@ def not_global(address: Address) -> str | None:
     The text names the range, never the address: its reader may not know what the name resolves to.
     """
     if isinstance(address, IPv4Address):
-        return next((_said(net, what) for net, what in _V4.items() if address in net), None)
-    named = next((_said(net, what) for net, what in _V6.items() if address in net), None)
+        return next(
+            (_describe_range(net, what) for net, what in _V4.items() if address in net), None
+        )
+    named = next((_describe_range(net, what) for net, what in _V6.items() if address in net), None)
     if named is None and address not in _GLOBAL_V6:
         return "an unassigned address"
     return named
 
 
-def _said(network: Network, what: str) -> str:
+def _describe_range(network: Network, what: str) -> str:
     return f"an address of {what} ({network})"
 
 
@@ -154,7 +156,7 @@ def parse_target(url: str) -> CallTarget:
     of addresses (octal, hexadecimal, one number, short, with a zone) are refused, because programs
     interpret them differently.
     """
-    parts = _read(url)
+    parts = _parse_url(url)
     if parts.scheme not in _PORTS:
         raise CallRefused(_UNREAD, "must begin with http:// or https://")
     if parts.userinfo:
@@ -172,7 +174,7 @@ def is_name(host: str) -> bool:
     return _NAME.fullmatch(host) is not None and _NUMBER.fullmatch(host) is None
 
 
-def _read(url: str) -> httpx.URL:
+def _parse_url(url: str) -> httpx.URL:
     if not isinstance(url, str) or len(url) > _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise CallRefused(_UNREAD, f"must be text of at most {_LONGEST} characters")
     import httpx  # noqa: PLC0415 -- an extra; options without a URL are read where it is missing

@@ -129,7 +129,7 @@ def verify(
         raise SignatureMissing(ID)
     if _SECONDS.fullmatch(timestamp) is None:
         raise SignatureMissing(TIMESTAMP)
-    given = _signatures(found.get(SIGNATURE, ""))
+    given = _parse_signatures(found.get(SIGNATURE, ""))
     expected = [_mac(_key(secret), id_, timestamp, body) for secret in secrets]
     # Compare every pair, so that the time taken does not reveal which one matches.
     if not sum(hmac.compare_digest(mine, theirs) for mine in expected for theirs in given):
@@ -140,16 +140,16 @@ def verify(
     return Verified(id_, instant(int(timestamp) * 1000))
 
 
-def _signatures(header: str) -> list[bytes]:
+def _parse_signatures(header: str) -> list[bytes]:
     """Return the signatures of version 1 in a header; other versions are ignored."""
     words = [word.partition(",") for word in header.split(" ")[:_MOST_SIGNATURES]]
     given = [signature.encode() for version, _, signature in words if version == "v1"]
     if not given:
         raise SignatureMissing(SIGNATURE)
-    return [_decoded(text) for text in given]
+    return [_decode_signature(text) for text in given]
 
 
-def _decoded(signature: bytes) -> bytes:
+def _decode_signature(signature: bytes) -> bytes:
     try:
         return base64.b64decode(signature, validate=True)
     except ValueError:

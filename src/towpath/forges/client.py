@@ -117,7 +117,9 @@ class ForgeClient:
         if etag and answer.status == _UNCHANGED:
             return None
         self.require_taken(answer)
-        return ForgePage(self._entries(answer), answer.headers.get("etag", ""), _next(path, answer))
+        return ForgePage(
+            self._entries(answer), answer.headers.get("etag", ""), _next_path(path, answer)
+        )
 
     async def pages(self, path: str, *, most: int = _PAGES) -> AsyncGenerator[ForgePage]:
         """Yield the pages of the list at *path*, *most* at most."""
@@ -169,12 +171,12 @@ class ForgeClient:
 
     def lasting(self, answer: CallAnswer) -> bool:
         """Whether the forge will never accept the same call."""
-        return _asked(answer, "").next in FINAL
+        return _advice_for(answer, "").next in FINAL
 
     def require_taken(self, answer: CallAnswer) -> None:
         """Raise AnswerRefused, with the forge's message, unless the answer is a success."""
         why = self.said(answer)
-        require_taken(answer, self.name, asked=_asked(answer, why), why=why)
+        require_taken(answer, self.name, asked=_advice_for(answer, why), why=why)
 
     def said(self, answer: CallAnswer) -> str:
         """Return the forge's error message as one line, without the token; empty for a success.
@@ -207,13 +209,13 @@ class ForgeClient:
             raise AnswerRefused(self.name, self._limited, why, after=seconds(left))
         sent = {**self._headers, **(headers or {})}
         answer = await self._caller.call(method, self._api + path, headers=sent, body=body or None)
-        asked = _asked(answer, self.said(answer))
+        asked = _advice_for(answer, self.said(answer))
         if answer.status in _LIMITED and asked.after > ZERO:
             self._limited, self._until = answer.status, steady() + asked.after.total_seconds()
         return answer
 
 
-def _next(path: str, answer: CallAnswer) -> str | None:
+def _next_path(path: str, answer: CallAnswer) -> str | None:
     """Return the path of the page after *path*: both forges send a link, GitLab also a number.
 
     Only the query of the link is used: the token must not be sent to another host, and a forge
@@ -229,7 +231,7 @@ def _next(path: str, answer: CallAnswer) -> str | None:
     return f"{place}?{urlencode([*kept, ('page', number)])}"
 
 
-def _asked(answer: CallAnswer, why: str) -> Advice:
+def _advice_for(answer: CallAnswer, why: str) -> Advice:
     """Return the advice for *answer*, adjusted for statuses that forges use in their own way."""
     asked = advice(answer)
     if answer.status == _HIDDEN:

@@ -85,7 +85,7 @@ class _Repository(msgspec.Struct):
     clone_url: str
     pushed_at: int | str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def fact_fields(self) -> dict[str, Any]:
         return {"repository": self.full_name, "page": self.html_url, "clone_url": self.clone_url}
 
 
@@ -118,7 +118,7 @@ class _Acted(msgspec.Struct):
     action: str
 
 
-def _acted(data: bytes) -> Acted:
+def _read_action(data: bytes) -> Acted:
     said = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
     return Acted(_ACTIONS.get(said), said)
 
@@ -155,7 +155,7 @@ def _pull(data: bytes) -> PullFact:
 def _pull_request(pull: _Pull, repository: _Repository, before: str | None) -> PullFact:
     return PullFact(
         names=_PULL_NAMES,
-        **repository.told(),
+        **repository.fact_fields(),
         number=pull.number,
         head=pull.head.sha,
         ref=pull.head.ref,
@@ -204,7 +204,7 @@ def _push(data: bytes) -> PushFact:
     page = event.compare if is_url(event.compare) else None
     return PushFact(
         names=_PUSH_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         ref=branch_of(event.ref),
         head=None if event.deleted else commit_or_none(event.after),
         before=commit_or_none(event.before),
@@ -268,7 +268,7 @@ def _issue(data: bytes) -> IssueFact:
 def _issue_of(issue: _Issue, repository: _Repository) -> IssueFact:
     return IssueFact(
         names=_ISSUE_NAMES,
-        **repository.told(),
+        **repository.fact_fields(),
         number=issue.number,
         title=issue.title,
         body=issue.body or "",
@@ -329,7 +329,7 @@ def _label(data: bytes) -> LabelFact:
     named = event.changes.name if event.changes else None
     return LabelFact(
         names=_REPOSITORY_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         title=event.label.name,
         before=named.from_ if named else None,
         author="",
@@ -342,7 +342,7 @@ def _repository(data: bytes) -> RepositoryFact:
     event = decoded(_REPOSITORY_EVENT, data, refusal=WebhookInvalid, whole="body")
     return RepositoryFact(
         names=_REPOSITORY_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         title=event.repository.full_name,
         before=_name_before(event),
         author="",
@@ -370,15 +370,15 @@ def _name_before(event: _RepositoryEvent) -> str | None:
 
 def shown_issue(entry: Mapping[str, Any], repository: str) -> IssueFact:
     """Read an issue of *repository* from an answer of the API. Raises WebhookInvalid."""
-    return _issue_of(_converted(entry, _Issue), _Repository(repository, "", ""))
+    return _issue_of(_convert(entry, _Issue), _Repository(repository, "", ""))
 
 
 def shown_pull(entry: Mapping[str, Any], repository: str) -> PullFact:
     """Read a pull request of *repository* from an answer of the API. Raises WebhookInvalid."""
-    return _pull_request(_converted(entry, _Pull), _Repository(repository, "", ""), None)
+    return _pull_request(_convert(entry, _Pull), _Repository(repository, "", ""), None)
 
 
-def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
+def _convert(entry: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
@@ -386,11 +386,11 @@ def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
 
 
 _READERS = {
-    "pull_request": Reader(ForgeEvent.PULL, _acted, _pull),
+    "pull_request": Reader(ForgeEvent.PULL, _read_action, _pull),
     "push": Reader(ForgeEvent.PUSH, None, _push),
-    "issues": Reader(ForgeEvent.ISSUE, _acted, _issue),
-    "issue_comment": Reader(ForgeEvent.COMMENT, _acted, _issue),
-    "pull_request_review": Reader(ForgeEvent.REVIEW, _acted, _pull),
-    "label": Reader(ForgeEvent.LABEL, _acted, _label),
-    "repository": Reader(ForgeEvent.REPOSITORY, _acted, _repository),
+    "issues": Reader(ForgeEvent.ISSUE, _read_action, _issue),
+    "issue_comment": Reader(ForgeEvent.COMMENT, _read_action, _issue),
+    "pull_request_review": Reader(ForgeEvent.REVIEW, _read_action, _pull),
+    "label": Reader(ForgeEvent.LABEL, _read_action, _label),
+    "repository": Reader(ForgeEvent.REPOSITORY, _read_action, _repository),
 }

@@ -76,7 +76,7 @@ class _Project(msgspec.Struct):
     web_url: str
     git_http_url: str
 
-    def told(self) -> dict[str, Any]:
+    def fact_fields(self) -> dict[str, Any]:
         return {
             "repository": self.path_with_namespace,
             "page": self.web_url,
@@ -159,7 +159,7 @@ def _merge_request(data: bytes) -> PullFact:
     merge = event.object_attributes
     return PullFact(
         names=_MERGE_REQUEST_NAMES,
-        **event.project.told(),
+        **event.project.fact_fields(),
         number=merge.iid,
         head=merge.last_commit.id if merge.last_commit else None,
         ref=merge.source_branch,
@@ -174,7 +174,7 @@ def _merge_request(data: bytes) -> PullFact:
     )
 
 
-def _acted(data: bytes) -> Acted:
+def _read_action(data: bytes) -> Acted:
     event = decoded(_ACTION, data, refusal=WebhookInvalid, whole="body")
     said = event.object_attributes
     draft = event.changes.draft if event.changes else None
@@ -218,7 +218,7 @@ def _push(data: bytes) -> PushFact:
     head = next((commit for commit in event.commits if commit.id == event.after), None)
     return PushFact(
         names=_PROJECT_NAMES | {"head": "after", "url": "project.web_url"},
-        **event.project.told(),
+        **event.project.fact_fields(),
         ref=branch_of(event.ref),
         head=commit_or_none(event.after),
         before=commit_or_none(event.before),
@@ -265,7 +265,7 @@ def _issue(data: bytes) -> IssueFact:
     issue = event.object_attributes
     return IssueFact(
         names=_ISSUE_NAMES,
-        **event.project.told(),
+        **event.project.fact_fields(),
         number=issue.iid,
         title=issue.title,
         body=issue.description or "",
@@ -278,7 +278,7 @@ def _issue(data: bytes) -> IssueFact:
 
 
 _READERS = {
-    "Merge Request Hook": Reader(ForgeEvent.PULL, _acted, _merge_request),
+    "Merge Request Hook": Reader(ForgeEvent.PULL, _read_action, _merge_request),
     "Push Hook": Reader(ForgeEvent.PUSH, None, _push),
-    "Issue Hook": Reader(ForgeEvent.ISSUE, _acted, _issue),
+    "Issue Hook": Reader(ForgeEvent.ISSUE, _read_action, _issue),
 }

@@ -39,12 +39,14 @@ def decoded(
     except RecursionError:
         raise refusal(whole, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
-        raise _located(error, refusal, whole) from error
+        raise _field_error(error, refusal, whole) from error
     except UnicodeDecodeError:
         raise refusal(whole, "is not UTF-8") from None
 
 
-def _located(error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str) -> FieldInvalid:
+def _field_error(
+    error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str
+) -> FieldInvalid:
     said = _AT.fullmatch(str(error))
     field = said["field"] if said else ""
     cause = error.__cause__

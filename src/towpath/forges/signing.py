@@ -35,7 +35,7 @@ def check_hub_signature(secrets: Sequence[str], headers: Mapping[str, str], body
     *body* must be the raw body: the same JSON written differently has another signature.
     """
     keys = checked_secrets("secrets", secrets)
-    given = _given(HUB_SIGNATURE, headers)
+    given = _read_header(HUB_SIGNATURE, headers)
     # hmac.digest is several times as fast as an hmac object.
     found = [hmac.digest(key.encode(), body, "sha256").hex() for key in keys]
     _check(HUB_SIGNATURE, given, [f"sha256={digest}".encode() for digest in found])
@@ -58,11 +58,11 @@ def check_gitlab(
     tokens = [secret.encode() for secret in known if not secret.startswith(SIGNING)]
     if signing and not tokens:
         raise SignatureInvalid(SIGNATURE, "is missing")
-    _check(TOKEN, _given(TOKEN, headers), tokens)
+    _check(TOKEN, _read_header(TOKEN, headers), tokens)
     return None
 
 
-def _given(name: str, headers: Mapping[str, str]) -> bytes:
+def _read_header(name: str, headers: Mapping[str, str]) -> bytes:
     value = headers.get(name.lower(), "")
     if not value:
         raise SignatureInvalid(name, "is missing")
