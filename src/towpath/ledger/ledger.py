@@ -56,8 +56,8 @@ class Ledger:
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
-        self._made_by = (url, limit, tuple(sinks), tuple(tables), wall, ticks, noted_every)
-        sinks, tables = self._made_by[2], self._made_by[3]
+        self._arguments = (url, limit, tuple(sinks), tuple(tables), wall, ticks, noted_every)
+        sinks, tables = self._arguments[2], self._arguments[3]
         self._lines = lines(LEDGER, tables)
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
@@ -78,7 +78,7 @@ class Ledger:
 
     def another(self) -> Ledger:
         """Internal: the same ledger for another event loop, not yet entered."""
-        url, limit, sinks, tables, wall, ticks, noted_every = self._made_by
+        url, limit, sinks, tables, wall, ticks, noted_every = self._arguments
         return Ledger(
             url,
             limit=limit,
@@ -152,7 +152,7 @@ class Ledger:
         """
         from towpath.ledger.database.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
 
-        with self._at_work():
+        with self._in_use():
             done = await migrate(self._store, self._lines)
         self._fits = True
         return done
@@ -191,7 +191,7 @@ class Ledger:
             self._require_fit(connection)
             return query(connection)
 
-        with self._at_work():
+        with self._in_use():
             return await self._store.read(checked)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
@@ -218,7 +218,7 @@ class Ledger:
             write = decide(connection)
             return lambda writer: (write(writer), was_put(writer), were_made(writer))
 
-        with self._at_work():
+        with self._in_use():
             answer, put, made = await self._store.write(noted)
         if put:
             self.outbox.nudge()
@@ -234,7 +234,7 @@ class Ledger:
             self._fits = True
 
     @contextmanager
-    def _at_work(self) -> Generator[None]:
+    def _in_use(self) -> Generator[None]:
         """Keep the connections open while the body runs, and translate its errors."""
         if not self._open:
             raise LedgerClosed

@@ -63,7 +63,7 @@ class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
         return self
 
 
-def _words(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
+def _compile_parts(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
     column, *parameters = element.clauses
     told = cast("Column[str]", column)
     return (
@@ -80,7 +80,7 @@ def _postgres_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
     With `column = ANY (…)` or a join, a table without statistics makes PostgreSQL assume few rows
     per queue, and read all rows of the queue: 14 ms instead of 0.5 ms for 20,000 rows.
     """
-    table, column, queue, names = _words(element, compiler, how)
+    table, column, queue, names = _compile_parts(element, compiler, how)
     # These texts contain only our own names and placeholders of parameters, no outside values.
     one = f"SELECT seq FROM {table} WHERE queue = {queue} AND {column} = name OFFSET 0"  # noqa: S608 -- see above
     each = f"SELECT it.seq FROM unnest({names}) AS name, LATERAL ({one}) AS it"  # noqa: S608 -- see above
@@ -89,7 +89,7 @@ def _postgres_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
 
 @compiles(named, "sqlite")
 def _sqlite_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
-    table, column, queue, names = _words(element, compiler, how)
+    table, column, queue, names = _compile_parts(element, compiler, how)
     listed = f"SELECT value FROM json_each({names})"  # noqa: S608 -- the placeholder of a parameter
     return f"({table}.queue = {queue} AND {table}.{column} IN ({listed}))"
 

@@ -78,7 +78,9 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
         modules = [import_module(f"{line.steps}.{name}") for name in names]
         steps = {str(module.revision): module for module in modules}
     except Exception as error:
-        raise MigrationFailed(line.name, f"its steps can't be loaded: {_told(error)}") from error
+        raise MigrationFailed(
+            line.name, f"its steps can't be loaded: {_describe_error(error)}"
+        ) from error
     wanted = [f"{number:04}" for number in range(1, int(line.version) + 1)]
     if list(steps) != wanted or [name[1:5] for name in names] != wanted:
         reason = f"its tables are at {line.version}, its steps are {', '.join(names)}"
@@ -94,9 +96,11 @@ def _run(connection: Connection, line: Tables, step: ModuleType, before: _Column
         trouble = meaning(error) if isinstance(error, SQLAlchemyError | OSError) else None
         if isinstance(trouble, LedgerUnreachable):
             raise trouble from error
-        raise MigrationFailed(line.name, f"step {step.revision}: {_told(error)}") from error
+        raise MigrationFailed(
+            line.name, f"step {step.revision}: {_describe_error(error)}"
+        ) from error
     after = _columns(connection)
-    wrong = _overreach(line, before, after)
+    wrong = _describe_foreign_changes(line, before, after)
     if not wrong and _is_additive(step):
         wrong = _not_additive(before, after)
     if wrong:
@@ -104,7 +108,7 @@ def _run(connection: Connection, line: Tables, step: ModuleType, before: _Column
     return after
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, SQLAlchemyError):
         return str(meaning(error))
     return f"{type(error).__name__}: {error}"
@@ -146,7 +150,7 @@ def _is_needed(column: ReflectedColumn) -> bool:
     return not column["nullable"] and column.get("default") is None
 
 
-def _overreach(line: Tables, before: _Columns, after: _Columns) -> str:
+def _describe_foreign_changes(line: Tables, before: _Columns, after: _Columns) -> str:
     """Describe the tables outside *line* that a step created, changed or removed; empty if none."""
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     strange = sorted(name for name in changed if not name.startswith(line.prefix))

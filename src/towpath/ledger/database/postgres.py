@@ -60,7 +60,7 @@ class PostgresStore:
             max_overflow=_MORE_AT_PEAKS,
             pool_timeout=seconds,
         )
-        _look_before_use(self._engine)
+        _ping_before_use(self._engine)
 
     def start(self) -> None:
         """Do nothing: connections are opened when they are needed."""
@@ -154,7 +154,7 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
     )
 
 
-def _look_before_use(engine: AsyncEngine) -> None:
+def _ping_before_use(engine: AsyncEngine) -> None:
     """Make the pool check connections before use, to replace those that a restart has cut.
 
     SQLAlchemy's `pool_pre_ping` checks every time, which adds three round trips to the two to five

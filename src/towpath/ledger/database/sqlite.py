@@ -130,13 +130,13 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
 
     def connect() -> sqlite3.Connection:
         if alone:
-            _make(file)
+            _create_file(file)
         elif not file.exists():
             raise LedgerAbsent(path)
         return sqlite3.connect(
             f"{file.as_uri()}?mode={mode}",
             uri=True,
-            # A write waits for the lock in `_when_free`; once it has the lock, it never waits.
+            # Writes wait for the lock in `_execute_when_free`, and never once they have it.
             timeout=busy.total_seconds() if begin == _READ else 0,
             check_same_thread=False,  # the pool lends it to one thread at a time, to any of them
         )
@@ -148,7 +148,7 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
         # Keeps the driver from beginning transactions itself: `_begin` sends BEGIN.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={not alone}"):
-            _when_free(connection.execute, f"PRAGMA {setting}", busy)
+            _execute_when_free(connection.execute, f"PRAGMA {setting}", busy)
         if begin == _READ:
             connection.execute("PRAGMA query_only=ON")
 
@@ -176,11 +176,11 @@ def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
             if raw.total_changes != info[_CHANGES]:
                 raise LedgerRefused("a function that may only read has written to the database")
             raw.execute("ROLLBACK")
-        _when_free(raw.execute, words, busy)
+        _execute_when_free(raw.execute, words, busy)
         info[_CHANGES] = raw.total_changes
 
 
-def _when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
+def _execute_when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
     """Execute *words* as soon as no other process holds the lock; fail after *limit*.
 
     SQLite's own waiting tries at growing intervals, up to 100 ms: if two processes write all the
@@ -199,7 +199,7 @@ def _when_free(execute: Callable[[str], object], words: str, limit: Duration) ->
             return
 
 
-def _make(file: Path) -> None:
+def _create_file(file: Path) -> None:
     """Create *file*, readable by its owner only. SQLite gives its companion files the same mode.
 
     An existing file keeps its mode. Errors are ignored, because SQLite reports them on opening.

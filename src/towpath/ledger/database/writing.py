@@ -42,7 +42,7 @@ def commit(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
     """
     try:
         with engine.begin() as connection:
-            outcomes = [_outcome(decide, connection) for decide in changes]
+            outcomes = [_try_step(decide, connection) for decide in changes]
             if any(map(_is_busy, outcomes)):
                 raise Overtaken  # noqa: TRY301 -- a process recovers or closes the file
             connection.info[TO_BEGIN] = WITH_LOCK
@@ -64,12 +64,12 @@ def _one_by_one(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
     outcomes: list[Any] = []
     for decide in changes:
         busy = outcomes and _is_busy(outcomes[-1])  # the next change would time out as well
-        done = outcomes[-1] if busy else _outcome(partial(commit, engine), [decide])
+        done = outcomes[-1] if busy else _try_step(partial(commit, engine), [decide])
         outcomes += done if isinstance(done, list) else [done]
     return outcomes
 
 
-def _outcome(step: Callable[[A], Any], what: A) -> Any:
+def _try_step(step: Callable[[A], Any], what: A) -> Any:
     """Return what *step* returns, or the error that it raises."""
     try:
         return step(what)

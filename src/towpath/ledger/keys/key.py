@@ -100,10 +100,10 @@ class NewKey(NamedTuple):
 @lru_cache(maxsize=1024)
 def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
     """Compile all patterns to one regular expression."""
-    return re.compile("|".join(map(_spelled, patterns)))
+    return re.compile("|".join(map(_pattern_regex, patterns)))
 
 
-def _spelled(pattern: str) -> str:
+def _pattern_regex(pattern: str) -> str:
     """Translate *pattern* to a regular expression that never backtracks.
 
     The part after a `*` is matched at its first occurrence, in an atomic group: a later occurrence
@@ -111,13 +111,13 @@ def _spelled(pattern: str) -> str:
     """
     first, *others = re.sub(r"\*+", "*", pattern).split("*")
     if not others:
-        return _literally(first)
+        return _literal_regex(first)
     *middle, last = others
-    found = "".join(f"(?>.*?{_literally(part)})" for part in middle)
-    return f"{_literally(first)}{found}.*{_literally(last)}"
+    found = "".join(f"(?>.*?{_literal_regex(part)})" for part in middle)
+    return f"{_literal_regex(first)}{found}.*{_literal_regex(last)}"
 
 
-def _literally(part: str) -> str:
+def _literal_regex(part: str) -> str:
     return re.escape(part).replace(r"\?", ".")
 
 

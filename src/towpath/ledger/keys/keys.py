@@ -254,9 +254,9 @@ class ApiKeys:
         now = self._ticks()
         entry = self._known.find(wanted, now)
         if entry is None:
-            entry = await asyncio.shield(self._ask(wanted, now))
+            entry = await asyncio.shield(self._start_read(wanted, now))
         elif now >= entry.renew_at and entry.info is not None:
-            self._ask(wanted, now)
+            self._start_read(wanted, now)
         wall = self._wall()
         # The dict is looked up by digest, which an attacker can't choose. Compare once more in
         # constant time, so that safety does not depend on how the lookup works.
@@ -265,16 +265,16 @@ class ApiKeys:
         self._used[entry.info.id] = wall
         return entry.info
 
-    def _ask(self, wanted: bytes, now: float) -> asyncio.Task[KeyEntry]:
+    def _start_read(self, wanted: bytes, now: float) -> asyncio.Task[KeyEntry]:
         """Read the key, or join the read that is already running."""
         task = self._asked.get(wanted)
         if task is None:
             task = self._asked[wanted] = asyncio.create_task(self._read(wanted, now))
             self._asking.add(task)
-            task.add_done_callback(lambda done: self._is_answered(wanted, done))
+            task.add_done_callback(lambda done: self._finish_read(wanted, done))
         return task
 
-    def _is_answered(self, wanted: bytes, task: asyncio.Task[KeyEntry]) -> None:
+    def _finish_read(self, wanted: bytes, task: asyncio.Task[KeyEntry]) -> None:
         self._asking.discard(task)
         overtaken = self._asked.get(wanted) is not task
         if not overtaken:

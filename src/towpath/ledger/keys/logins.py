@@ -60,11 +60,11 @@ class Logins:
         If the key has more than *most* login sessions, the oldest end: here at once, in other
         processes within 5 s.
         """
-        return await self._made(_SESSION, key, duration_ms("session", SESSION), most)
+        return await self._create_login(_SESSION, key, duration_ms("session", SESSION), most)
 
     async def link(self, key: KeyInfo) -> str:
         """Create a link that can be redeemed once, within ten minutes, for a login session."""
-        return await self._made(_LINK, key, duration_ms("link", LINK), MOST)
+        return await self._create_login(_LINK, key, duration_ms("link", LINK), MOST)
 
     async def redeem(self, link: str) -> KeyInfo | None:
         """Use up *link*. Returns its key; None if the link was used, has expired or never existed.
@@ -118,7 +118,7 @@ class Logins:
         )
         self._known.pop(wanted, None)
 
-    async def _made(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
+    async def _create_login(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
         token, now = secrets.token_urlsafe(32), self._wall()
         row = {
             "digest": digest(token),

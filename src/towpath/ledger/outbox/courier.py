@@ -89,7 +89,7 @@ class Route:
                 except LedgerError as error:
                     await self._without_ledger(error)
         finally:
-            await self._leave()
+            await self._give_up_lease()
 
     async def _without_ledger(self, error: LedgerError) -> None:
         if not self._ledger_away:
@@ -108,25 +108,25 @@ class Route:
         if crowded or not await self._ledger.read(
             lambda connection: has_pending(connection, name, without)
         ):
-            await self._leave()
+            await self._give_up_lease()
             return await _wait(self._called, self._options.look_every)
-        if not self._held and not await self._hold():
+        if not self._has_lease and not await self._take_lease():
             # Another courier has the lease and sends new events too: `call` need not end this wait.
             return await _wait(self._closing, self._options.look_every)
         events = await self._ledger.read(
             lambda connection: next_batch(connection, name, without, size=size)
         )
         if not events:  # the previous holder of the lease has sent them
-            return await self._leave()
-        return await self._carry(events)
+            return await self._give_up_lease()
+        return await self._send_batch(events)
 
     # ── the lease ────────────────────────────────────────────────────────────────────────
 
     @property
-    def _held(self) -> bool:
+    def _has_lease(self) -> bool:
         return steady() < self._held_until
 
-    async def _hold(self, verdict: BatchOutcome | None = None) -> bool:
+    async def _take_lease(self, verdict: BatchOutcome | None = None) -> bool:
         """Take or renew the lease, and store *verdict* in the same transaction."""
         asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
         settled = settle(verdict) if verdict is not None else []
@@ -140,9 +140,9 @@ class Route:
         self._held_until = asked + self._lease if held else 0.0
         return held
 
-    async def _leave(self) -> None:
+    async def _give_up_lease(self) -> None:
         """Give up the lease. If that fails, the lease expires."""
-        if self._held:
+        if self._has_lease:
             self._held_until = 0.0
             with suppress(LedgerError):
                 await self._ledger.write(
@@ -151,7 +151,7 @@ class Route:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
-    async def _carry(self, events: Sequence[OutboxEvent]) -> None:
+    async def _send_batch(self, events: Sequence[OutboxEvent]) -> None:
         """Send *events* and store the outcomes; pause if the sink is unreachable."""
         broken = spoilt(events)
         if broken is not None:
@@ -174,7 +174,7 @@ class Route:
         """Send *events* while the lease is held. Returns the sink's outcomes. Raises _LeaseOver."""
         limit = asyncio.timeout(self._held_until - steady())
         try:
-            async with limit, self._kept(limit):
+            async with limit, self._keep_lease(limit):
                 return await self._sink.send(events)
         except TimeoutError as error:
             if limit.expired():
@@ -182,23 +182,23 @@ class Route:
             raise SinkUnreachable(self._name, "no answer in time") from error
 
     @asynccontextmanager
-    async def _kept(self, limit: asyncio.Timeout) -> AsyncGenerator[None]:
+    async def _keep_lease(self, limit: asyncio.Timeout) -> AsyncGenerator[None]:
         """Renew the lease while the body runs; *limit* ends the body when the lease ends."""
         over = asyncio.Event()
-        keeping = asyncio.create_task(self._keep(limit, over))
+        keeping = asyncio.create_task(self._renew_lease(limit, over))
         try:
             yield
         finally:
             over.set()
             await asyncio.wait((keeping,))
 
-    async def _keep(self, limit: asyncio.Timeout, over: asyncio.Event) -> None:
+    async def _renew_lease(self, limit: asyncio.Timeout, over: asyncio.Event) -> None:
         while not over.is_set():
             left = self._held_until - steady()
             await _wait(over, seconds(max(left - self._lease * 2 / 3, self._lease / 30)))
             if not over.is_set():
                 with suppress(LedgerError):  # if the database stays away, the lease expires
-                    await self._hold()
+                    await self._take_lease()
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time() + self._held_until - steady())
 
@@ -206,12 +206,12 @@ class Route:
 
     async def _settle(self, verdict: BatchOutcome) -> None:
         """Delete accepted events, set refused ones aside, and renew the lease."""
-        await self._hold(verdict)
+        await self._take_lease(verdict)
         self._counters.sent.inc(len(verdict.taken))
         self._counters.refused.inc(len(verdict.refused))
-        self._tell(verdict)
+        self._log_failures(verdict)
 
-    def _tell(self, verdict: BatchOutcome) -> None:
+    def _log_failures(self, verdict: BatchOutcome) -> None:
         for event, answer in (*verdict.refused, *verdict.delayed):
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
@@ -225,7 +225,7 @@ class Route:
         """Give up the lease and wait before the next try. Another process may reach the sink."""
         if self._patience.failed():
             self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=verdict.reason)
-        await self._leave()
+        await self._give_up_lease()
         await _wait(self._closing, self._patience.pause(verdict.after))
 
 
@@ -281,7 +281,7 @@ class Courier:
             for sink in self._sinks
         ]
         self._ledger.outbox.call(self._call)
-        tasks = {"readings of the outbox": self._read_now_and_then}
+        tasks = {"readings of the outbox": self._read_regularly}
         for sink, route in zip(self._sinks, self._routes, strict=True):
             tasks[f"courier of {sink.name}"] = route.run
         self._running = [
@@ -330,7 +330,7 @@ class Courier:
         for route in self._routes:
             route.call()
 
-    async def _read_now_and_then(self) -> None:
+    async def _read_regularly(self) -> None:
         while True:
             with suppress(LedgerError):  # the routes log it, and `read` raises
                 self._counts = await self._ledger.outbox.counts()

@@ -50,8 +50,8 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         event_id(self.id)
         event_key(self.key)
-        _matching("type", self.type, _TYPE, _TYPE_RULE)
-        _matching("source", self.source, _SOURCE, _SOURCE_RULE)
+        _check_pattern("type", self.type, _TYPE, _TYPE_RULE)
+        _check_pattern("source", self.source, _SOURCE, _SOURCE_RULE)
         if not isinstance(self.at, int) or not 0 <= self.at <= _LATEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("at", self.at, rule="must be milliseconds since 1970")
         _check_json(self.data)
@@ -105,7 +105,7 @@ class _CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw
 
 
-def _matching(what: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
+def _check_pattern(what: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption(what, value, rule=rule)
 

@@ -129,7 +129,7 @@ class Outbox:
         name, size = sink_name(sink), whole("size", size, 1, LARGEST_PAGE)
         query = (
             select(outbox)
-            .where(*_set_aside(name), outbox.c.seq > after)
+            .where(*_refused_by(name), outbox.c.seq > after)
             .order_by(outbox.c.seq)
             .limit(size)
         )
@@ -146,19 +146,19 @@ class Outbox:
 
     async def resend(self, sink: str, ids: Sequence[str]) -> int:
         """Send refused events again, in their old order. Returns how many."""
-        return await self._reopened(_set_aside(sink_name(sink)), ids)
+        return await self._resend(_refused_by(sink_name(sink)), ids)
 
     async def resend_all(self, sink: str) -> int:
         """Send again all events that *sink* refused. Returns how many."""
-        return await self._reopened(_set_aside(sink_name(sink)))
+        return await self._resend(_refused_by(sink_name(sink)))
 
     async def delete(self, sink: str, ids: Sequence[str]) -> int:
         """Delete refused events for good. Returns how many. Pending events stay."""
-        these = *_set_aside(sink_name(sink)), outbox.c.id.in_(list(ids))
+        these = *_refused_by(sink_name(sink)), outbox.c.id.in_(list(ids))
         done = delete(outbox).where(*these)
         return await self._ledger.write(lambda connection: connection.execute(done).rowcount)
 
-    async def _reopened(self, those: tuple[Any, ...], ids: Sequence[str] | None = None) -> int:
+    async def _resend(self, those: tuple[Any, ...], ids: Sequence[str] | None = None) -> int:
         named = () if ids is None else (outbox.c.id.in_(list(ids)),)
         again = {"refused_at": None, "reason": None, "attempts": 0}
         change = update(outbox).where(*those, *named).values(again)
@@ -186,7 +186,7 @@ def _names(sinks: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _set_aside(sink: str) -> tuple[Any, ...]:
+def _refused_by(sink: str) -> tuple[Any, ...]:
     return outbox.c.sink == sink, outbox.c.refused_at.is_not(None)
 
 

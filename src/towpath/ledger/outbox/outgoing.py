@@ -85,13 +85,13 @@ class Patience:
 
     def pause(self, asked_for: Duration) -> Duration:
         """Return the pause before the next send: doubled by each failure, at least *asked_for*."""
-        return self._bounded(self._failures - 1, asked_for)
+        return self._delay_after(self._failures - 1, asked_for)
 
     # ── one key ──────────────────────────────────────────────────────────────────────────
 
     def hold_back(self, key: str, attempts: int, asked_for: Duration) -> Duration:
         """Delay the events of *key*, longer with each of its *attempts*. Returns the delay."""
-        delay = self._bounded(attempts, asked_for)
+        delay = self._delay_after(attempts, asked_for)
         self._keys[key] = self._ticks() + delay.total_seconds()
         return delay
 
@@ -101,7 +101,7 @@ class Patience:
         self._keys = {key: until for key, until in self._keys.items() if until > now}
         return list(self._keys)
 
-    def _bounded(self, failures: int, asked_for: Duration) -> Duration:
+    def _delay_after(self, failures: int, asked_for: Duration) -> Duration:
         doubled = self._first * 2 ** min(max(failures, 0), 30)
         return min(max(doubled, asked_for), self._longest)
 

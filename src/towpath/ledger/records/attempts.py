@@ -121,12 +121,14 @@ def begin(
     *options* are those of the queues, as far as they are known. If not *timely*, Redis alone
     decides what is due.
     """
-    rows = _locked(connection, [lease.job for lease in leases], _turns(options))
-    over, now = _outdated(connection, rows)
+    rows = _lock_rows(connection, [lease.job for lease in leases], _turns(options))
+    over, now = _find_outdated(connection, rows)
     if over:
         again = partial(begin, leases=leases, tell=tell, options=options, timely=timely)
         return lambda writer: (supersede(writer, over, now, tell), again(writer)(writer))[1]
-    renamed = _renamed(connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys())
+    renamed = _find_old_names(
+        connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys()
+    )
     changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
     answers: list[Beginning] = []
     for lease in leases:
@@ -158,7 +160,7 @@ def begin(
 _ids = select(jobs.c.id).where(named(jobs.c.id))
 
 
-def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
+def _find_old_names(connection: Connection, missing: Collection[Key]) -> set[Key]:
     """Return those of *missing* that are old Redis ids of records that were queued again since."""
     found: set[Key] = set()
     for queue, names in by_queue(missing):
@@ -168,7 +170,7 @@ def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
     return found
 
 
-def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, str], int]:
+def _find_outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, str], int]:
     """Find records to supersede instead of trying them again, because a newer one about their
     subject exists. Returns what `supersede` needs, and the current time.
     """
@@ -200,7 +202,7 @@ def _begun(
     running = state is RecordState.RUNNING
     again = running and row["fence"] == token  # a repetition: the first answer was lost
     lost = running and not again  # the previous attempt never ended
-    if lost and (dead := _given_up(row, lease, options)) is not None:
+    if lost and (dead := _end_lost_attempt(row, lease, options)) is not None:
         return dead
     attempt = row["attempts"] + (0 if again or (lost and lease.is_excused) else 1)
     begun = Beginning(
@@ -215,7 +217,7 @@ def _begun(
     return begun, change | {"started_at": row["now"]}
 
 
-def _given_up(
+def _end_lost_attempt(
     row: Row, lease: Lease, options: QueueOptions
 ) -> tuple[Beginning, dict[str, Any]] | None:
     """End a record whose previous attempt never ended if no attempt is left; else None. The reason
@@ -268,7 +270,7 @@ def end(
 
     A repetition after a lost answer changes nothing and returns the same. Two statements in all.
     """
-    rows = _locked(connection, [ending.lease.job for ending in endings], lambda _: _held)
+    rows = _lock_rows(connection, [ending.lease.job for ending in endings], lambda _: _held)
     changes: list[tuple[Row, Row]] = []
     answers: list[RecordState | None] = []
     for ending in endings:
@@ -279,7 +281,7 @@ def end(
         if row["state"] != RecordState.RUNNING:
             answers.append(RecordState(row["state"]))
             continue
-        change = _ended(row, ending)
+        change = _plan_end(row, ending)
         answers.append(change["state"])
         changes.append((row, {**row, **change}))
         rows[ending.lease.queue, ending.lease.job.id] = changes[-1][1]
@@ -292,7 +294,7 @@ def end(
     return end_all
 
 
-def _ended(row: Row, ending: Ending) -> dict[str, Any]:
+def _plan_end(row: Row, ending: Ending) -> dict[str, Any]:
     cancelled = ending.cancelled or bool(row["cancel_requested"])
     match ending.settlement:
         case Complete(result=result):
@@ -399,7 +401,7 @@ def _turns(options: Mapping[QueueName, QueueOptions]) -> Callable[[str], Select[
     return lambda queue: _after_all if queue in waiting else _after_all_but_failed
 
 
-def _locked(
+def _lock_rows(
     connection: Connection, refs: Sequence[JobRef], query: Callable[[str], Select[Any]]
 ) -> dict[Key, Row]:
     """Read and lock the rows of these jobs. All callers lock in the same order."""

@@ -56,11 +56,11 @@ def cancel(
         raise NotOwned(f"{queue}/{id}")
     if row["state"] in RESTING:
         over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
-        return _changed(row, over, tell([{**row, **over}]))
+        return _update_row(row, over, tell([{**row, **over}]))
     if row["state"] == RecordState.RUNNING:
         # A relay notifies the worker if this process does not, as when Redis is unreachable.
         soon = row["now"] + NUDGED_WITHIN
-        return _changed(row, {"cancel_requested": True, "relay_at": soon})
+        return _update_row(row, {"cancel_requested": True, "relay_at": soon})
     if row["state"] != RecordState.CANCELLED:
         raise RecordEnded(queue, id, row["state"])
     return lambda _: row
@@ -129,7 +129,7 @@ def set_record(
     try:
         row = row_of(connection, new.queue, new.job.id, _one_held)
     except RecordNotFound:
-        return _made(submit(connection, [new], tell, nudged=nudged))
+        return _create_record(submit(connection, [new], tell, nudged=nudged))
     if row["state"] == RecordState.RUNNING:
         raise RecordNotWaiting(new.queue, new.job.id, row["state"])
     now, name = row["now"], next_name(row["id"], row["job"])
@@ -146,7 +146,9 @@ def set_record(
     return write
 
 
-def _made(make: Write[Callable[[], list[Recorded]]]) -> Write[Callable[[], tuple[None, Record]]]:
+def _create_record(
+    make: Write[Callable[[], list[Recorded]]],
+) -> Write[Callable[[], tuple[None, Record]]]:
     def write(connection: Connection) -> Callable[[], tuple[None, Record]]:
         [recorded] = make(connection)()
         if recorded.existed:  # another process has just created it: try again, and replace that
@@ -186,11 +188,11 @@ def _still(row: RowMapping) -> Iterator[ColumnElement[bool]]:
 def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
     name = next_name(row["id"], row["job"])
     # The fencing token stays: later ones must be higher, even if Redis loses data.
-    write = _changed(row, values | {"job": name})
+    write = _update_row(row, values | {"job": name})
     return lambda writer: (row, write(writer))
 
 
-def _changed(
+def _update_row(
     row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
 ) -> Write[Row]:
     """Prepare an update of *row*. The write returns the row after the update, and raises Overtaken

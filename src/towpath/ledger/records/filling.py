@@ -144,7 +144,7 @@ class Filling:
                 # Not urgent, as nothing is known to be lost: leave half of the time to others.
                 await asyncio.sleep(steady() - began)
         self._life = life
-        self._say(found, "reconciled")
+        self._log_queued(found, "reconciled")
         return found
 
     async def _anchor(self, floor: int) -> str:
@@ -167,10 +167,10 @@ class Filling:
                 raise
             if len(rows) < LARGEST_BATCH:
                 break
-        self._say(found, "missed")
+        self._log_queued(found, "missed")
         return found
 
-    def _say(self, found: FillCounts, reason: str) -> None:
+    def _log_queued(self, found: FillCounts, reason: str) -> None:
         if found.brought:
             self._log.emit(
                 events.RECORDS_QUEUED, queue=self.queue, jobs=found.brought, reason=reason
@@ -249,7 +249,7 @@ class Filling:
             case Submitted(state=state) if state in _QUEUED:
                 return None
             case Submitted(state=state) if state in _ENDS:
-                return await self._ended(record, state)
+                return await self._change_after_end(record, state)
             case Submitted():
                 return _renamed(record)
             case QueueFull():
@@ -257,7 +257,7 @@ class Filling:
             case _:
                 return _dead(str(answer))
 
-    async def _ended(self, record: Record, state: State) -> dict[str, Any]:
+    async def _change_after_end(self, record: Record, state: State) -> dict[str, Any]:
         """Return how the row of an open record must change if its job has ended in Redis.
 
         Causes: the job was changed without the ledger, no attempt reached the row, or the row is

@@ -147,12 +147,12 @@ class Jobs:
         *options* are those of a job, and `subject`, `version`, `revision` and `follows`. Raises
         InvalidName, InvalidOption, LedgerError.
         """
-        return await self.submit_new(self._checked(queue, payload, options))
+        return await self.submit_new(self._check_new(queue, payload, options))
 
     async def submit_new(self, new: NewRecord) -> Recorded:
         """Internal: like `submit`, for a record that has already been checked."""
         recorded, nudge = await self._take(new)
-        await _a_moment(nudge)
+        await _wait_briefly(nudge)
         return recorded
 
     async def submit_in(
@@ -165,7 +165,7 @@ class Jobs:
         """Create a record in the caller's transaction: an AsyncSession or AsyncConnection on this
         database. The record exists once that commits. Does not wait for Redis.
         """
-        wanted = [self._checked(queue, payload, options)]
+        wanted = [self._check_new(queue, payload, options)]
         return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]
 
     def submitting(
@@ -178,7 +178,7 @@ class Jobs:
         """
         make = submit(
             connection,
-            [self._checked(queue, payload, options)],
+            [self._check_new(queue, payload, options)],
             self.tell,
             nudged=self.fastpath is not None,
         )
@@ -195,7 +195,7 @@ class Jobs:
         if self.fastpath is not None:
             self._nudge(self.fastpath.bring_made(seqs))
 
-    def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
+    def _check_new(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
         """Check the values of a record to create. Raises if no handler could run the job."""
         new = new_record(queue, payload, **options)
         if "handler" not in (options.get("headers") or {}):
@@ -218,7 +218,7 @@ class Jobs:
             )
         )
         if self.fastpath is not None:
-            await _a_moment(self._nudge(self.fastpath.stop(record)))
+            await _wait_briefly(self._nudge(self.fastpath.stop(record)))
         return record
 
     async def retry(self, queue: str, id: str) -> Record:
@@ -229,7 +229,7 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
 
         rows = await self._ledger.decide(lambda connection: retry(connection, *ref))
-        return await self._queued_anew(*map(as_record, rows))
+        return await self._requeue(*map(as_record, rows))
 
     async def move(
         self, queue: str, id: str, *, due: datetime | None = None, delay: DurationLike | None = None
@@ -244,7 +244,7 @@ class Jobs:
         rows = await self._ledger.decide(
             lambda connection: move(connection, *ref, *at, nudged=nudged)
         )
-        return await self._queued_anew(*map(as_record, rows))
+        return await self._requeue(*map(as_record, rows))
 
     async def delete(self, queue: str, id: str) -> Record:
         """Delete a record that has ended, and its job in Redis. Returns the record as it was.
@@ -255,7 +255,7 @@ class Jobs:
         row = await self._ledger.decide(lambda connection: delete_record(connection, *ref))
         record = as_record(row)
         if self.fastpath is not None:
-            await _a_moment(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
+            await _wait_briefly(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
         return record
 
     async def set(
@@ -271,20 +271,20 @@ class Jobs:
             raise InvalidOption("id", id, rule="is required: it names the record to set")
         if subject is not None:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
-        new, nudged = self._checked(queue, payload, options), self.fastpath is not None
+        new, nudged = self._check_new(queue, payload, options), self.fastpath is not None
         told = await self._ledger.decide(
             lambda connection: set_record(connection, new, self.tell, nudged=nudged)
         )
         before, record = told()
-        await self._queued_anew(before, record)
+        await self._requeue(before, record)
         return PlacedRecord(record, before is not None and before.state in RESTING)
 
-    async def _queued_anew(self, before: Record | None, record: Record) -> Record:
+    async def _requeue(self, before: Record | None, record: Record) -> Record:
         """Queue a record under its new id in Redis, and remove its old job."""
         if self.fastpath is not None and before is not None:
             # The job under the old id still waits in Redis, or is dead there.
             self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
-        await _a_moment(self._brought([Recorded(record, existed=True)]))
+        await _wait_briefly(self._start_queueing([Recorded(record, existed=True)]))
         return record
 
     # ── reading ──────────────────────────────────────────────────────────────────────────
@@ -382,7 +382,7 @@ class Jobs:
         by_queue: dict[QueueName, list[Recorded]] = {}
         for recorded in made:
             by_queue.setdefault(recorded.record.queue, []).append(recorded)
-        nudges = {queue: self._brought(some) for queue, some in by_queue.items()}
+        nudges = {queue: self._start_queueing(some) for queue, some in by_queue.items()}
         return [(recorded, nudges[recorded.record.queue]) for recorded in made]
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
@@ -408,7 +408,7 @@ class Jobs:
         """Internal: prepare events for those of *rows* that have ended, if there are sinks."""
         return self._ledger.outbox.putting(ends(rows)) if self._ledger.outbox.sinks else nothing
 
-    def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
+    def _start_queueing(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
         """Start to queue the open records of *made* in Redis. Returns the task, if any."""
         new = [
             recorded.record for recorded in made if recorded.record.open and not recorded.existed
@@ -440,7 +440,7 @@ async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> 
         await way.bring_made(again)
 
 
-async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
+async def _wait_briefly(nudge: asyncio.Task[None] | None) -> None:
     """Wait briefly for Redis. The record is stored, and if this fails, a relay queues it."""
     if nudge is not None:
         await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())

@@ -66,7 +66,7 @@ def submit(
     known = histories(connection, subjects)
     seen = {subject: [*rows] for subject, rows in known.items()}
     more = left_out(connection, known)
-    planned, answering = _planned(known, wanted)
+    planned, answering = _plan(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
     rows = [row for new in planned if _key(row := new_row(new, now, relay_at)) not in there]
     new = {_key(row): row for row in reversed(rows)}  # of two with the same id, the first counts
@@ -90,7 +90,7 @@ def submit(
             told = {
                 key: [
                     row
-                    for row in _as_made(key, known[key], found)
+                    for row in _replace_planned(key, known[key], found)
                     if (*key, row["owner"]) in owners
                 ]
                 for key in known
@@ -124,7 +124,7 @@ def _answers(
     return answers
 
 
-def _planned(
+def _plan(
     known: Mapping[Key, list[dict[str, Any]]], wanted: Sequence[NewRecord]
 ) -> tuple[list[NewRecord], list[Key]]:
     """Return the records to create, with their versions, and for each of *wanted* the key of the
@@ -160,7 +160,7 @@ def _owner(new: NewRecord) -> str | None:
     return (new.job.more or {}).get("owner")
 
 
-def _as_made(
+def _replace_planned(
     subject: Key, rows: Sequence[dict[str, Any]], found: Mapping[Key, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     """Replace planned records in *rows* by the rows that were created. Leaves out rows that existed

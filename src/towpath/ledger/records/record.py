@@ -127,7 +127,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def attributes(self) -> dict[str, Any]:
         """The options of the job that have no column: headers, selector, retry, owner."""
-        packed = _said(self.options)
+        packed = _decode_options(self.options)
         return said(
             {
                 name: value.encode() if isinstance(value, str) else value
@@ -243,7 +243,9 @@ def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
     could read.
     """
     check_counts(record.attempts, record.max_attempts, record.fence)
-    more = {name: _checked(name, value) for name, value in _said(record.options).items()}
+    more = {
+        name: _decode_option(name, value) for name, value in _decode_options(record.options).items()
+    }
     priority = whole("priority", record.priority, 0, 100)
     more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES, "record": record.id}
     if record.lane is not None:
@@ -273,7 +275,7 @@ def spoilt(error: Exception) -> str:
     return f"its row can't be read: {error}"
 
 
-def _checked(name: str, value: Any) -> Any:
+def _decode_option(name: str, value: Any) -> Any:
     """Decode the value of an option that `packed_options` encoded. Raises InvalidInput."""
     if name not in FIELDS:
         raise InvalidOption(name, value, rule="is not an option of a record")
@@ -299,7 +301,7 @@ def owner_in(options: str | None) -> str | None:
         return None
 
 
-def _said(options: str | None) -> dict[str, Any]:
+def _decode_options(options: str | None) -> dict[str, Any]:
     return msgspec.json.decode(options, type=dict[str, Any]) if options else {}
 
 
@@ -384,7 +386,7 @@ def next_name(id: str, job: str) -> str:
 Row = RowMapping | dict[str, Any]
 Tell = Callable[[Sequence[Row]], Callable[[Connection], None]]
 """Takes changed rows. Returns a function that puts events for those that have ended."""
-_TOLD = ("queue", "id", "state", "subject", "attempts")
+_EVENT_FIELDS = ("queue", "id", "state", "subject", "attempts")
 
 
 def nobody(_: Sequence[Row]) -> Callable[[Connection], None]:
@@ -405,7 +407,7 @@ def ends(rows: Sequence[Row]) -> list[NewEvent]:
 
 
 def _event(row: Row) -> NewEvent:
-    data = {name: row[name] for name in _TOLD} | {"reason": row["last_error"]}
+    data = {name: row[name] for name in _EVENT_FIELDS} | {"reason": row["last_error"]}
     return NewEvent(
         type=f"towpath.job.{row['state']}",
         key=f"{row['queue']}/{row['id']}",

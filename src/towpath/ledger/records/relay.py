@@ -110,7 +110,7 @@ class Relay:
         does not delay the others.
         """
         try:
-            for filling, whole in await self._to_look_at():
+            for filling, whole in await self._list_fillings():
                 if filling not in looks:
                     looks[filling] = asyncio.create_task(filling.look(whole=whole))
             if looks:
@@ -122,9 +122,9 @@ class Relay:
         except LedgerClosed:
             return  # the program is ending
         except (ServerError, LedgerError) as error:
-            self._say(error)
+            self._log_outage(error)
         else:
-            self._say(None)
+            self._log_outage(None)
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
@@ -209,7 +209,7 @@ class Relay:
 
     async def look(self) -> int:
         """Queue the records that are missing in Redis. Returns how many."""
-        looks = [filling.look(whole=whole) for filling, whole in await self._to_look_at()]
+        looks = [filling.look(whole=whole) for filling, whole in await self._list_fillings()]
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
         await self._trim()
@@ -228,7 +228,7 @@ class Relay:
             told[filling.queue] = outcome
         return told
 
-    async def _to_look_at(self) -> list[tuple[Filling, bool]]:
+    async def _list_fillings(self) -> list[tuple[Filling, bool]]:
         """Return all queues known to have records, and whether to check all their open records."""
         self.watch(await self._ledger.read(unseen_queues))
         whole = steady() - self._reconciled_at >= self._reconcile_every.total_seconds()
@@ -263,7 +263,7 @@ class Relay:
         if troubles:
             raise troubles[0]
 
-    def _say(self, error: TowpathError | None) -> None:
+    def _log_outage(self, error: TowpathError | None) -> None:
         """Log when an outage begins, and when it is over, each once."""
         name = type(error).__qualname__ if error else ""
         if name and not self._trouble:
@@ -280,7 +280,7 @@ def _by_queue(at: At) -> QueueName:
 # ── the recorder of workers ──────────────────────────────────────────────────────────────
 
 
-def _fired(lease: Lease) -> NewRecord:
+def _record_of_firing(lease: Lease) -> NewRecord:
     return new_record(
         lease.queue,
         lease.payload,
@@ -336,7 +336,7 @@ class LedgerRecorder:
         if SCHEDULED not in lease.headers:
             return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
         # A schedule submits its jobs in Redis; their records are created here, once.
-        await self._jobs.submit_new(_fired(lease))
+        await self._jobs.submit_new(_record_of_firing(lease))
         return Release(lease)
 
     async def end(

@@ -72,9 +72,9 @@ class Transactions:
         InvalidOption, LedgerElsewhere, LedgerError and what *accept* raises; then none of the
         records is in the transaction, which can be continued.
         """
-        begun = _begun(transaction)
-        with _understood():
-            theirs = await begun.run_sync(self._unknown)
+        begun = _require_async(transaction)
+        with _translate_errors():
+            theirs = await begun.run_sync(self._find_database)
             if theirs is not None:
                 if theirs != self._database and self._ledger.entered:
                     # Read it again if they differ: a restarted server looks like another database.
@@ -92,14 +92,14 @@ class Transactions:
         """Like `submit`, for a blocking transaction. Runs in the caller's thread; the ledger need
         not be open.
         """
-        begun = _begun_blocking(transaction)
-        with _understood():
-            theirs = self._unknown(begun)
+        begun = _require_blocking(transaction)
+        with _translate_errors():
+            theirs = self._find_database(begun)
             if theirs is not None:
                 self._require_same(theirs)
             return self._make(begun, wanted, told, accept)
 
-    def _unknown(self, begun: Session | Connection) -> Database | None:
+    def _find_database(self, begun: Session | Connection) -> Database | None:
         """Return the database of a transaction; None if it is known to be that of the ledger."""
         connection = _connection(begun)
         return None if connection.engine in self._known else database_of(connection)
@@ -161,7 +161,7 @@ def _all_or_none(connection: Connection) -> Generator[None]:
         yield
 
 
-def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
+def _require_async(transaction: Transaction) -> AsyncSession | AsyncConnection:
     from sqlalchemy.ext.asyncio import (  # noqa: PLC0415 -- see above
         AsyncConnection,
         AsyncSession,
@@ -175,7 +175,7 @@ def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
     raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `handler.blocking.submit`")
 
 
-def _begun_blocking(transaction: BlockingTransaction) -> Session | Connection:
+def _require_blocking(transaction: BlockingTransaction) -> Session | Connection:
     from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415 -- see above
 
     begun = transaction() if isinstance(transaction, scoped_session) else transaction
@@ -205,9 +205,9 @@ class _Pending:
     def __init__(self, session: Session) -> None:
         self._made: list[tuple[SessionTransaction | None, list[Recorded], Told]] = []
         self._nudges: dict[Told, None] = {}
-        event.listen(session, "after_commit", self._committed)
-        event.listen(session, "after_soft_rollback", self._undone)
-        event.listen(session, "after_transaction_end", self._ended)
+        event.listen(session, "after_commit", self._on_commit)
+        event.listen(session, "after_soft_rollback", self._on_rollback)
+        event.listen(session, "after_transaction_end", self._on_transaction_end)
 
     def add(self, session: Session, recorded: list[Recorded], told: Told, nudge: Told) -> None:
         """After the commit, call *told* with these records, and *nudge* with all of the session."""
@@ -215,7 +215,7 @@ class _Pending:
         self._made.append((at, recorded, told))
         self._nudges[nudge] = None
 
-    def _committed(self, session: Session) -> None:
+    def _on_commit(self, session: Session) -> None:
         if session.in_nested_transaction():
             return  # only a savepoint was released
         made, self._made = self._made, []
@@ -226,11 +226,11 @@ class _Pending:
         for nudge in self._nudges if together else ():
             nudge(together)
 
-    def _undone(self, _: Session, transaction: SessionTransaction) -> None:
+    def _on_rollback(self, _: Session, transaction: SessionTransaction) -> None:
         """Forget the records of *transaction*. Those from before a savepoint stay."""
         self._made = [made for made in self._made if not _is_within(made[0], transaction)]
 
-    def _ended(self, _: Session, transaction: SessionTransaction) -> None:
+    def _on_transaction_end(self, _: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
             self._made = []  # the transaction was closed without a commit
 
@@ -275,7 +275,7 @@ def _file(path: str) -> Database:
 
 
 @contextmanager
-def _understood() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     """Raise errors of the database libraries as Towpath's own errors."""
     with translated():
         try:

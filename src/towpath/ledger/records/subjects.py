@@ -35,7 +35,7 @@ def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
 
 # ── the order ────────────────────────────────────────────────────────────────────────────
 
-_TOLD = "seq, id, job, state, subject, version, revision, follows, options"
+_COLUMNS = "seq, id, job, state, subject, version, revision, follows, options"
 _FOUND = "FROM towpath_jobs WHERE queue = :in_queue AND subject ="
 _MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
 # These texts contain only our own names and placeholders of parameters, no outside values. Each
@@ -43,10 +43,10 @@ _MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
 _names = bindparam("names", type_=Texts())
 _last_postgres = text(
     f"SELECT it.* FROM unnest(CAST(:names AS text[])) AS name,"  # noqa: S608 -- see above
-    f" LATERAL (SELECT {_TOLD} {_FOUND} name {_MOST}) AS it"
+    f" LATERAL (SELECT {_COLUMNS} {_FOUND} name {_MOST}) AS it"
 ).bindparams(_names)
 _last_sqlite = text(
-    f"SELECT {_TOLD} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
+    f"SELECT {_COLUMNS} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
     f" CROSS JOIN towpath_jobs WHERE seq IN (SELECT seq {_FOUND} name {_MOST})"
 ).bindparams(_names)
 

@@ -137,7 +137,7 @@ class _Round:
         # Kafka refuses whole batches of messages. Sending each alone shows which one it refuses.
         for event in self._suspects:
             if not self.trouble:
-                self._produce(event, partial(self._answered, event, alone=True))
+                self._produce(event, partial(self._on_delivery, event, alone=True))
                 self._flush(limit)
 
     def stop(self) -> None:
@@ -161,7 +161,7 @@ class _Round:
         waiting = self._waiting[key]
         while waiting and not self.trouble:
             event = waiting.popleft()
-            if self._produce(event, partial(self._answered, event)):
+            if self._produce(event, partial(self._on_delivery, event)):
                 return
 
     def _produce(self, event: OutboxEvent, answered: Any) -> bool:
@@ -172,14 +172,14 @@ class _Round:
                 self._topic, value, key=key, headers=_HEADERS, on_delivery=answered
             )
         except _kafka_exception() as error:
-            self._failed(event, error.args[0])
+            self._note_failure(event, error.args[0])
             return False
         except BufferError as error:
             self.trouble = str(error)
             return False
         return True
 
-    def _answered(
+    def _on_delivery(
         self, event: OutboxEvent, error: KafkaError | None, _: object, *, alone: bool = False
     ) -> None:
         if error is None:
@@ -189,9 +189,9 @@ class _Round:
         elif error.name() in _REFUSALS and not alone:
             self._suspects.append(event)
         else:
-            self._failed(event, error)
+            self._note_failure(event, error)
 
-    def _failed(self, event: OutboxEvent, error: KafkaError) -> None:
+    def _note_failure(self, event: OutboxEvent, error: KafkaError) -> None:
         if error.name() in _REFUSALS:
             self.outcomes[event.seq] = Refusal(f"Kafka refused it: {error.str()}")
         else:
