@@ -109,12 +109,12 @@ def advice_among(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
     """
     if answer.status == 202:
         return Advice(Next.ACCEPTED)
-    told = advice(answer, now=now)
-    if told.next is Next.DONE or answer.status >= 500:
-        return told
+    advised = advice(answer, now=now)
+    if advised.next is Next.DONE or answer.status >= 500:
+        return advised
     if answer.status in _OF_THE_CONTENT:
         return Advice(Next.NEVER)
-    return Advice(Next.ELSEWHERE, told.after)
+    return Advice(Next.ELSEWHERE, advised.after)
 
 
 def require_taken(
@@ -128,10 +128,10 @@ def require_taken(
     """Raise RefusedForGood if the advice for *answer* is in *final*, AnswerRefused for any other
     failure. *asked* replaces the result of `advice`; *why* becomes part of the message.
     """
-    told = asked or advice(answer)
-    if told.next is not Next.DONE:
-        kind = RefusedForGood if told.next in final else AnswerRefused
-        raise kind(who, answer.status, why, after=told.after, asked=told.next)
+    advised = asked or advice(answer)
+    if advised.next is not Next.DONE:
+        kind = RefusedForGood if advised.next in final else AnswerRefused
+        raise kind(who, answer.status, why, after=advised.after, asked=advised.next)
 
 
 def _retry_after(answer: CallAnswer, now: datetime) -> Duration:

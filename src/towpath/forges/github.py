@@ -119,8 +119,8 @@ class _Acted(msgspec.Struct):
 
 
 def _read_action(data: bytes) -> Acted:
-    said = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
-    return Acted(_ACTIONS.get(said), said)
+    name = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
+    return Acted(_ACTIONS.get(name), name)
 
 
 class _PullRequest(msgspec.Struct):

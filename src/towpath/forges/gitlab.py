@@ -176,21 +176,21 @@ def _merge_request(data: bytes) -> PullFact:
 
 def _read_action(data: bytes) -> Acted:
     event = decoded(_ACTION, data, refusal=WebhookInvalid, whole="body")
-    said = event.object_attributes
+    attributes = event.object_attributes
     draft = event.changes.draft if event.changes else None
     action = None
-    match said.action:
+    match attributes.action:
         case "open":
             action = ForgeAction.OPENED
         case "reopen":
             action = ForgeAction.REOPENED
         case "update" if draft and draft.previous and not draft.current:
             action = ForgeAction.READY
-        case "update" if said.oldrev:
+        case "update" if attributes.oldrev:
             action = ForgeAction.UPDATED
         case _:
             pass
-    return Acted(action, said.action or "without an action")
+    return Acted(action, attributes.action or "without an action")
 
 
 # ── pushes ───────────────────────────────────────────────────────────────────────────────

@@ -47,12 +47,12 @@ def decoded(
 def _field_error(
     error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str
 ) -> FieldInvalid:
-    said = _AT.fullmatch(str(error))
-    field = said["field"] if said else ""
+    located = _AT.fullmatch(str(error))
+    field = located["field"] if located else ""
     cause = error.__cause__
     if isinstance(cause, FieldInvalid):  # raised by the type's own check
         return refusal(f"{field}.{cause.field}".lstrip("."), cause.rule)
-    problem = said["problem"] if said else str(error)
+    problem = located["problem"] if located else str(error)
     return refusal(field or whole, problem[:_SHOWN_MOST])
 
 

@@ -65,10 +65,10 @@ class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
 
 def _compile_parts(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
     column, *parameters = element.clauses
-    told = cast("Column[str]", column)
+    typed = cast("Column[str]", column)
     return (
-        told.table.name,
-        told.name,
+        typed.table.name,
+        typed.name,
         *(compiler.process(parameter, **how) for parameter in parameters),
     )
 

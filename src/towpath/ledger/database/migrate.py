@@ -173,13 +173,13 @@ def _not_additive(before: _Columns, after: _Columns) -> str:
 
 def drift(connection: Connection, lines: Sequence[Tables]) -> list[str]:
     """List the differences between the database and the tables in *lines*; for tests."""
-    said = MetaData(naming_convention=LEDGER.metadata.naming_convention)
+    declared = MetaData(naming_convention=LEDGER.metadata.naming_convention)
     for line in lines:
         for table in (line.versions, *line.metadata.sorted_tables):
-            table.to_metadata(said)
+            table.to_metadata(declared)
     context = MigrationContext.configure(connection, opts={"compare_server_default": True})
     found: list[str] = []
-    for one in cast("list[Any]", compare_metadata(context, said)):
+    for one in cast("list[Any]", compare_metadata(context, declared)):
         several = cast("list[tuple[Any, ...]]", one if isinstance(one, list) else [one])
         found += [" ".join(str(part) for part in each if part is not None) for each in several]
     return found

@@ -467,14 +467,14 @@ def rewrite(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) 
             statements.append((_changes(names), arrays_of(rows, "seq", *names)))
         elif names:
             statements.append((_change(names), [_place(names, *each) for each in several]))
-    told = tell([after for _, after in changes]) if changes else nothing
+    put_events = tell([after for _, after in changes]) if changes else nothing
 
     def write(connection: Connection) -> None:
         for statement, rows in statements:
             done = connection.execute(statement, rows)
             if isinstance(rows, list) and done.rowcount != len(cast("list[Any]", rows)):
                 raise Overtaken
-        told(connection)
+        put_events(connection)
 
     return write
 

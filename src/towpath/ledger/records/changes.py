@@ -193,7 +193,7 @@ def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
 
 
 def _update_row(
-    row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
+    row: RowMapping, values: dict[str, Any], put_events: Callable[[Connection], None] = nothing
 ) -> Write[Row]:
     """Prepare an update of *row*. The write returns the row after the update, and raises Overtaken
     if the row has changed meanwhile.
@@ -203,7 +203,7 @@ def _update_row(
     def write(connection: Connection) -> Row:
         if not connection.execute(change).rowcount:
             raise Overtaken
-        told(connection)
+        put_events(connection)
         return {**row, **values}
 
     return write

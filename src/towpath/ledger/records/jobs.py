@@ -272,10 +272,10 @@ class Jobs:
         if subject is not None:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
         new, nudged = self._check_new(queue, payload, options), self.fastpath is not None
-        told = await self._ledger.decide(
+        build_records = await self._ledger.decide(
             lambda connection: set_record(connection, new, self.tell, nudged=nudged)
         )
-        before, record = told()
+        before, record = build_records()
         await self._requeue(before, record)
         return PlacedRecord(record, before is not None and before.state in RESTING)
 
@@ -373,10 +373,10 @@ class Jobs:
     async def _take_many(
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
-        tell_of_them = await self._ledger.decide(
+        build_answers = await self._ledger.decide(
             lambda connection: submit(connection, wanted, self.tell)
         )
-        made = tell_of_them()
+        made = build_answers()
         # Each queue has a task of its own, so that no caller waits for another queue's Redis
         # server. Existing records are queued too: Redis may have lost or never got them.
         by_queue: dict[QueueName, list[Recorded]] = {}

@@ -87,7 +87,7 @@ def submit(
         if subjects:
             # Only records of the same owners: a submit must not change those of another owner.
             owners = {(record.queue, record.subject, _owner(record)) for record in wanted}
-            told = {
+            own_rows = {
                 key: [
                     row
                     for row in _replace_planned(key, known[key], found)
@@ -95,8 +95,8 @@ def submit(
                 ]
                 for key in known
             }
-            over = supersede(connection, outdated(told, more), now, tell)
-            revive(connection, told, now)
+            over = supersede(connection, outdated(own_rows, more), now, tell)
+            revive(connection, own_rows, now)
         return lambda: _answers(wanted, answering, found, set(made), over)
 
     return make

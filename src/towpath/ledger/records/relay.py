@@ -221,12 +221,12 @@ class Relay:
         fillings = list(self._fillings.values())
         looks = [filling.look(whole=True) for filling in fillings]
         found = await asyncio.gather(*looks, return_exceptions=True)
-        told: dict[QueueName, FillCounts | TowpathError] = {}
+        outcomes: dict[QueueName, FillCounts | TowpathError] = {}
         for filling, outcome in zip(fillings, found, strict=True):
             if not isinstance(outcome, FillCounts | TowpathError):
                 raise outcome
-            told[filling.queue] = outcome
-        return told
+            outcomes[filling.queue] = outcome
+        return outcomes
 
     async def _list_fillings(self) -> list[tuple[Filling, bool]]:
         """Return all queues known to have records, and whether to check all their open records."""

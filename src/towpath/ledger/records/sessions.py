@@ -125,8 +125,8 @@ class Transactions:
             rule = "is in AUTOCOMMIT mode and would commit the job at once; begin a transaction"
             raise InvalidOption(_OPTION, "…", rule=rule)
         transaction = connection.get_transaction() or connection.begin()
-        tells = not isinstance(begun, Connection)
-        nudged = tells and jobs.fastpath is not None
+        has_commit_event = not isinstance(begun, Connection)
+        nudged = has_commit_event and jobs.fastpath is not None
         # A single record needs no savepoint: if it is refused, nothing was written.
         with _all_or_none(connection) if len(wanted) > 1 else nullcontext():
             recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
@@ -287,7 +287,9 @@ def _translate_errors() -> Generator[None]:
             rule = f"can't be used any more: {error}; begin another transaction"
             raise InvalidOption(_OPTION, "…", rule=rule) from error
         except DBAPIError as error:
-            said = str(error.orig)
-            if "towpath_jobs" in said and ("no such table" in said or "does not exist" in said):
+            message = str(error.orig)
+            if "towpath_jobs" in message and (
+                "no such table" in message or "does not exist" in message
+            ):
                 raise LedgerElsewhere(_NO_TABLE) from error
             raise

@@ -125,8 +125,8 @@ def _message(event: OutboxEvent) -> str:
 
 
 def _meaning(answer: CallAnswer) -> Outcome:
-    told = advice(answer)
-    if told.next is Next.DONE:
+    advised = advice(answer)
+    if advised.next is Next.DONE:
         return None
     reason = f"the receiver answered {answer.status}"
-    return Postponed(reason, told.after) if told.next is Next.LATER else Refusal(reason)
+    return Postponed(reason, advised.after) if advised.next is Next.LATER else Refusal(reason)
