@@ -81,7 +81,9 @@ class Tables:
 
 
 def lines(own: Tables, others: Iterable[Tables]) -> tuple[Tables, ...]:
-    """Return *own* and *others* if their tables have different names. Raises InvalidOption."""
+    """Return *own* and *others*. Raises InvalidOption unless each table has a name of its own, with
+    the prefix of their line.
+    """
     all_of_them, owners = (own, *others), dict[str, str]()
     for line in all_of_them:
         for table in (line.versions.name, *line.metadata.tables):

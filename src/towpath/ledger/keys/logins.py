@@ -93,7 +93,7 @@ class Logins:
     async def find(self, cookie: str) -> Login | None:
         """Return the login session of *cookie*; None if there is none, or it or its key has ended.
 
-        Reads the database at most once in five seconds per cookie. Raises LedgerError.
+        A login session that was found is not read again for five seconds. Raises LedgerError.
         """
         if not 0 < len(cookie) <= _LONGEST:
             return None

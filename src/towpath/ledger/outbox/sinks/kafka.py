@@ -78,7 +78,9 @@ class KafkaSink:
         self._producer: Producer | None = self._new_producer()
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """Produce *events*; Kafka has those without an outcome. Raises SinkUnreachable."""
+        """Produce *events*. Returns their outcomes; None = Kafka has the event. Raises
+        SinkUnreachable.
+        """
         self._producer = self._producer or self._new_producer()
         round_ = _Round(self._producer, self._topic, events)
         running = asyncio.ensure_future(asyncio.to_thread(round_.run, self._limit))

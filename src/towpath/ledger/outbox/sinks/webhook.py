@@ -103,7 +103,7 @@ class _Round:
         self._patience, self._in_vain = patience, 0
 
     def next_keys(self) -> Iterator[list[OutboxEvent]]:
-        """Yield the events of keys that were not begun; stop after too many failures in a row.
+        """Yield the events of keys that are not yet begun; stop after several failures in a row.
 
         A receiver that is down is not called for every key.
         """
