@@ -168,7 +168,7 @@ class Reader(NamedTuple):
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A webhook with a valid signature. Its content is decoded only on demand."""
+    """A webhook with a valid signature or token. Its content is decoded only on demand."""
 
     forge: str
     """`github` or `gitlab`."""
