@@ -209,9 +209,9 @@ class Route:
         await self._take_lease(verdict)
         self._counters.sent.inc(len(verdict.taken))
         self._counters.refused.inc(len(verdict.refused))
-        self._log_failures(verdict)
+        self._note_failures(verdict)
 
-    def _log_failures(self, verdict: BatchOutcome) -> None:
+    def _note_failures(self, verdict: BatchOutcome) -> None:
         for event, answer in (*verdict.refused, *verdict.delayed):
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
