@@ -1,6 +1,6 @@
 """The response to a call, and what it means for the job: done, retry later, or give up.
 
-This is the one table of statuses. Whoever calls decides by its words, never by numbers.
+This is the only table of HTTP statuses: other modules decide by `Next`, never by numbers.
 """
 
 from __future__ import annotations
@@ -15,23 +15,24 @@ from towpath.calls.errors import AnswerRefused, RefusedForGood
 from towpath.clock import ZERO, Duration, days, instant, seconds, wall_ms
 
 _LONGEST_WAIT = days(1)
-"""A receiver may ask for patience, not for a year of it."""
+"""A longer Retry-After is shortened to this."""
 
 _LATER = {408, 425, 429}
 _NEVER = {400, 413, 414, 415, 422, 431}
 _OF_THE_CONTENT = {400, 410, 413, 415, 422}
-"""What no other receiver of the same kind would take: 414 and 431 are about URL and headers."""
+"""The content itself is wrong: no other receiver of the same kind would accept it either. 414 and
+431 are missing because they are about URL and headers."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class CallAnswer:
-    """The answer of a receiver, whole. Shown without its content, which belongs in no log."""
+    """The complete answer of a receiver. Its repr leaves out the body, which must not be logged."""
 
     status: int
     headers: Mapping[str, str]
-    """By name in lower case; several of one name are joined by commas."""
+    """By name in lower case; values of repeated headers are joined by commas."""
     body: bytes
-    """As it was sent: nothing is decompressed."""
+    """The bytes as they were sent, not decompressed."""
 
     def __repr__(self) -> str:
         return f"CallAnswer(status={self.status}, {len(self.body)} bytes)"
@@ -41,7 +42,7 @@ _CREATED = 201
 
 
 def created(status: int) -> bool:
-    """Whether the call has made something that was not there before."""
+    """Whether the call created something."""
     return status == _CREATED
 
 
@@ -49,22 +50,22 @@ class Next(StrEnum):
     """What to do after an answer."""
 
     DONE = "done"
-    """It was taken."""
+    """The receiver accepted the call."""
     LATER = "later"
-    """It was not taken now; the same call may be taken later."""
+    """The receiver did not accept the call now; the same call may succeed later."""
     REFUSED = "refused"
-    """It was not taken as the receiver is now: a key, a path, a deployment that goes on. Somebody
-    may change that."""
+    """The receiver refused the call because of its own state: a wrong key, a wrong path, a
+    deployment in progress. The call may succeed once its operator has changed that."""
     NEVER = "never"
-    """It was not taken, and never will be: what was sent is wrong, or too large."""
+    """The receiver will never accept this call: its content is wrong or too large."""
     MOVED = "moved"
-    """The receiver is somewhere else. Redirects are not followed."""
+    """The receiver has another URL now. Redirects are not followed."""
     GONE = "gone"
-    """The receiver wants no more calls to this URL, this one or any other."""
+    """The receiver wants no more calls to this URL at all."""
     ACCEPTED = "accepted"
-    """It was taken, and the receiver goes on with it by itself."""
+    """The receiver accepted the call and continues the work on its own."""
     ELSEWHERE = "elsewhere"
-    """It was not taken here; where there are several receivers, another one may take it."""
+    """This receiver did not accept the call; if there are several, another one may."""
 
 
 FINAL = frozenset({Next.NEVER, Next.MOVED, Next.GONE})
@@ -73,17 +74,18 @@ FINAL = frozenset({Next.NEVER, Next.MOVED, Next.GONE})
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to do next, and how long to wait at least, if the receiver said so."""
+    """What to do next, and the minimum wait that the receiver asked for."""
 
     next: Next
     after: Duration = ZERO
 
 
 def advice(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
-    """What the receiver's answer asks for, by its status.
+    """Return what to do after *answer*, by its status.
 
     2xx is done; 408, 425, 429 and 5xx are later; 400, 413, 414, 415, 422 and 431 are never; 3xx is
-    moved, 410 gone, all else refused. For later and refused the Retry-After counts, up to a day.
+    moved, 410 is gone, everything else is refused. Later and refused respect the header
+    Retry-After, up to a day.
     """
     status = answer.status
     if 200 <= status < 300:
@@ -100,19 +102,19 @@ def advice(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
 
 
 def advice_among(answer: CallAnswer, *, now: datetime | None = None) -> Advice:
-    """The same for a receiver that is one of several: whether it, or what it was sent, is at fault.
+    """Like `advice`, for one of several receivers: is this receiver at fault, or the content?
 
     202 is accepted, other 2xx is done; 400, 410, 413, 415 and 422 are never, 5xx is later; 3xx and
-    every other 4xx are elsewhere. Their Retry-After counts where no other receiver takes it.
+    every other 4xx are elsewhere. With elsewhere, Retry-After counts if no receiver accepts.
     """
     if answer.status == 202:
         return Advice(Next.ACCEPTED)
-    told = advice(answer, now=now)
-    if told.next is Next.DONE or answer.status >= 500:
-        return told
+    advised = advice(answer, now=now)
+    if advised.next is Next.DONE or answer.status >= 500:
+        return advised
     if answer.status in _OF_THE_CONTENT:
         return Advice(Next.NEVER)
-    return Advice(Next.ELSEWHERE, told.after)
+    return Advice(Next.ELSEWHERE, advised.after)
 
 
 def require_taken(
@@ -123,17 +125,17 @@ def require_taken(
     final: Collection[Next] = FINAL,
     why: str = "",
 ) -> None:
-    """Raise RefusedForGood for an answer that asks for one of *final*, AnswerRefused for any other
-    that is no success. *asked* replaces `advice`, *why* becomes part of the message.
+    """Raise RefusedForGood if the advice for *answer* is in *final*, AnswerRefused for any other
+    failure. *asked* replaces the result of `advice`; *why* becomes part of the message.
     """
-    told = asked or advice(answer)
-    if told.next is not Next.DONE:
-        kind = RefusedForGood if told.next in final else AnswerRefused
-        raise kind(who, answer.status, why, after=told.after, asked=told.next)
+    advised = asked or advice(answer)
+    if advised.next is not Next.DONE:
+        kind = RefusedForGood if advised.next in final else AnswerRefused
+        raise kind(who, answer.status, why, after=advised.after, asked=advised.next)
 
 
 def _retry_after(answer: CallAnswer, now: datetime) -> Duration:
-    """The wait that the answer asks for, in seconds or as a date; zero if it can't be read."""
+    """Return the wait in the header Retry-After (seconds or a date); zero if it is invalid."""
     text = answer.headers.get("retry-after", "").strip()
     if text.isascii() and text.isdecimal():
         return min(seconds(int(text[:9])), _LONGEST_WAIT)

@@ -3,9 +3,9 @@
     async with Caller(allow=["worker.internal"]) as caller:
         answer = await caller.post("https://example.com/", b"{}", message="m1", secrets=[secret])
 
-httpx's client is not used, only its URL and its certificates: it follows cookies, proxies and
-compression unless told otherwise, and writes every URL into the log. The connection pool under it
-does none of that, and lets the network be replaced.
+Of httpx, only the URL class and the certificates are used. Its client by default uses cookies,
+proxies and compression, and logs every URL. httpcore's connection pool, on which httpx is built,
+does none of that, and lets us replace the network.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ from towpath.errors import InvalidOption
 # ── connections ──────────────────────────────────────────────────────────────────────────
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Host and port to addresses as text. Raises OSError if the name has none."""
+"""Resolves host and port to addresses as text. Raises OSError if the name has no address."""
 
 _THREADS = 8
 _NO_ADDRESS = "the name has no address"
 _MOST_TRIED = 4
-"""A name may have hundreds of addresses; a call is no means of knocking at all of them."""
+"""A name may have hundreds of addresses; a call must not become a way to scan them all."""
 
 
 class GuardedNetwork(httpcore.AsyncNetworkBackend):
@@ -92,8 +92,8 @@ class GuardedNetwork(httpcore.AsyncNetworkBackend):
     async def _first_to_answer(
         self, addresses: Sequence[str], port: int, until: float | None
     ) -> httpcore.AsyncNetworkStream:
-        """Try one after the other; each has its share of the time, so that a silent one first in
-        the list does not use up that of the others."""
+        """Try one address after the other. Each gets an equal share of the remaining time, so that
+        an address that does not answer leaves time for the others."""
         *others, last = addresses
         for left, address in zip(range(len(addresses), 1, -1), others, strict=True):
             try:
@@ -108,10 +108,10 @@ def _share(until: float | None, left: int) -> float | None:
 
 
 class SystemResolver:
-    """Resolves names with the system's resolver, in its own threads.
+    """Resolves names with the system's resolver, in threads of its own.
 
-    The event loop's own threads would do, but names come from strangers, and their name servers may
-    take as long as they like: they shall keep nobody from finding the database.
+    Names come from strangers, and their name servers may be slow. In the event loop's default
+    threads, slow lookups could block other lookups, such as that of the database.
     """
 
     def __init__(self) -> None:
@@ -124,7 +124,7 @@ class SystemResolver:
         return list(dict.fromkeys(found))
 
     def close(self) -> None:
-        """Ask no more. Does not wait for an answer that is still to come."""
+        """Stop the threads, without waiting for lookups in progress."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
@@ -140,11 +140,11 @@ Headers = list[tuple[bytes, bytes]]
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,256}")
 _VALUE = re.compile(r"(?:[!-~](?:[ \t!-~]{0,8190}[!-~])?)?")
 _OURS = {
-    "accept-encoding",  # an answer that is not compressed can't grow beyond its limit
+    "accept-encoding",  # an uncompressed answer can't grow beyond its limit when it is decoded
     "connection",
     "content-length",
     "expect",
-    "host",  # the name that was checked
+    "host",  # must be the name that the guard checked
     "keep-alive",
     "proxy-authorization",
     "proxy-connection",
@@ -156,10 +156,10 @@ _OURS = {
 
 
 def request_headers(own: Mapping[str, str], *, authority: bytes) -> Headers:
-    """What is sent: *own*, and what the connection needs.
+    """Return the headers of a request: *own*, and those that the connection needs.
 
-    Raises InvalidOption for a header that is not the caller's to choose, and for one that is none;
-    its value is not repeated.
+    Raises InvalidOption for a header that only the client may set, and for an invalid one. The
+    error does not repeat the value.
     """
     for name, value in own.items():
         _check_header(name, value)
@@ -172,7 +172,7 @@ def request_headers(own: Mapping[str, str], *, authority: bytes) -> Headers:
 
 
 def answer_headers(received: Headers) -> dict[str, str]:
-    """By name in lower case; several of one name joined by commas."""
+    """Return headers by name in lower case; values of repeated headers are joined by commas."""
     joined: dict[str, str] = {}
     for name, value in received:
         known, text = name.decode("latin-1").lower(), value.decode("latin-1")
@@ -194,8 +194,8 @@ def _check_header(name: str, value: str) -> None:
 # ── calls ────────────────────────────────────────────────────────────────────────────────
 
 _IDLE = 4.0
-"""Seconds that a connection is kept for the next call to the same host: less than the five after
-which many servers close it, just when the next call may be on its way."""
+"""Seconds for which an idle connection is kept. Many servers close idle connections after five
+seconds; keeping them for less avoids sending a call just when the server closes."""
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
 _MEBIBYTE = 1 << 20
 _TICK = milliseconds(1)
@@ -207,11 +207,11 @@ _calling: ContextVar[bool] = ContextVar("towpath_calling", default=False)
 class Caller:
     """Makes outgoing calls. One per process is enough; it is safe to use from many tasks.
 
-    Calls go to global addresses, and to the networks and hosts of *allow*. *timeout* is for the
-    whole call, *connect_timeout* for finding and reaching the host. An answer has at most
-    *largest_answer* bytes; of its headers, about 100 KiB are read. *connections* are open at once:
-    more calls wait, as part of their time.
-    *resolve* and *tls* replace the system's resolver and the usual certificates.
+    Calls go to global addresses, and to the networks and hosts in *allow*. *timeout* is for the
+    whole call, *connect_timeout* for resolving and reaching the host. An answer has at most
+    *largest_answer* bytes, its headers at most about 100 KiB. At most *connections* calls run at
+    once; others wait, and the wait counts as part of their timeout. *resolve* and *tls* replace
+    the system's resolver and the default certificates.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class Caller:
         self._timeout = duration_ms("timeout", timeout, least=_TICK) / 1000
         self._connect = duration_ms("connect_timeout", connect_timeout, least=_TICK) / 1000
         self._largest = largest_answer
-        # Not the pool's own limit: a call that is given up while it waits there may keep a place.
+        # Not the pool's own limit: a call cancelled while waiting there may leak a connection slot.
         self._turns = asyncio.Semaphore(connections)
         self._resolve, self._tls = resolve, tls
         self._pool: httpcore.AsyncConnectionPool | None = None
@@ -248,10 +248,10 @@ class Caller:
         await self._owned.aclose()
 
     def check(self, url: str) -> None:
-        """Raise CallRefused for what `post` would refuse without asking for an address.
+        """Raise CallRefused for what `post` would refuse without resolving the name.
 
-        Good for a URL that is handed in now and called later. Where its name leads then is checked
-        then. No network, a few microseconds.
+        Use it for a URL that is called later; its addresses are checked at the call. Uses no
+        network, takes a few microseconds.
         """
         self._guard.target(url)
 
@@ -264,17 +264,18 @@ class Caller:
         message: str = "",
         secrets: Sequence[str] = (),
     ) -> CallAnswer:
-        """Send *body* and return the answer, whatever its status: `advice` says what it asks for.
+        """Send *body* and return the answer, whatever its status; `advice` interprets it.
 
-        With *secrets* it is signed for this attempt, under the id *message*, which stays the same
-        for every attempt. Raises CallRefused where calls may not go, with nothing sent; CallFailed
-        when no whole answer came in time: it may or may not have been taken; AnswerTooLarge.
+        With *secrets* the call is signed for this attempt, under the id *message*, which is the
+        same for every attempt. Raises CallRefused for a forbidden address, with nothing sent;
+        CallFailed if no complete answer came in time (the receiver may have accepted the call);
+        AnswerTooLarge.
         """
         signed = headers_for(secrets, message, body) if secrets else _NO_HEADERS
         return await self.call("POST", url, headers={**headers, **signed}, body=body)
 
     async def get(self, url: str, *, headers: Mapping[str, str] = _NO_HEADERS) -> CallAnswer:
-        """What is at *url*, whatever the status of the answer. Refuses and fails as `post` does."""
+        """Send a GET to *url*. Returns the answer, whatever its status. Raises as `post` does."""
         return await self.call("GET", url, headers=headers)
 
     async def call(
@@ -285,14 +286,14 @@ class Caller:
         headers: Mapping[str, str] = _NO_HEADERS,
         body: bytes | None = None,
     ) -> CallAnswer:
-        """Any other request, and its answer. Refuses and fails as `post` does."""
+        """Send any request and return the answer. Raises as `post` does."""
         if (pool := self._pool) is None:
             raise CallerClosed
         target = self._guard.target(url)
         sent = request_headers(headers, authority=target.authority)
         with _silence():
             async with (
-                self._failures_of(target),
+                self._translate_errors(target),
                 asyncio.timeout(self._timeout),
                 self._turns,
             ):
@@ -331,8 +332,8 @@ class Caller:
         )
 
     @asynccontextmanager
-    async def _failures_of(self, target: CallTarget) -> AsyncGenerator[None]:
-        """The errors of the connection as ours."""
+    async def _translate_errors(self, target: CallTarget) -> AsyncGenerator[None]:
+        """Translate errors of the connection into errors of this package."""
         try:
             yield
         except httpcore.ConnectTimeout as error:
@@ -345,7 +346,7 @@ class Caller:
             reason = f"no connection: {error}"
             raise CallFailed(str(target), reason, sent=False) from error
         except (httpcore.NetworkError, httpcore.ProtocolError):
-            # Not chained: the parser's reason quotes what came, and that may be our own request.
+            # Not chained: the parser's error quotes the response, which may echo our request.
             raise CallFailed(
                 str(target), "connection closed, or the response was not valid HTTP"
             ) from None
@@ -357,14 +358,14 @@ def _not_ours(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def _silence() -> Generator[None]:
-    """Until the end of the block this task's calls leave no lines of the HTTP library.
+    """Drop the log lines of the HTTP library about calls of this task, inside the block.
 
-    At level debug it logs what it receives: an answer's headers hold cookies, and a receiver may
-    send back what it was sent. The level of its loggers is the host program's to choose, so only
-    the lines of our own calls are dropped.
+    At level debug the library logs what it receives: headers hold cookies, and a receiver may echo
+    the request. The host program sets the level of these loggers, so only the lines of our own
+    calls are dropped.
     """
     for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_not_ours)  # without effect the second time
+        logging.getLogger(name).addFilter(_not_ours)  # adding the same filter twice has no effect
     token = _calling.set(True)
     try:
         yield

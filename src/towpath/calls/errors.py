@@ -1,19 +1,19 @@
 """Errors of outgoing calls, and of the signatures of incoming ones.
 
 CallError
-├── CallRefused         the URL leads where calls may not go; nothing was sent
-├── CallFailed          no whole answer came: name, connection, certificate, time
-├── AnswerTooLarge      the answer is over its limit
-├── AnswerRefused       the receiver did not take it, and may later
-│   └── RefusedForGood  the receiver never will
+├── CallRefused         the URL leads to a forbidden address; nothing was sent
+├── CallFailed          no complete answer came: name, connection, certificate, time
+├── AnswerTooLarge      the answer is larger than the limit
+├── AnswerRefused       the receiver did not accept the call, and may later
+│   └── RefusedForGood  the receiver will never accept the call
 └── CallerClosed        the caller was not entered, or was left
-SignatureRefused        the message is not from who holds the secret, or not from now
+SignatureRefused        the sender does not have the secret, or the message is not recent
 ├── SignatureMissing · SignatureStale · SignatureWrong
 InvalidInput
-└── SecretInvalid       a secret that is none
+└── SecretInvalid       a secret of the wrong form
 
-No message repeats more of a URL than host and port: paths and queries carry tokens. None repeats a
-header, a body or a secret.
+Messages show only host and port of a URL, because paths and queries carry tokens. They never show
+a header, a body or a secret.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class AnswerRefused(CallError):
         super().__init__(f"{who} answered {status}{f': {why}' if why else ''}")
         self.status, self.after = status, after
         self.asked = asked
-        """What the answer asks for: a word of `Next`."""
+        """What to do after the answer: a value of `Next`."""
 
 
 class RefusedForGood(AnswerRefused):

@@ -1,8 +1,8 @@
-"""Where calls may go: the whole Internet, and what the configuration allows beside it.
+"""Where calls may go: to global addresses, and to what the configuration allows in addition.
 
 The tables follow IANA's registries of special-purpose addresses. They are written out because
-Python's own `is_global` differs between its releases, and because it knows no cloud's addresses.
-URLs are read once, by the same rules as the connection is made by.
+`is_global` differs between releases of Python and does not know the addresses of clouds. A URL is
+parsed once; the connection uses the parts that were checked.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _V4: dict[IPv4Network, str] = {
         ("10.0.0.0/8", "a private network"),
         ("100.64.0.0/10", "a provider's shared network (NAT)"),
         ("127.0.0.0/8", "this machine"),
-        ("168.63.129.16/32", "a cloud's own services"),  # Azure's: public only by its number
+        ("168.63.129.16/32", "a cloud's own services"),  # Azure's, although in a public range
         ("169.254.0.0/16", "the local link, or a cloud's own services"),
         ("172.16.0.0/12", "a private network"),
         ("192.0.0.0/24", "network protocols"),
@@ -52,7 +52,7 @@ _V4: dict[IPv4Network, str] = {
     )
 }
 
-# Outside of 2000::/3 nothing is given out. These names are for the message only.
+# Nothing outside 2000::/3 is assigned; for those ranges, _V6 only improves the message.
 _GLOBAL_V6 = IPv6Network("2000::/3")
 _V6: dict[IPv6Network, str] = {
     IPv6Network(range_): what
@@ -77,7 +77,7 @@ _TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 def parse_address(text: str) -> Address | None:
-    """The address that *text* spells; None for one that needs a zone, and for anything else."""
+    """Parse *text* as an address; None if it is none, or has a zone (`fe80::1%eth0`)."""
     try:
         address = ip_address(text)
     except ValueError:
@@ -86,9 +86,10 @@ def parse_address(text: str) -> Address | None:
 
 
 def behind_translation(address: Address) -> Address:
-    """The IPv4 address that an address of NAT64 stands for; any other address itself.
+    """Return the IPv4 address inside a NAT64 address; any other address unchanged.
 
-    Where only IPv6 is connected, every IPv4 host is reached that way: the host decides.
+    In networks with IPv6 only, every IPv4 host is reached through NAT64, so the IPv4 address
+    decides whether the call is allowed.
     """
     if isinstance(address, IPv6Address) and address in _TRANSLATED:
         return IPv4Address(int(address) & 0xFFFF_FFFF)
@@ -96,19 +97,21 @@ def behind_translation(address: Address) -> Address:
 
 
 def not_global(address: Address) -> str | None:
-    """What kind of address it is, for one that is not of the whole Internet; None for one that is.
+    """Describe the range of *address* if it is not global; None if it is.
 
-    Says the range, never the address: the text may be read by who only knows the name.
+    The text names the range, never the address: its reader may not know what the name resolves to.
     """
     if isinstance(address, IPv4Address):
-        return next((_said(net, what) for net, what in _V4.items() if address in net), None)
-    named = next((_said(net, what) for net, what in _V6.items() if address in net), None)
+        return next(
+            (_describe_range(net, what) for net, what in _V4.items() if address in net), None
+        )
+    named = next((_describe_range(net, what) for net, what in _V6.items() if address in net), None)
     if named is None and address not in _GLOBAL_V6:
         return "an unassigned address"
     return named
 
 
-def _said(network: Network, what: str) -> str:
+def _describe_range(network: Network, what: str) -> str:
     return f"an address of {what} ({network})"
 
 
@@ -124,16 +127,16 @@ _UNREAD = "the URL"
 
 @dataclass(frozen=True, slots=True)
 class CallTarget:
-    """Where a call goes. Shown as host and port only: the rest may hold tokens."""
+    """Where a call goes. Its repr shows host and port only: path and query may hold tokens."""
 
     scheme: str
     host: str
-    """A name in lower case and ASCII, or an address in its usual spelling."""
+    """A name in lower case and ASCII, or an address in its usual form."""
     port: int
     path: bytes
-    """With the query."""
+    """The path with the query."""
     authority: bytes
-    """What the Host header says."""
+    """The value of the Host header."""
 
     def __str__(self) -> str:
         return place(self.host, self.port)
@@ -142,18 +145,18 @@ class CallTarget:
 
 
 def place(host: str, port: int) -> str:
-    """Host and port as people write them."""
+    """Format host and port as people write them."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def parse_target(url: str) -> CallTarget:
-    """The parts of *url*, or CallRefused, which repeats none of what could not be read.
+    """Parse *url*. Raises CallRefused, which does not repeat a URL that can't be read.
 
-    A host is a name of letters, digits and hyphens, or an address in its usual spelling. The other
-    spellings (octal, hexadecimal, one number, short, with a zone) mean different things to
-    different programs: they are refused, whatever they lead to.
+    A host is a name of letters, digits and hyphens, or an address in its usual form. Other forms
+    of addresses (octal, hexadecimal, one number, short, with a zone) are refused, because programs
+    interpret them differently.
     """
-    parts = _read(url)
+    parts = _parse_url(url)
     if parts.scheme not in _PORTS:
         raise CallRefused(_UNREAD, "must begin with http:// or https://")
     if parts.userinfo:
@@ -167,11 +170,11 @@ def parse_target(url: str) -> CallTarget:
 
 
 def is_name(host: str) -> bool:
-    """Whether *host* can be a name: no address, nor what some programs read as one."""
+    """Whether *host* can be a name: no address, and no number that some programs take for one."""
     return _NAME.fullmatch(host) is not None and _NUMBER.fullmatch(host) is None
 
 
-def _read(url: str) -> httpx.URL:
+def _parse_url(url: str) -> httpx.URL:
     if not isinstance(url, str) or len(url) > _LONGEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise CallRefused(_UNREAD, f"must be text of at most {_LONGEST} characters")
     import httpx  # noqa: PLC0415 -- an extra; options without a URL are read where it is missing
@@ -179,7 +182,7 @@ def _read(url: str) -> httpx.URL:
     try:
         return httpx.URL(url)
     except (httpx.InvalidURL, ValueError):
-        # Not chained: the reason of the parser repeats parts of the URL.
+        # Not chained: the parser's error repeats parts of the URL.
         raise CallRefused(_UNREAD, "can't be read") from None
 
 
@@ -201,22 +204,21 @@ _FIRST_FREE_PORT = 1024
 
 
 class Guard:
-    """Refuses every place that is neither global nor allowed.
+    """Refuses every address that is neither global nor allowed.
 
-    *allow* has networks, addresses and exact names of hosts. A name that is allowed may lead
-    anywhere: whoever allows it trusts those who answer for it. Raises InvalidOption for an entry
-    that is none of these.
+    *allow* has networks, addresses and exact host names. An allowed name may resolve to any
+    address: to allow it means to trust its DNS. Raises InvalidOption for any other entry.
     """
 
     def __init__(self, allow: Iterable[str] = ()) -> None:
-        if isinstance(allow, str):  # its letters would be taken for entries
+        if isinstance(allow, str):  # each of its characters would become an entry
             raise InvalidOption("allow", allow, rule="must be a list; each entry " + _RULE)
         entries = [entry.strip().lower() for entry in allow]
         self._names = frozenset(entry for entry in entries if is_name(entry))
         self._networks = [_network(entry) for entry in entries if entry not in self._names]
 
     def target(self, url: str) -> CallTarget:
-        """The parts of *url*. Raises CallRefused for all that can be known without a resolver."""
+        """Parse and check *url* without resolving its name. Raises CallRefused."""
         target = parse_target(url)
         if target.host not in self._names and f".{target.host}".endswith(".localhost"):
             raise CallRefused(str(target), "is a name of this machine itself")
@@ -225,9 +227,9 @@ class Guard:
         return target
 
     def permit(self, host: str, port: int, addresses: Sequence[str]) -> list[str]:
-        """*addresses* of *host*, if calls may go to every one of them; else CallRefused.
+        """Return *addresses* of *host* if all of them are allowed. Raises CallRefused.
 
-        One that is refused refuses all: an answer that mixes them is an attempt.
+        One forbidden address refuses all: mixing both kinds in one DNS answer suggests an attack.
         """
         read = [parse_address(address) for address in addresses]
         for address in read:

@@ -1,4 +1,4 @@
-"""Signatures as Standard Webhooks has them: HMAC-SHA256 over id, time and the raw body.
+"""Signatures by Standard Webhooks: HMAC-SHA256 over id, time and the raw body.
 
 https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md
 """
@@ -40,24 +40,25 @@ class Verified:
 
 
 def new_secret() -> str:
-    """A secret of 256 random bits, with the prefix by which leaks of it are found."""
+    """Make a secret of 256 random bits. Its prefix lets scanners find leaked secrets."""
     return _PREFIX + base64.b64encode(random.token_bytes(_NEW)).decode()
 
 
 OUTBOX = "outbox"
-"""What calls are for that carry the outbox; each application names the purposes of its own."""
+"""The purpose of calls that send the outbox. Applications have purposes of their own."""
 _LABELS = {OUTBOX: "events"}
-"""What a secret is derived from, where that is not the purpose's name: receivers keep the secret
-that they were given while the outbox was called so.
+"""Labels for deriving a secret, if not the name of the purpose. The outbox was once called events,
+and its receivers keep the secret that they were given then.
 """
 TAKEN = frozenset((OUTBOX, *_LABELS.values()))
-"""Purposes that no application may have."""
+"""Purposes that applications must not use."""
 
 
 def derived(secret: str, purpose: str) -> str:
-    """The secret for calls of one kind, made of *secret*: whoever has it knows no other one.
+    """Derive the secret for calls of one *purpose* from *secret*.
 
-    Raises SecretInvalid.
+    A derived secret reveals neither *secret* nor the secrets of other purposes. Raises
+    SecretInvalid.
     """
     label = f"towpath calls {_LABELS.get(purpose, purpose)}"
     key = hmac.new(_key(secret), label.encode(), hashlib.sha256).digest()
@@ -65,23 +66,23 @@ def derived(secret: str, purpose: str) -> str:
 
 
 def check_secret(secret: str) -> None:
-    """Raises SecretInvalid for what can't sign anything."""
+    """Raise SecretInvalid if *secret* has the wrong form."""
     _key(secret)
 
 
 def message_id(text: str) -> str:
-    """*text* as an id that can be signed: one id per text, the text itself where that is possible.
+    """Encode *text* as an id that can be signed. Different texts get different ids.
 
-    A dot can't be in it: the signature covers `id.time.body`, and whoever chooses the id could move
-    the border between the parts.
+    Dots are encoded too: the signature covers `id.time.body`, and with a dot in the id the borders
+    between these parts would be ambiguous.
     """
     return quote(text, safe="!$&'()*+,:;=@").replace(".", "%2E")
 
 
 def sign(secret: str, id: str, timestamp: int, body: bytes) -> str:
-    """One value for the signature header, `v1,…`; *timestamp* is in seconds since 1970.
+    """Return one value of the signature header, `v1,…`; *timestamp* is in seconds since 1970.
 
-    Raises InvalidOption for an id that can't be signed, SecretInvalid for a secret that is none.
+    Raises InvalidOption for an id that can't be signed, and SecretInvalid.
     """
     if _ID.fullmatch(id) is None:
         raise InvalidOption("id", id[:80], rule=_ID_RULE)
@@ -95,10 +96,10 @@ def headers_for(
     *,
     now: datetime | None = None,
 ) -> dict[str, str]:
-    """The three headers for this attempt at a message, signed with every one of *secrets*.
+    """Return the three headers for one attempt to send a message, signed with each of *secrets*.
 
-    During a rotation these are two, and receivers that know either accept it. The same message
-    keeps its id for all attempts; the time is that of the attempt.
+    During a rotation there are two secrets, and a receiver that knows either accepts the message.
+    All attempts at a message have the same id; the time is that of the attempt.
     """
     if not secrets or isinstance(secrets, str):
         raise InvalidOption("secrets", "…", rule="must be a list of at least one secret")
@@ -115,11 +116,10 @@ def verify(
     tolerance: Duration = TOLERANCE,
     now: datetime | None = None,
 ) -> Verified:
-    """The message's id and time, if one of its signatures fits one of *secrets*.
+    """Return the message's id and time if one of its signatures matches one of *secrets*.
 
-    *body* is what came over the wire, before any parsing. Takes the same time for a signature that
-    is wrong at its beginning or at its end. Raises SignatureMissing, SignatureWrong or
-    SignatureStale; a message seen before is for the caller to find, by its id.
+    *body* is the raw body, before any parsing. Compares in constant time. Raises SignatureMissing,
+    SignatureWrong or SignatureStale. Detecting repeated messages, by their id, is up to the caller.
     """
     if not secrets or isinstance(secrets, str):
         raise InvalidOption("secrets", "…", rule="must be a list of at least one secret")
@@ -129,9 +129,9 @@ def verify(
         raise SignatureMissing(ID)
     if _SECONDS.fullmatch(timestamp) is None:
         raise SignatureMissing(TIMESTAMP)
-    given = _signatures(found.get(SIGNATURE, ""))
+    given = _parse_signatures(found.get(SIGNATURE, ""))
     expected = [_mac(_key(secret), id_, timestamp, body) for secret in secrets]
-    # Every pair is compared: how long it takes tells nothing about which of them fits.
+    # Compare every pair, so that the time taken does not reveal which one matches.
     if not sum(hmac.compare_digest(mine, theirs) for mine in expected for theirs in given):
         raise SignatureWrong
     off = _now_ms(now) // 1000 - int(timestamp)
@@ -140,20 +140,20 @@ def verify(
     return Verified(id_, instant(int(timestamp) * 1000))
 
 
-def _signatures(header: str) -> list[bytes]:
-    """The signatures of version 1 in a header; others belong to schemes that are not ours."""
+def _parse_signatures(header: str) -> list[bytes]:
+    """Return the signatures of version 1 in a header; other versions are ignored."""
     words = [word.partition(",") for word in header.split(" ")[:_MOST_SIGNATURES]]
     given = [signature.encode() for version, _, signature in words if version == "v1"]
     if not given:
         raise SignatureMissing(SIGNATURE)
-    return [_decoded(text) for text in given]
+    return [_decode_signature(text) for text in given]
 
 
-def _decoded(signature: bytes) -> bytes:
+def _decode_signature(signature: bytes) -> bytes:
     try:
         return base64.b64decode(signature, validate=True)
     except ValueError:
-        return b""  # fits nothing, as any other wrong signature
+        return b""  # matches nothing, as any other wrong signature
 
 
 def _mac(key: bytes, id_: str, timestamp: str, body: bytes) -> bytes:

@@ -1,7 +1,7 @@
-"""A forge's API: where it is, with which token, page by page, and what its refusals mean.
+"""The client of a forge's API: its address and token, pages of lists, and what refusals mean.
 
-Calls go through the guard of `calls`, and raise its errors: AnswerRefused for what the forge may
-take later (`after` says when), RefusedForGood for what it never will, CallFailed for no answer.
+Calls go through the guard of `calls` and raise its errors: AnswerRefused if the forge may accept
+the call later (`after` says when), RefusedForGood if it never will, CallFailed without an answer.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from towpath.errors import InvalidOption
 from towpath.forges import GITHUB, GITLAB
 
 _HIDDEN, _UNCHANGED = 404, 304
-"""404 is what forges answer for what is gone, and for what the token may not see."""
+"""Forges answer 404 for things that do not exist, and for things that the token may not see."""
 _ABSENT = (404, 410, 451)
 _LIMITED = (403, 429)
 _PAGE, _PAGES = 50, 20
@@ -32,22 +32,22 @@ _PAGE_NUMBER = re.compile(r"[0-9]{1,9}")
 
 
 class ForgePage(msgspec.Struct, frozen=True):
-    """Some entries of a list."""
+    """One page of a list."""
 
     entries: list[dict[str, Any]]
     etag: str
-    """To ask later whether anything has changed; empty where the forge gives none."""
+    """For asking later whether the page has changed; empty if the forge sends none."""
     next: str | None
-    """Where the next page is; None = this was the last."""
+    """The path of the next page; None = this was the last."""
 
 
 class ForgeClient:
-    """Calls the API of one forge. The *token* goes to *api* and nowhere else, whatever it answers.
+    """Calls the API of one forge. The *token* is sent to *api* only, even if the answer redirects.
 
-    *host* is the address of its pages, by which what comes from it is known. Once the forge has
-    said that its rate limit is reached, it is left alone as long as it asks: calls fail
-    with the same refusal, and send nothing. Raises CallRefused for an address that is none, and
-    InvalidOption, which does not repeat it, for a token that is none.
+    *host* is the address of the forge's web pages, which identifies the forge in tasks.
+    After an answer that the rate limit is reached, calls fail with the same refusal and send
+    nothing for as long as the forge asks. Raises CallRefused for an invalid address, and
+    InvalidOption for an invalid token, which the error does not repeat.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class ForgeClient:
     def github(
         cls, caller: Caller, *, token: str, host: str = GITHUB, api: str | None = None
     ) -> ForgeClient:
-        """The GitHub at *host*: github.com, or one's own with its API at /api/v3, or at *api*."""
+        """Make a client of GitHub. On a server of your own, the API is at /api/v3, or at *api*."""
         own = host.rstrip("/")
         where = api or ("https://api.github.com" if own.lower() == GITHUB else f"{own}/api/v3")
         accept = "application/vnd.github+json"
@@ -77,7 +77,7 @@ class ForgeClient:
     def gitlab(
         cls, caller: Caller, *, token: str, host: str = GITLAB, api: str | None = None
     ) -> ForgeClient:
-        """The GitLab at *host*, with its API at /api/v4, or at *api*."""
+        """Make a client of the GitLab at *host*. Its API is at /api/v4, or at *api*."""
         where = api or f"{host.rstrip('/')}/api/v4"
         accept = "application/json"
         return cls(caller, name="GitLab", host=host, api=where, token=token, accept=accept)
@@ -85,42 +85,44 @@ class ForgeClient:
     def __repr__(self) -> str:
         return f"ForgeClient({self.name})"
 
-    # ── questions ────────────────────────────────────────────────────────────────────────
+    # ── reads ────────────────────────────────────────────────────────────────────────────
 
     async def get(self, path: str) -> CallAnswer:
-        """What is at *path*. Raises AnswerRefused unless it is a success."""
+        """Send a GET to *path*. Raises AnswerRefused unless the answer is a success."""
         answer = await self._call("GET", path)
         self.require_taken(answer)
         return answer
 
     async def look(self, path: str) -> CallAnswer:
-        """What is at *path*, whatever its status: see `require_taken` and `moved`."""
+        """Send a GET to *path*, and return any answer; see `require_taken` and `moved`."""
         return await self._call("GET", path)
 
     def moved(self, answer: CallAnswer) -> str | None:
-        """Where the forge says that what was asked for is now, as a path of its API."""
+        """Return the path of the API that *answer* redirects to; None if it does not."""
         if not 300 <= answer.status < 400 or answer.status == _UNCHANGED:
             return None
         there, here = urlsplit(answer.headers.get("location", "")), urlsplit(self._api)
         inside = there.path.startswith(f"{here.path}/")
-        # The path alone counts: the token goes nowhere else.
+        # Only the path is used, so that the token is never sent to another host.
         return there.path[len(here.path) :] if inside and there.path != here.path else None
 
     async def page(self, path: str, *, etag: str = "") -> ForgePage | None:
-        """The page at *path*, or at the `next` of another one; None = as it was with *etag*.
+        """Read the page at *path*, or at the `next` of another page; None if *etag* still matches.
 
-        An answer that nothing has changed costs none of GitHub's limit. Raises AnswerRefused, also
-        for what is no list.
+        An answer that the page is unchanged does not count towards GitHub's rate limit. Raises
+        AnswerRefused, also if the answer is no list.
         """
         named = {"if-none-match": etag} if etag else {}
         answer = await self._call("GET", path, headers=named)
         if etag and answer.status == _UNCHANGED:
             return None
         self.require_taken(answer)
-        return ForgePage(self._entries(answer), answer.headers.get("etag", ""), _next(path, answer))
+        return ForgePage(
+            self._entries(answer), answer.headers.get("etag", ""), _next_path(path, answer)
+        )
 
     async def pages(self, path: str, *, most: int = _PAGES) -> AsyncGenerator[ForgePage]:
-        """The pages of the list at *path*, *most* at most."""
+        """Yield the pages of the list at *path*, *most* at most."""
         following: str | None = path
         for _ in range(most):
             page = await self.page(following)
@@ -132,10 +134,10 @@ class ForgeClient:
                 return
 
     async def find(self, path: str, mark: str, *, field: str) -> dict[str, Any] | None:
-        """The entry of the list at *path* with *mark* in its *field*, among the first thousand.
+        """Find the entry with *mark* in its *field* among the first thousand of the list at *path*.
 
-        A list that is too large to be read counts as one without it: what is posted twice is a
-        nuisance, what is never posted is a loss.
+        Returns None if the list is too large to be read: posting a comment twice is a nuisance,
+        never posting it is a loss.
         """
         try:
             async for page in self.pages(f"{path}?per_page={_PAGE}"):
@@ -149,35 +151,38 @@ class ForgeClient:
     # ── changes ──────────────────────────────────────────────────────────────────────────
 
     async def send(self, method: str, path: str, content: Mapping[str, Any]) -> CallAnswer:
-        """The answer to *content*, whatever its status: see `require_taken`."""
+        """Send *content* as JSON, and return the answer, whatever its status."""
         named = {"content-type": "application/json"}
         body = msgspec.json.encode(content)
         return await self._call(method, path, headers=named, body=body)
 
     async def remove(self, path: str) -> CallAnswer:
-        """The answer to a removal of what is at *path*, whatever its status."""
+        """Send a DELETE to *path*, and return the answer, whatever its status."""
         return await self._call("DELETE", path)
 
     async def post(self, path: str, content: Mapping[str, Any]) -> CallAnswer:
         return await self.send("POST", path, content)
 
-    # ── what its answers mean ────────────────────────────────────────────────────────────
+    # ── checks of answers ────────────────────────────────────────────────────────────────
 
     def lacks(self, answer: CallAnswer) -> bool:
-        """Whether the forge says that it has no such thing, or none for this token."""
+        """Whether the answer means that the thing does not exist, or not for this token."""
         return answer.status in _ABSENT
 
     def lasting(self, answer: CallAnswer) -> bool:
-        """Whether the forge will never take the same call."""
-        return _asked(answer, "").next in FINAL
+        """Whether the forge will never accept the same call."""
+        return _advice_for(answer, "").next in FINAL
 
     def require_taken(self, answer: CallAnswer) -> None:
-        """Raises AnswerRefused for an answer that is no success, with what the forge says."""
+        """Raise AnswerRefused, with the forge's message, unless the answer is a success."""
         why = self.said(answer)
-        require_taken(answer, self.name, asked=_asked(answer, why), why=why)
+        require_taken(answer, self.name, asked=_advice_for(answer, why), why=why)
 
     def said(self, answer: CallAnswer) -> str:
-        """The forge's own words in one line: it is the operator's, and knows what is missing."""
+        """Return the forge's error message as one line, without the token; empty for a success.
+
+        The message is safe to show: the operator has chosen the forge.
+        """
         if answer.status < 300:
             return ""
         try:
@@ -194,7 +199,7 @@ class ForgeClient:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise AnswerRefused(self.name, answer.status, "not a list") from error
 
-    # ── how it is done ───────────────────────────────────────────────────────────────────
+    # ── requests ─────────────────────────────────────────────────────────────────────────
 
     async def _call(
         self, method: str, path: str, *, headers: Mapping[str, str] | None = None, body: bytes = b""
@@ -204,17 +209,17 @@ class ForgeClient:
             raise AnswerRefused(self.name, self._limited, why, after=seconds(left))
         sent = {**self._headers, **(headers or {})}
         answer = await self._caller.call(method, self._api + path, headers=sent, body=body or None)
-        asked = _asked(answer, self.said(answer))
+        asked = _advice_for(answer, self.said(answer))
         if answer.status in _LIMITED and asked.after > ZERO:
             self._limited, self._until = answer.status, steady() + asked.after.total_seconds()
         return answer
 
 
-def _next(path: str, answer: CallAnswer) -> str | None:
-    """The page behind the one at *path*. Both forges link it; GitLab also gives its number.
+def _next_path(path: str, answer: CallAnswer) -> str | None:
+    """Return the path of the page after *path*: both forges send a link, GitLab also a number.
 
-    Of the link only the query counts. The token goes nowhere else, and a forge behind a proxy may
-    know itself by another address.
+    Only the query of the link is used: the token must not be sent to another host, and a forge
+    behind a proxy may link to an address that does not work from here.
     """
     place, _, query = path.partition("?")
     if found := _NEXT.search(answer.headers.get("link", "")):
@@ -226,8 +231,8 @@ def _next(path: str, answer: CallAnswer) -> str | None:
     return f"{place}?{urlencode([*kept, ('page', number)])}"
 
 
-def _asked(answer: CallAnswer, why: str) -> Advice:
-    """What a forge means by a status, where it is not what all mean by it."""
+def _advice_for(answer: CallAnswer, why: str) -> Advice:
+    """Return the advice for *answer*, adjusted for statuses that forges use in their own way."""
     asked = advice(answer)
     if answer.status == _HIDDEN:
         return Advice(Next.NEVER)
@@ -237,14 +242,14 @@ def _asked(answer: CallAnswer, why: str) -> Advice:
 
 
 def _window(headers: Mapping[str, str], why: str) -> Duration:
-    """How long the forge's own limit of requests asks to wait, where no Retry-After says it; zero
-    = it is not that. GitHub says it with 403 as well as with 429.
+    """Return how long to wait for the forge's rate limit, for answers without Retry-After; zero if
+    the rate limit is not the reason. GitHub reports it with 403 as well as with 429.
     """
     for prefix in ("x-ratelimit", "ratelimit"):
         reset = headers.get(f"{prefix}-reset", "")
         if headers.get(f"{prefix}-remaining") == "0" and reset.isascii() and reset.isdecimal():
-            # A second more: the forge's clock has whole seconds.
+            # One second more, because the forge gives whole seconds.
             until = seconds(int(reset[:11]) + 1 - wall_ns() / 1e9)
             return min(max(until, seconds(1)), days(1))
-    # GitHub asks for a minute at least where it says no more than this.
+    # GitHub asks clients to wait at least a minute if these headers are missing.
     return minutes(1) if "rate limit" in why.lower() else ZERO

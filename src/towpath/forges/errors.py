@@ -1,12 +1,12 @@
-"""What can go wrong with a forge's message; what its API refuses is in `calls/errors.py`.
+"""Errors of webhooks; errors of a forge's API are in `calls/errors.py`.
 
 InvalidInput
-└── FieldInvalid            a field that breaks its rule
-    └── WebhookInvalid      a forge's message that is not what the forge documents
+└── FieldInvalid            a field breaks its rule
+    └── WebhookInvalid      a webhook differs from what its forge documents
 SignatureRefused
-└── SignatureInvalid        a forge's message that does not show who sent it
+└── SignatureInvalid        a webhook's signature is missing or wrong
 
-No message repeats a value of a webhook, nor a secret or a signature: field and rule are enough.
+Messages never show a value of a webhook, a secret or a signature; they name the field and the rule.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a webhook tells, in one vocabulary for all forges.
+"""The content of webhooks, in the same classes for all forges.
 
-Nothing here was checked but its type: every text was written by a stranger. Whoever uses one as a
-path, an address or a branch looks at it with `texts.py`, and refuses it in the forge's own words.
+Only the types of values were checked, and strangers wrote every text. Code that uses a text as a
+path, an address or a branch must check it with `texts.py`, and raise `Fact.refusal` if it fails.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ class ForgeEvent(StrEnum):
     PUSH = "push"
     ISSUE = "issue"
     COMMENT = "comment"
-    """A comment on an issue or a pull request: it tells of the issue as well."""
+    """A comment on an issue or a pull request; the webhook contains the issue as well."""
     REVIEW = "review"
-    """Somebody has reviewed a pull request."""
+    """A review of a pull request."""
     LABEL = "label"
-    """A label of a repository was made, renamed or deleted."""
+    """A label of a repository was created, renamed or deleted."""
     REPOSITORY = "repository"
     """A repository was renamed, transferred, deleted, …"""
 
 
 class ForgeAction(StrEnum):
-    """What happened to a pull request or an issue, as far as an application needs it."""
+    """What happened to a pull request or an issue; only the actions that applications need."""
 
     OPENED = "opened"
     REOPENED = "reopened"
     UPDATED = "updated"
     """New commits on a pull request."""
     READY = "ready"
-    """A draft became a pull request to be reviewed."""
+    """A draft was marked as ready for review."""
 
 
 class Acted(NamedTuple):
@@ -58,23 +58,25 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
     """Something that happened in a repository."""
 
     names: Mapping[str, str]
-    """What the forge calls these fields."""
+    """The forge's names of these fields, for error messages."""
     repository: str
     """`owner/name`; on GitLab with all its groups."""
     page: str
-    """The repository's."""
+    """The URL of the repository's page."""
     clone_url: str
     title: str
     author: str
-    """Who opened it or pushed; GitLab names who did the last thing to it."""
+    """The user who opened it or pushed; on GitLab, the user who acted last."""
     url: str
-    """The page for people."""
+    """The URL of its page for people."""
     at: str | int | None
-    """When, by the forge's own clock, as it was sent."""
+    """When it happened by the forge's clock, in the forge's format."""
 
     @property
     def host(self) -> str:
-        """The forge's address, of the repository's page. Raises WebhookInvalid if that is none."""
+        """The forge's address, taken from the repository's page. Raises WebhookInvalid if the page
+        does not end with the repository's name.
+        """
         host, slash, rest = self.page.removesuffix(self.repository).rpartition("/")
         if self.page.endswith(self.repository) and slash and not rest:
             return host
@@ -82,8 +84,8 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def at_ms(self) -> int | None:
-        """When it happened, in ms since 1970, mostly in whole seconds. None = the forge does not
-        say. Raises WebhookInvalid."""
+        """When it happened, in ms since 1970, mostly whole seconds; None if the forge sent no time.
+        Raises WebhookInvalid."""
         match self.at:
             case str(text):
                 return milliseconds(self.names["at"], text)
@@ -95,24 +97,24 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True):
                 return None
 
     def refusal(self, field: str, rule: str) -> WebhookInvalid:
-        """The error for a field that breaks somebody's rule."""
+        """Return the error for *field*, which breaks *rule*, under the forge's name for it."""
         return WebhookInvalid(self.names.get(field, field), rule)
 
 
 class PullFact(Fact, frozen=True, kw_only=True):
-    """A pull request or a merge request, as it is after what happened."""
+    """A pull request or a merge request, as it is after the event."""
 
     number: int
     head: str | None
-    """The last commit; None where there is none."""
+    """The last commit; None if there is none."""
     ref: str
-    """The branch that it is on; of a fork where it comes from one."""
+    """The source branch; if the pull request comes from a fork, a branch of the fork."""
     target: str
-    """The branch that it wants to go into."""
+    """The branch to merge into."""
     base: str | None = None
-    """The commit of `target` that it starts from, where the forge says so: GitLab does not."""
+    """The commit of `target` that it starts from; None on GitLab, which does not send it."""
     before: str | None = None
-    """What the branch was at before the new commits."""
+    """The head of the branch before the new commits."""
     is_open: bool
     is_draft: bool
     body: str = ""
@@ -122,14 +124,14 @@ class PushFact(Fact, frozen=True, kw_only=True):
     """Commits that were pushed."""
 
     ref: str | None
-    """The branch; None for tags and all else."""
+    """The branch; None for tags and other refs."""
     head: str | None
-    """None for a branch that was deleted."""
+    """The last commit; None if the branch was deleted."""
     before: str | None
 
 
 class IssueFact(Fact, frozen=True, kw_only=True):
-    """An issue, as it is after what happened."""
+    """An issue, as it is after the event."""
 
     number: int
     body: str
@@ -137,45 +139,45 @@ class IssueFact(Fact, frozen=True, kw_only=True):
     is_open: bool
     assignees: tuple[str, ...] = ()
     reopened: bool = False
-    """Whether it was closed before, as far as the forge says so."""
+    """Whether it is open again after it was closed; False if the forge does not send that."""
     is_pull: bool = False
-    """Whether it is the issue behind a pull request."""
+    """Whether the forge shows a pull request as this issue."""
 
 
 class LabelFact(Fact, frozen=True, kw_only=True):
-    """A label of a repository, after what happened: its name is the title."""
+    """A label of a repository, after the event. Its name is in `title`."""
 
     before: str | None
-    """What it was called before, if it was renamed."""
+    """Its former name, if it was renamed."""
 
 
 class RepositoryFact(Fact, frozen=True, kw_only=True):
-    """A repository, after what happened."""
+    """A repository, after the event."""
 
     before: str | None
-    """What it was called before, `owner/name`, if it was renamed or transferred."""
+    """Its former `owner/name`, if it was renamed or transferred."""
 
 
 class Reader(NamedTuple):
-    """How the events of one kind are read."""
+    """Decodes the webhooks of one kind of event."""
 
     event: ForgeEvent
     acted: Callable[[bytes], Acted] | None
-    """None where there is nothing to tell apart."""
+    """Reads the action; None for events without one."""
     fact: Callable[[bytes], Fact]
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """A genuine message of a forge. What it tells is read when it is asked for."""
+    """A webhook with a valid signature or token. Its content is decoded only on demand."""
 
     forge: str
     """`github` or `gitlab`."""
     id: str
-    """The same one again is the same delivery. Only GitLab with a signing token signs it."""
+    """The same for every attempt at one delivery. Only GitLab, with a signing token, signs it."""
     named: str
-    """The event, as the forge calls it."""
+    """The forge's name of the event."""
     reader: Reader | None
-    """None for an event that nobody listens to."""
+    """None for an event that Towpath does not use."""
     data: bytes
 
     @property
@@ -183,17 +185,17 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
         return self.reader and self.reader.event
 
     def acted(self) -> Acted:
-        """What happened to a pull request or an issue. Raises WebhookInvalid."""
+        """Decode what happened to a pull request or an issue. Raises WebhookInvalid."""
         acted = self.reader and self.reader.acted
         return acted(self.data) if acted else Acted(None, "")
 
     def fact(self) -> Fact | None:
-        """What it is about: a PullFact, a PushFact, an IssueFact, … Raises WebhookInvalid."""
+        """Decode the subject: a PullFact, a PushFact, an IssueFact, … Raises WebhookInvalid."""
         return self.reader and self.reader.fact(self.data)
 
 
 class Ignored(msgspec.Struct, frozen=True):
-    """A genuine delivery that asks for nothing. It is answered as well received."""
+    """The result for a valid delivery that needs no action. The forge gets a success."""
 
     reason: str
     """One short line."""

@@ -50,10 +50,10 @@ _FORM_FIELDS_MOST = 10
 
 
 def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> Delivery:
-    """A delivery. *body* is what came over the wire.
+    """Check and read a webhook. *body* is the raw body.
 
-    Nothing of it is looked at before its signature was found good: SignatureInvalid. Raises
-    WebhookInvalid for a message that lacks what GitHub documents.
+    The signature is checked before anything is parsed. Raises SignatureInvalid, and WebhookInvalid
+    for a webhook that lacks what GitHub documents.
     """
     found = lower(headers)
     check_hub_signature(secrets, found, body)
@@ -65,7 +65,7 @@ def read(headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]) -> 
 
 
 def _json(headers: Mapping[str, str], body: bytes) -> bytes:
-    """The JSON of a body: the whole, or the form's one field."""
+    """Return the JSON of a body: the whole body, or the field `payload` of a form."""
     kind = headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != _FORM:
         return body
@@ -85,7 +85,7 @@ class _Repository(msgspec.Struct):
     clone_url: str
     pushed_at: int | str | None = None
 
-    def told(self) -> dict[str, Any]:
+    def fact_fields(self) -> dict[str, Any]:
         return {"repository": self.full_name, "page": self.html_url, "clone_url": self.clone_url}
 
 
@@ -118,9 +118,9 @@ class _Acted(msgspec.Struct):
     action: str
 
 
-def _acted(data: bytes) -> Acted:
-    said = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
-    return Acted(_ACTIONS.get(said), said)
+def _read_action(data: bytes) -> Acted:
+    name = decoded(_ACTED, data, refusal=WebhookInvalid, whole="body").action
+    return Acted(_ACTIONS.get(name), name)
 
 
 class _PullRequest(msgspec.Struct):
@@ -155,7 +155,7 @@ def _pull(data: bytes) -> PullFact:
 def _pull_request(pull: _Pull, repository: _Repository, before: str | None) -> PullFact:
     return PullFact(
         names=_PULL_NAMES,
-        **repository.told(),
+        **repository.fact_fields(),
         number=pull.number,
         head=pull.head.sha,
         ref=pull.head.ref,
@@ -200,11 +200,11 @@ _PUSH_NAMES = _REPOSITORY_NAMES | {"head": "after", "at": "repository.pushed_at"
 
 def _push(data: bytes) -> PushFact:
     event = decoded(_PUSH, data, refusal=WebhookInvalid, whole="body")
-    # A branch's name may make the page of the comparison none.
+    # The URL of the comparison contains the branch's name, which may make it invalid.
     page = event.compare if is_url(event.compare) else None
     return PushFact(
         names=_PUSH_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         ref=branch_of(event.ref),
         head=None if event.deleted else commit_or_none(event.after),
         before=commit_or_none(event.before),
@@ -228,7 +228,7 @@ class _Issue(msgspec.Struct):
     html_url: str
     updated_at: str
     state: str | None = None
-    """GitHub promises it for few actions of a webhook, and `closed_at` for all."""
+    """GitHub promises `state` only for some actions of a webhook, but `closed_at` for all."""
     closed_at: str | msgspec.UnsetType | None = msgspec.UNSET
     labels: list[_Label] = []
     body: str | None = None
@@ -238,7 +238,7 @@ class _Issue(msgspec.Struct):
     pull_request: dict[str, Any] | None = None
 
     def is_open(self) -> bool:
-        """Raises WebhookInvalid if the issue says nothing of its state."""
+        """Whether it is open. Raises WebhookInvalid if `state` and `closed_at` are missing."""
         if self.state is not None:
             return self.state == "open"
         if self.closed_at is msgspec.UNSET:
@@ -268,7 +268,7 @@ def _issue(data: bytes) -> IssueFact:
 def _issue_of(issue: _Issue, repository: _Repository) -> IssueFact:
     return IssueFact(
         names=_ISSUE_NAMES,
-        **repository.told(),
+        **repository.fact_fields(),
         number=issue.number,
         title=issue.title,
         body=issue.body or "",
@@ -329,7 +329,7 @@ def _label(data: bytes) -> LabelFact:
     named = event.changes.name if event.changes else None
     return LabelFact(
         names=_REPOSITORY_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         title=event.label.name,
         before=named.from_ if named else None,
         author="",
@@ -342,7 +342,7 @@ def _repository(data: bytes) -> RepositoryFact:
     event = decoded(_REPOSITORY_EVENT, data, refusal=WebhookInvalid, whole="body")
     return RepositoryFact(
         names=_REPOSITORY_NAMES,
-        **event.repository.told(),
+        **event.repository.fact_fields(),
         title=event.repository.full_name,
         before=_name_before(event),
         author="",
@@ -352,7 +352,7 @@ def _repository(data: bytes) -> RepositoryFact:
 
 
 def _name_before(event: _RepositoryEvent) -> str | None:
-    """Its name before it was renamed, or its owner's before it was transferred."""
+    """Return the former `owner/name` of a repository that was renamed or transferred."""
     owner, _, name = event.repository.full_name.partition("/")
     changes = event.changes
     if changes is None:
@@ -369,16 +369,16 @@ def _name_before(event: _RepositoryEvent) -> str | None:
 
 
 def shown_issue(entry: Mapping[str, Any], repository: str) -> IssueFact:
-    """An issue of *repository*, as the API shows it. Raises WebhookInvalid."""
-    return _issue_of(_converted(entry, _Issue), _Repository(repository, "", ""))
+    """Read an issue of *repository* from an answer of the API. Raises WebhookInvalid."""
+    return _issue_of(_convert(entry, _Issue), _Repository(repository, "", ""))
 
 
 def shown_pull(entry: Mapping[str, Any], repository: str) -> PullFact:
-    """A pull request of *repository*, as the API shows it. Raises WebhookInvalid."""
-    return _pull_request(_converted(entry, _Pull), _Repository(repository, "", ""), None)
+    """Read a pull request of *repository* from an answer of the API. Raises WebhookInvalid."""
+    return _pull_request(_convert(entry, _Pull), _Repository(repository, "", ""), None)
 
 
-def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
+def _convert(entry: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(entry, kind)
     except msgspec.ValidationError as error:
@@ -386,11 +386,11 @@ def _converted(entry: Mapping[str, Any], kind: type[T]) -> T:
 
 
 _READERS = {
-    "pull_request": Reader(ForgeEvent.PULL, _acted, _pull),
+    "pull_request": Reader(ForgeEvent.PULL, _read_action, _pull),
     "push": Reader(ForgeEvent.PUSH, None, _push),
-    "issues": Reader(ForgeEvent.ISSUE, _acted, _issue),
-    "issue_comment": Reader(ForgeEvent.COMMENT, _acted, _issue),
-    "pull_request_review": Reader(ForgeEvent.REVIEW, _acted, _pull),
-    "label": Reader(ForgeEvent.LABEL, _acted, _label),
-    "repository": Reader(ForgeEvent.REPOSITORY, _acted, _repository),
+    "issues": Reader(ForgeEvent.ISSUE, _read_action, _issue),
+    "issue_comment": Reader(ForgeEvent.COMMENT, _read_action, _issue),
+    "pull_request_review": Reader(ForgeEvent.REVIEW, _read_action, _pull),
+    "label": Reader(ForgeEvent.LABEL, _read_action, _label),
+    "repository": Reader(ForgeEvent.REPOSITORY, _read_action, _repository),
 }

@@ -36,7 +36,7 @@ from towpath.forges.signing import check_gitlab
 
 EVENT, DELIVERY, EVENT_ID = "X-Gitlab-Event", "Idempotency-Key", "X-Gitlab-Event-UUID"
 _DIGEST = 32
-"""Hexadecimal digits: as many as a UUID has."""
+"""Number of hexadecimal digits: as many as a UUID has."""
 
 
 def read(
@@ -46,11 +46,11 @@ def read(
     secrets: Sequence[str],
     now: datetime | None = None,
 ) -> Delivery:
-    """A delivery. *body* is what came over the wire; *now* replaces the clock that signed messages
-    are compared with.
+    """Check and read a webhook. *body* is the raw body; *now* replaces the clock for checking the
+    age of signed messages.
 
-    Nothing of it is looked at before its signature or token was found good: SignatureRefused.
-    Raises WebhookInvalid for a message that lacks what GitLab documents.
+    The signature or the token is checked before anything is parsed. Raises SignatureRefused, and
+    WebhookInvalid for a webhook that lacks what GitLab documents.
     """
     found = lower(headers)
     signed = check_gitlab(secrets, found, body, now=now)
@@ -60,10 +60,10 @@ def read(
 
 
 def _delivery(headers: Mapping[str, str], body: bytes) -> str:
-    """The key that is the same for all attempts; GitLab before 17.4 has none.
+    """Return an id that is the same for all attempts: GitLab's key, or before 17.4 a digest.
 
-    There the event's id alone won't do, since hooks that set off each other share it; nor the
-    body alone, which is the same when a branch goes back and forth.
+    The digest covers the event's id and the body. The event's id alone is not enough because hooks
+    that trigger each other share it; the body alone is the same when a branch goes back and forth.
     """
     if key := headers.get(DELIVERY.lower(), ""):
         return checked_delivery(DELIVERY, key)
@@ -76,7 +76,7 @@ class _Project(msgspec.Struct):
     web_url: str
     git_http_url: str
 
-    def told(self) -> dict[str, Any]:
+    def fact_fields(self) -> dict[str, Any]:
         return {
             "repository": self.path_with_namespace,
             "page": self.web_url,
@@ -159,7 +159,7 @@ def _merge_request(data: bytes) -> PullFact:
     merge = event.object_attributes
     return PullFact(
         names=_MERGE_REQUEST_NAMES,
-        **event.project.told(),
+        **event.project.fact_fields(),
         number=merge.iid,
         head=merge.last_commit.id if merge.last_commit else None,
         ref=merge.source_branch,
@@ -174,23 +174,23 @@ def _merge_request(data: bytes) -> PullFact:
     )
 
 
-def _acted(data: bytes) -> Acted:
+def _read_action(data: bytes) -> Acted:
     event = decoded(_ACTION, data, refusal=WebhookInvalid, whole="body")
-    said = event.object_attributes
+    attributes = event.object_attributes
     draft = event.changes.draft if event.changes else None
     action = None
-    match said.action:
+    match attributes.action:
         case "open":
             action = ForgeAction.OPENED
         case "reopen":
             action = ForgeAction.REOPENED
         case "update" if draft and draft.previous and not draft.current:
             action = ForgeAction.READY
-        case "update" if said.oldrev:
+        case "update" if attributes.oldrev:
             action = ForgeAction.UPDATED
         case _:
             pass
-    return Acted(action, said.action or "without an action")
+    return Acted(action, attributes.action or "without an action")
 
 
 # ── pushes ───────────────────────────────────────────────────────────────────────────────
@@ -218,14 +218,14 @@ def _push(data: bytes) -> PushFact:
     head = next((commit for commit in event.commits if commit.id == event.after), None)
     return PushFact(
         names=_PROJECT_NAMES | {"head": "after", "url": "project.web_url"},
-        **event.project.told(),
+        **event.project.fact_fields(),
         ref=branch_of(event.ref),
         head=commit_or_none(event.after),
         before=commit_or_none(event.before),
         title=head.message.partition("\n")[0] if head else "",
         author=event.user_username,
         url=f"{event.project.web_url}/-/commit/{event.after}",
-        at=None,  # the time of a commit is its author's to choose
+        at=None,  # the author of a commit can choose its time
     )
 
 
@@ -265,7 +265,7 @@ def _issue(data: bytes) -> IssueFact:
     issue = event.object_attributes
     return IssueFact(
         names=_ISSUE_NAMES,
-        **event.project.told(),
+        **event.project.fact_fields(),
         number=issue.iid,
         title=issue.title,
         body=issue.description or "",
@@ -278,7 +278,7 @@ def _issue(data: bytes) -> IssueFact:
 
 
 _READERS = {
-    "Merge Request Hook": Reader(ForgeEvent.PULL, _acted, _merge_request),
+    "Merge Request Hook": Reader(ForgeEvent.PULL, _read_action, _merge_request),
     "Push Hook": Reader(ForgeEvent.PUSH, None, _push),
-    "Issue Hook": Reader(ForgeEvent.ISSUE, _acted, _issue),
+    "Issue Hook": Reader(ForgeEvent.ISSUE, _read_action, _issue),
 }

@@ -1,4 +1,4 @@
-"""What is read of any message: JSON, with an error that names the field; headers and times."""
+"""Helpers for reading webhooks: JSON with errors that name the field, headers, times."""
 
 from __future__ import annotations
 
@@ -30,37 +30,39 @@ _BRANCHES = "refs/heads/"
 def decoded(
     decoder: msgspec.json.Decoder[T], data: bytes, *, refusal: type[FieldInvalid], whole: str
 ) -> T:
-    """The value behind *data*, or *refusal* with the field's path; *whole* names the data itself.
+    """Decode *data*. Raises *refusal* with the path of the field; *whole* names the data itself.
 
-    Depth is bounded by the decoder: known fields have their shape, unknown ones are skipped.
+    The decoder bounds the depth: known fields have fixed types, unknown fields are skipped.
     """
     try:
         return decoder.decode(data)
     except RecursionError:
         raise refusal(whole, "is nested too deeply") from None
     except msgspec.MsgspecError as error:
-        raise _located(error, refusal, whole) from error
+        raise _field_error(error, refusal, whole) from error
     except UnicodeDecodeError:
         raise refusal(whole, "is not UTF-8") from None
 
 
-def _located(error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str) -> FieldInvalid:
-    said = _AT.fullmatch(str(error))
-    field = said["field"] if said else ""
+def _field_error(
+    error: msgspec.MsgspecError, refusal: type[FieldInvalid], whole: str
+) -> FieldInvalid:
+    located = _AT.fullmatch(str(error))
+    field = located["field"] if located else ""
     cause = error.__cause__
-    if isinstance(cause, FieldInvalid):  # a rule of the value itself
+    if isinstance(cause, FieldInvalid):  # raised by the type's own check
         return refusal(f"{field}.{cause.field}".lstrip("."), cause.rule)
-    problem = said["problem"] if said else str(error)
+    problem = located["problem"] if located else str(error)
     return refusal(field or whole, problem[:_SHOWN_MOST])
 
 
 def lower(headers: Mapping[str, str]) -> dict[str, str]:
-    """Headers by their names in lower case."""
+    """Return the headers with their names in lower case."""
     return {name.lower(): value for name, value in headers.items()}
 
 
 def event_name(header: str, headers: Mapping[str, str]) -> str:
-    """The event, or WebhookInvalid if the header does not name one."""
+    """Return the event's name. Raises WebhookInvalid if the header has none."""
     name = headers.get(header.lower(), "")
     if _NAME.fullmatch(name) is None:
         raise WebhookInvalid(header, "must name the event")
@@ -68,15 +70,15 @@ def event_name(header: str, headers: Mapping[str, str]) -> str:
 
 
 def checked_delivery(header: str, id: str) -> str:
-    """*id* if it can be a part of a record's, else WebhookInvalid."""
+    """Return *id* if it can become part of a record's id. Raises WebhookInvalid."""
     if _DELIVERY.fullmatch(id) is None:
         raise WebhookInvalid(header, "must be an id of up to 128 letters, digits and hyphens")
     return id
 
 
 def milliseconds(field: str, text: str) -> int:
-    """A time as forges write it, in ms since 1970: `2026-01-01T10:00:00Z`, with a fraction or
-    another zone, or `2026-01-01 10:00:00 UTC`. Raises WebhookInvalid.
+    """Convert a forge's time to ms since 1970: `2026-01-01T10:00:00Z`, with a fraction or another
+    zone, or `2026-01-01 10:00:00 UTC`. Raises WebhookInvalid.
     """
     found = _TIME.fullmatch(text)
     if found is None:
@@ -89,10 +91,10 @@ def milliseconds(field: str, text: str) -> int:
 
 
 def branch_of(ref: str) -> str | None:
-    """The branch that a push went to; None for tags and all else."""
+    """Return the branch that *ref* names; None for tags and other refs."""
     return ref.removeprefix(_BRANCHES) if ref.startswith(_BRANCHES) else None
 
 
 def commit_or_none(sha: str | None) -> str | None:
-    """The commit, unless it is what forges write for none."""
+    """Return *sha*; None if it is the zeros by which forges mean no commit."""
     return None if sha in NO_COMMIT else sha

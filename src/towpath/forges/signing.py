@@ -1,6 +1,6 @@
-"""Who sent a webhook: signatures and tokens, compared in constant time, before any parsing.
+"""Signatures and tokens of webhooks, compared in constant time and before any parsing.
 
-Several secrets may be known at once, so that one can be replaced without a gap.
+Several secrets can be valid at once, so that one can be replaced without rejecting webhooks.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from towpath.forges.errors import SignatureInvalid
 HUB_SIGNATURE = "X-Hub-Signature-256"
 TOKEN = "X-Gitlab-Token"  # noqa: S105 -- a header's name
 SIGNING = "whsec_"
-"""How GitLab's signing tokens begin: they sign, they are never sent."""
+"""The prefix of GitLab's signing tokens, which sign webhooks and are never sent themselves."""
 
 
 def checked_secrets(option: str, secrets: Sequence[str]) -> tuple[str, ...]:
-    """*secrets*, if each of them is one. Raises InvalidOption and repeats none.
+    """Return *secrets* if none of them is empty. Raises InvalidOption, which shows no secret.
 
-    An empty one would let everybody in: it fits a header that is not there.
+    An empty secret would accept every webhook, because it equals a missing header.
     """
     if isinstance(secrets, str) or not secrets or not all(map(str.strip, secrets)):
         raise InvalidOption(option, "…", rule="must be a list of secrets, none of them empty")
@@ -30,13 +30,13 @@ def checked_secrets(option: str, secrets: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_hub_signature(secrets: Sequence[str], headers: Mapping[str, str], body: bytes) -> None:
-    """Return if GitHub's signature of *body* fits one of *secrets*, else SignatureInvalid.
+    """Check that GitHub's signature of *body* matches one of *secrets*. Raises SignatureInvalid.
 
-    *body* is what came over the wire: the same JSON in other bytes has another signature.
+    *body* must be the raw body: the same JSON written differently has another signature.
     """
     keys = checked_secrets("secrets", secrets)
-    given = _given(HUB_SIGNATURE, headers)
-    # In one call: several times as quick as an object for each.
+    given = _read_header(HUB_SIGNATURE, headers)
+    # hmac.digest is several times as fast as an hmac object.
     found = [hmac.digest(key.encode(), body, "sha256").hex() for key in keys]
     _check(HUB_SIGNATURE, given, [f"sha256={digest}".encode() for digest in found])
 
@@ -44,11 +44,12 @@ def check_hub_signature(secrets: Sequence[str], headers: Mapping[str, str], body
 def check_gitlab(
     secrets: Sequence[str], headers: Mapping[str, str], body: bytes, *, now: datetime | None
 ) -> str | None:
-    """The delivery's id if it was signed, None if it only came with a good token.
+    """Check a signature or a secret token. Returns the delivery's id if it was signed, else None.
 
-    Secrets that begin with `whsec_` are signing tokens, the others secret tokens. A signature
-    counts alone where there is a token to check it with: no secret token makes up for a wrong
-    one. Raises SignatureInvalid, or what `calls.verify` raises; all are SignatureRefused.
+    Secrets that begin with `whsec_` are signing tokens, the others are secret tokens. If there is
+    a signing token and the webhook has a signature, only the signature counts: a correct secret
+    token does not make up for a wrong signature. Raises SignatureInvalid, or what
+    `calls.signature.verify` raises; all are SignatureRefused.
     """
     known = checked_secrets("secrets", secrets)
     signing = [secret for secret in known if secret.startswith(SIGNING)]
@@ -57,19 +58,19 @@ def check_gitlab(
     tokens = [secret.encode() for secret in known if not secret.startswith(SIGNING)]
     if signing and not tokens:
         raise SignatureInvalid(SIGNATURE, "is missing")
-    _check(TOKEN, _given(TOKEN, headers), tokens)
+    _check(TOKEN, _read_header(TOKEN, headers), tokens)
     return None
 
 
-def _given(name: str, headers: Mapping[str, str]) -> bytes:
+def _read_header(name: str, headers: Mapping[str, str]) -> bytes:
     value = headers.get(name.lower(), "")
     if not value:
         raise SignatureInvalid(name, "is missing")
-    # The bytes of the wire, which servers show as Latin-1.
+    # Servers decode header bytes as Latin-1, so this restores the original bytes.
     return value.encode("latin-1", "backslashreplace")
 
 
 def _check(name: str, given: bytes, expected: Sequence[bytes]) -> None:
-    # All are compared: how long it takes tells nothing about which of them fits.
+    # Compare all, so that the time taken does not reveal which one matches.
     if not sum(hmac.compare_digest(given, digest) for digest in expected):
         raise SignatureInvalid(name, "matches none of the secrets")

@@ -1,5 +1,5 @@
-"""The ledger: what Towpath keeps in a database. The only code that talks to one.
+"""The ledger: what Towpath keeps in a database. No other code talks to a database.
 
-SQLite for one host, PostgreSQL for several. `Ledger` is in `towpath.ledger.ledger`; nothing is
-imported here, so that the errors can be had without a database library.
+SQLite is for one host, PostgreSQL for several. `Ledger` is in `towpath.ledger.ledger`; nothing is
+imported here, so that the errors can be imported without a database library.
 """

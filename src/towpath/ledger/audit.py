@@ -1,7 +1,7 @@
 """The audit log: who changed what through the dashboard and the API, and when.
 
-Each key has a share of its own: its newest 10,000 changes and its newest 100 refused requests are
-kept. So no key can push out the entries of another one, and refusals push out no changes.
+The newest 10,000 changes and the newest 100 refused requests of each key are kept. So no key can
+displace the entries of another key, and refused requests do not displace changes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 DASHBOARD, API = "dashboard", "api"
-"""How a change came: with a login session, or with an API key."""
+"""How a change was requested: with a login session, or with an API key."""
 KEPT, REFUSED_KEPT = 10_000, 100
 _LONGEST_PATH = 2000
 _TRIMMED_EVERY = 100
@@ -30,7 +30,7 @@ _REFUSED = and_(audit.c.status.is_not(None), audit.c.status.between(400, 499))
 
 
 class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What a key is about to do. It must have no secrets."""
+    """A change that a request is about to make. The entry must not contain secrets."""
 
     key: KeyInfo
     via: str
@@ -42,30 +42,30 @@ class NewEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuditEntry(msgspec.Struct, frozen=True):
-    """A change that somebody asked for."""
+    """A requested change, and how it was answered."""
 
     seq: int
     at: datetime
     key_id: str
     key_name: str
     owner: str
-    """The owner of that key; empty for an entry of an older release."""
+    """The owner of the key; empty for an entry of an older release."""
     via: str
     """`dashboard` or `api`."""
     method: str
     path: str
     action: str
-    """What was asked for, such as `pause`; empty for an entry of an older release."""
+    """The operation, such as `pause`; empty for an entry of an older release."""
     target: dict[str, Any]
-    """What it was about: the names in the path, such as the queue and the id of a job."""
+    """The names in the path, such as the queue and the id of a job."""
     changed: dict[str, Any]
-    """The fields of the request and of the answer that say what was changed."""
+    """The fields of the request and of the answer that show what changed."""
     status: int | None
-    """How it was answered; None = it was not, or not yet."""
+    """HTTP status of the answer; None = no answer, or none yet."""
 
     @property
     def refused(self) -> bool:
-        """Whether it was refused, so that nothing was changed."""
+        """Whether the request was refused, so that nothing changed."""
         return self.status is not None and 400 <= self.status < 500
 
 
@@ -84,10 +84,10 @@ class Audit:
         self._since_trim: dict[str, int] = {}
 
     async def begin(self, entry: NewEntry, status: int | None = None) -> int:
-        """Write down what is about to be done: its number. Raises LedgerError: do not do it then.
+        """Log a change before it is made. Returns the number of the entry.
 
-        So nothing is done that is not in the log, whatever happens afterwards. With a *status*, it
-        was answered before: it is over.
+        If this raises LedgerError, do not make the change: then every change is in the log,
+        whatever happens afterwards. *status* is for a request that has already been answered.
         """
         key = entry.key
         row = {
@@ -116,7 +116,7 @@ class Audit:
         return await self._ledger.write(write)
 
     async def end(self, seq: int, status: int, *, changed: Mapping[str, Any] | None = None) -> None:
-        """Write down how it was answered, and *changed* instead of what was known before."""
+        """Add the *status* of the answer to an entry, and replace its `changed` by *changed*."""
         values: dict[str, Any] = {"status": status}
         if changed is not None:
             values["changed"] = _json(changed)
@@ -132,7 +132,7 @@ class Audit:
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> ActionPage:
-        """A page of actions, the newest first: of one *key*, from *since* and before *until*."""
+        """Return a page of actions, newest first: of one *key*, from *since* and before *until*."""
         query = select(audit).order_by(audit.c.seq.desc()).limit(size + 1)
         if after is not None:
             query = query.where(audit.c.seq < after)
@@ -168,7 +168,7 @@ class Audit:
 
 
 def _trim(connection: Connection, key: str, kind: ColumnElement[bool], kept: int) -> None:
-    """Delete the entries of one key and *kind*, but the newest *kept*."""
+    """Delete the entries of one key and *kind*, except the newest *kept*."""
     mine = and_(audit.c.key_id == key, kind)
     oldest = select(audit.c.seq).where(mine).order_by(audit.c.seq.desc()).offset(kept).limit(1)
     connection.execute(delete(audit).where(mine, audit.c.seq <= oldest.scalar_subquery()))

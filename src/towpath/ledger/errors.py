@@ -2,31 +2,31 @@
 
 TowpathError
 ├── LedgerError
-│   ├── LedgerUnreachable     no answer within the time limit
-│   │   ├── LedgerBusy        another transaction held it for so long
-│   │   └── LedgerUnwritable  its disk is full or fails, or it is read-only
-│   ├── LedgerRefused         an answer that is an error
-│   ├── LedgerOutdated        the schema is not the one that this Towpath works with
-│   │   ├── LedgerAbsent      there is no such file
-│   │   └── LedgerAhead       a newer release has migrated it
-│   ├── MigrationFailed       a step did not work; nothing was changed
+│   ├── LedgerUnreachable     the database did not answer within the time limit
+│   │   ├── LedgerBusy        another transaction held a lock for that long
+│   │   └── LedgerUnwritable  the disk is full or fails, or the database is read-only
+│   ├── LedgerRefused         the database answered with an error
+│   ├── LedgerOutdated        the schema is not the one that this release needs
+│   │   ├── LedgerAbsent      the database file does not exist
+│   │   └── LedgerAhead       a newer release has migrated the database
+│   ├── MigrationFailed       a step failed; nothing was changed
 │   ├── LedgerNotInstalled    a library is missing
-│   ├── LedgerMissing         a handler has a record, and its app no ledger
+│   ├── LedgerMissing         a handler keeps records, but its app has no ledger
 │   ├── LedgerElsewhere       the caller's transaction is on another database
-│   └── LedgerClosed          the ledger was not entered, or was left
+│   └── LedgerClosed          the ledger is not open
 ├── ApiKeyError
 │   ├── KeyNotFound
 │   └── KeyEnded              the secret belongs to a key that is revoked or has expired
 ├── RecordError
 │   ├── RecordNotFound
-│   ├── RecordUncommitted     the transaction that it was submitted in is still open
-│   ├── RecordEnded           it ended otherwise before it could be cancelled
-│   ├── RecordNotDead         only what is dead, cancelled or failed can be retried
-│   ├── RecordOpen            only what has ended can be deleted
-│   └── RecordNotWaiting      only what waits can be moved, and nothing set that runs
+│   ├── RecordUncommitted     the transaction in which it was submitted is still open
+│   ├── RecordEnded           the record ended in another state, so it can't be cancelled
+│   ├── RecordNotDead         only dead, cancelled and failed records can be retried
+│   ├── RecordOpen            only ended records can be deleted
+│   └── RecordNotWaiting      only waiting records can be moved; running ones can't be set
 └── SinkError
-    ├── SinkUnreachable       the sink takes no events now
-    └── SinkNotInstalled      a library that it needs is missing
+    ├── SinkUnreachable       the sink accepts no events now
+    └── SinkNotInstalled      a library that the sink needs is missing
 """
 
 from __future__ import annotations

@@ -32,17 +32,17 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 LIMIT = seconds(5)
-"""How long to wait for the database."""
+"""Default limit for waiting for the database."""
 
 
 class Ledger:
     """The ledger in the database at *url*: `async with Ledger("sqlite:///towpath.db")`.
 
-    `ledger.jobs`, `.outbox` and `.keys` have the rest. Entering sends nothing; the first use
-    connects, and raises LedgerOutdated if the tables are not up to date. *limit* is how long to
-    wait for the database. *sinks* are the names of the sinks that get the events of the outbox.
-    *tables* are those of applications. `wall`, `ticks` and `noted_every` are for tests. Raises
-    InvalidOption.
+    `ledger.jobs`, `.outbox`, `.keys`, `.logins` and `.audit` have the methods for each part.
+    Entering sends nothing; the first use connects, and raises LedgerOutdated if the tables are not
+    up to date. *limit* is how long to wait for the database. *sinks* are the names of the sinks
+    that get the events of the outbox. *tables* are the tables of applications. `wall`, `ticks` and
+    `noted_every` are for tests. Raises InvalidOption.
     """
 
     def __init__(
@@ -56,8 +56,8 @@ class Ledger:
         ticks: Callable[[], float] = steady,
         noted_every: Duration = NOTED_EVERY,
     ) -> None:
-        self._made_by = (url, limit, tuple(sinks), tuple(tables), wall, ticks, noted_every)
-        sinks, tables = self._made_by[2], self._made_by[3]
+        self._arguments = (url, limit, tuple(sinks), tuple(tables), wall, ticks, noted_every)
+        sinks, tables = self._arguments[2], self._arguments[3]
         self._lines = lines(LEDGER, tables)
         self._store = open_store(url, limit=limit)
         self._open = self._fits = False
@@ -70,7 +70,7 @@ class Ledger:
         self.jobs = Jobs(self)
         self.transactions = Transactions(self)
         self.loop: asyncio.AbstractEventLoop | None = None
-        """Where it is entered; None while it is not."""
+        """The event loop in which the ledger was entered; None while it is not open."""
         self.outbox = Outbox(self, sinks=sinks, wall=wall)
 
     def __repr__(self) -> str:
@@ -78,7 +78,7 @@ class Ledger:
 
     def another(self) -> Ledger:
         """Internal: the same ledger for another event loop, not yet entered."""
-        url, limit, sinks, tables, wall, ticks, noted_every = self._made_by
+        url, limit, sinks, tables, wall, ticks, noted_every = self._arguments
         return Ledger(
             url,
             limit=limit,
@@ -94,7 +94,7 @@ class Ledger:
         """The URL without credentials, to be shown."""
         return self._store.shown
 
-    # ── life ─────────────────────────────────────────────────────────────────────────────
+    # ── opening and closing ──────────────────────────────────────────────────────────────
 
     @property
     def entered(self) -> bool:
@@ -116,7 +116,7 @@ class Ledger:
         await self.close()
 
     async def close(self) -> None:
-        """Finish what was begun, and close the connections. May be called twice."""
+        """Finish running reads and changes, and close the connections. Safe to repeat."""
         try:
             await self.jobs.close()
             await self.keys.close()
@@ -134,7 +134,7 @@ class Ledger:
         payload: bytes,
         **options: Unpack[RecordOptions],
     ) -> Recorded:
-        """Make a record in a transaction that the caller has begun on this database.
+        """Create a record in a transaction that the caller has begun on this database.
 
         `await ledger.submit(session, "mails", b"…", id="order-7")`: the record exists once the
         transaction commits; then the job is queued. Options and errors are those of
@@ -146,19 +146,19 @@ class Ledger:
 
     async def migrate(self) -> list[Migration]:
         """Update the tables of the ledger, then those of each application: all missing steps, or
-        none. Returns the steps that were run.
+        none. Returns the version of each line before and after.
 
         Several processes may do this at once. Raises LedgerAhead, MigrationFailed.
         """
         from towpath.ledger.database.migrate import migrate  # noqa: PLC0415 -- slow to import, and rarely needed
 
-        with self._at_work():
+        with self._in_use():
             done = await migrate(self._store, self._lines)
         self._fits = True
         return done
 
     async def drift(self) -> list[str]:
-        """The differences between the tables in the database and those in the code; for tests."""
+        """Return the differences between the tables of the database and of the code; for tests."""
         from towpath.ledger.database.migrate import drift  # noqa: PLC0415 -- see above
 
         return await self.read(lambda connection: drift(connection, self._lines))
@@ -170,8 +170,9 @@ class Ledger:
         await self.write(lambda connection: connection.execute(same))
 
     async def identity(self) -> str | None:
-        """The id of the database: the same for every process that uses it, however they reach it.
-        None if somebody deleted it. Read once. Raises LedgerError.
+        """Return the id of the database: the same for every process, whatever URL it uses.
+
+        None if the row was deleted. Reads the row once. Raises LedgerError.
         """
         if self._identity is None:
             self._identity = await self.read(
@@ -179,36 +180,36 @@ class Ledger:
             )
         return self._identity
 
-    # ── for those who keep something here ────────────────────────────────────────────────
+    # ── transactions ─────────────────────────────────────────────────────────────────────
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Return what *query* returns for a connection. On SQLite it runs in a thread. Raises
-        LedgerError.
+        """Call *query* with a connection, and return its result. On SQLite it runs in a thread.
+        Raises LedgerError.
         """
 
         def checked(connection: Connection) -> T:
             self._require_fit(connection)
             return query(connection)
 
-        with self._at_work():
+        with self._in_use():
             return await self._store.read(checked)
 
     async def write(self, change: Callable[[Connection], T]) -> T:
-        """Call *change* with a connection and commit. Returns what *change* returns; if it raises,
-        nothing of it is stored.
+        """Call *change* with a connection and commit. Returns what *change* returns; if *change*
+        raises, nothing of it is stored.
 
-        It may share its transaction with other changes that come at the same time; their errors do
-        not affect it. On SQLite nobody else can write meanwhile: use `decide` if the change reads
+        The change may share its transaction with other changes made at the same time; their errors
+        do not affect it. On SQLite it holds the write lock while it runs: use `decide` if it reads
         first. Raises LedgerError.
         """
         return await self.decide(lambda _: change)
 
     async def decide(self, decide: Decide[T]) -> T:
-        """Call *decide*, which reads and returns a change; do that change and commit. Returns what
-        the change returns.
+        """Call *decide*, which reads and returns a change; apply that change and commit. Returns
+        what the change returns.
 
-        On SQLite only the change keeps others from writing. The change raises Overtaken if what was
-        read is no longer true; then both are done again, while nobody else writes. Raises
+        On SQLite only the change holds the write lock. The change raises Overtaken if what *decide*
+        read is no longer true; then both run again, on SQLite under the write lock. Raises
         LedgerError.
         """
 
@@ -217,7 +218,7 @@ class Ledger:
             write = decide(connection)
             return lambda writer: (write(writer), was_put(writer), were_made(writer))
 
-        with self._at_work():
+        with self._in_use():
             answer, put, made = await self._store.write(noted)
         if put:
             self.outbox.nudge()
@@ -226,15 +227,15 @@ class Ledger:
         return answer
 
     def _require_fit(self, connection: Connection) -> None:
-        """See that the schema fits: the first time, and after a probe. Raises LedgerError."""
+        """Check the versions of the tables, once and again after `probe`. Raises LedgerError."""
         if not self._fits:
             for line in self._lines:
                 line.require(connection)
             self._fits = True
 
     @contextmanager
-    def _at_work(self) -> Generator[None]:
-        """The connections stay open until the body is done; errors say what they mean."""
+    def _in_use(self) -> Generator[None]:
+        """Keep the connections open while the body runs, and translate its errors."""
         if not self._open:
             raise LedgerClosed
         self._busy += 1

@@ -1,4 +1,4 @@
-"""Joining calls that come at the same time into one."""
+"""The coalescer: joins calls that are made at the same time into one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ A = TypeVar("A")
 R = TypeVar("R")
 
 LARGEST = 500
-"""Done at once at most: it bounds how long the first waits for the last."""
+"""Maximum number of calls in a batch. It bounds how long a call waits for the rest of its batch."""
 
 
 class Joined(Generic[A, R]):
-    """Calls *do* for one batch at a time; what comes meanwhile is the next batch.
+    """Calls *do* with one batch at a time; calls made meanwhile form the next batch.
 
-    It answers in order, one each; an answer that is an exception is raised where it was asked
-    for. What *do* itself raises, all of them raise. A lone one waits for nobody.
+    *do* returns one outcome per item, in order; an outcome that is an exception is raised to the
+    caller of that item. If *do* itself raises, every caller of the batch gets the error. A single
+    call runs at once.
     """
 
     def __init__(self, do: Callable[[list[A]], Awaitable[list[R]]]) -> None:
@@ -27,16 +28,18 @@ class Joined(Generic[A, R]):
         self._task: asyncio.Task[None] | None = None
 
     def __call__(self, thing: A) -> asyncio.Future[R]:
-        """What comes of *thing*. Cancelled before it is begun, it is not done."""
+        """Return a future of the outcome of *thing*. Cancelled before its batch begins, *thing* is
+        skipped.
+        """
         answer: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((thing, answer))
         if self._task is None:
-            # A task of its own: whoever came first may be cancelled, the others stay.
+            # A separate task, because the first caller may be cancelled while others still wait.
             self._task = asyncio.create_task(self._run())
         return answer
 
     async def rest(self) -> None:
-        """Wait until nothing is left to do."""
+        """Wait until all batches are done."""
         while self._task is not None:
             await asyncio.wait((self._task,))
 
@@ -47,7 +50,7 @@ class Joined(Generic[A, R]):
                 outcomes: list[Any]
                 try:
                     outcomes = await self._do([thing for thing, _ in batch])
-                except Exception as error:  # noqa: BLE001 -- raised where each was asked for
+                except Exception as error:  # noqa: BLE001 -- raised to each caller
                     outcomes = [error] * len(batch)
                 for (_, answer), outcome in zip(batch, outcomes, strict=True):
                     if answer.done():  # cancelled meanwhile
@@ -58,13 +61,13 @@ class Joined(Generic[A, R]):
                         answer.set_result(outcome)
         finally:
             self._task = None
-            for _, answer in (*batch, *self._waiting):  # only if the loop ends under it
+            for _, answer in (*batch, *self._waiting):  # some are left only if this was cancelled
                 answer.cancel()
 
     def _next_batch(self) -> list[tuple[A, asyncio.Future[R]]]:
         batch: list[tuple[A, asyncio.Future[R]]] = []
         while self._waiting and len(batch) < LARGEST:
             thing, answer = self._waiting.popleft()
-            if not answer.done():  # done: cancelled meanwhile
+            if not answer.done():  # if it is done, its caller was cancelled
                 batch.append((thing, answer))
         return batch

@@ -1,8 +1,8 @@
-"""Several values or rows in one statement that is the same text however many there are.
+"""Statements for many values or rows whose text is the same for any number of them.
 
-`IN (?, ?, …)` and `VALUES (…), (…), …` are another text for each number: SQLAlchemy writes it each
-time, and PostgreSQL reads it each time. Here they are one parameter per column: an array, or JSON
-where there are none.
+The text of `IN (?, ?, …)` and `VALUES (…), (…), …` depends on the number of values, so SQLAlchemy
+compiles it and PostgreSQL parses it again for each number. Here all values of a column are one
+parameter: an array, or JSON on SQLite, which has no arrays.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 
 
 class Texts(TypeDecorator[list[str]]):
-    """Texts as one parameter."""
+    """A list of texts as one parameter."""
 
     impl = Text
     cache_ok = True
@@ -47,7 +47,7 @@ class Texts(TypeDecorator[list[str]]):
 
 
 class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
-    """`named(column)`: rows of the queue `in_queue` in which the column is one of `names`."""
+    """`named(column)`: selects rows of the queue `in_queue` whose *column* is one of `names`."""
 
     type = Boolean()
     inherit_cache = True
@@ -57,29 +57,31 @@ class named(FunctionElement[bool]):  # noqa: N801 -- reads as what it is in SQL
         super().__init__(column, bindparam("in_queue", type_=Text()), names)
 
     def self_group(self, against: Any = None) -> Self:
-        """As it is: SQLite, which has no booleans, would get `(…) = 1`. No index serves that."""
+        """Return the expression as it is: SQLAlchemy would write `(…) = 1` for SQLite, which has no
+        booleans, and no index can be used for that.
+        """
         return self
 
 
-def _words(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
+def _compile_parts(element: named, compiler: SQLCompiler, how: dict[str, Any]) -> tuple[str, ...]:
     column, *parameters = element.clauses
-    told = cast("Column[str]", column)
+    typed = cast("Column[str]", column)
     return (
-        told.table.name,
-        told.name,
+        typed.table.name,
+        typed.name,
         *(compiler.process(parameter, **how) for parameter in parameters),
     )
 
 
 @compiles(named, "postgresql")
 def _postgres_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
-    """One lookup for each name, written so that there is no other way to do it.
+    """Force one index lookup per name.
 
-    `column = ANY (…)` and a join are read as if a queue had few rows, as long as the server has not
-    looked at the table: then all rows of the queue are read. 14 ms instead of 0.5 with 20,000.
+    With `column = ANY (…)` or a join, a table without statistics makes PostgreSQL assume few rows
+    per queue, and read all rows of the queue: 14 ms instead of 0.5 ms for 20,000 rows.
     """
-    table, column, queue, names = _words(element, compiler, how)
-    # Names of ours, and the places of parameters: nothing of anybody else's is in these texts.
+    table, column, queue, names = _compile_parts(element, compiler, how)
+    # These texts contain only our own names and placeholders of parameters, no outside values.
     one = f"SELECT seq FROM {table} WHERE queue = {queue} AND {column} = name OFFSET 0"  # noqa: S608 -- see above
     each = f"SELECT it.seq FROM unnest({names}) AS name, LATERAL ({one}) AS it"  # noqa: S608 -- see above
     return f"{table}.seq = ANY (ARRAY({each}))"
@@ -87,8 +89,8 @@ def _postgres_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
 
 @compiles(named, "sqlite")
 def _sqlite_named(element: named, compiler: SQLCompiler, **how: Any) -> str:
-    table, column, queue, names = _words(element, compiler, how)
-    listed = f"SELECT value FROM json_each({names})"  # noqa: S608 -- the place of a parameter
+    table, column, queue, names = _compile_parts(element, compiler, how)
+    listed = f"SELECT value FROM json_each({names})"  # noqa: S608 -- the placeholder of a parameter
     return f"({table}.queue = {queue} AND {table}.{column} IN ({listed}))"
 
 
@@ -106,9 +108,10 @@ _EACH = """
 
 
 def each_name(column: Column[str], which: str = "", also: str = "") -> TextClause:
-    """The values of *column* in rows *which*, `… AND`, if *also*, `AND …`, holds for `each.name`.
+    """Return a query for the distinct values of *column*, by one index lookup per value.
 
-    From each name to the next: one lookup per name. `SELECT DISTINCT` would read all rows.
+    *which* (`… AND`) selects rows; *also* (`AND …`) is a condition on the value, `each.name`.
+    `SELECT DISTINCT` would read all rows.
     """
     return text(_EACH.format(name=column.name, table=column.table.name, which=which) + also)
 
@@ -117,7 +120,7 @@ def each_name(column: Column[str], which: str = "", also: str = "") -> TextClaus
 
 
 def has_arrays(connection: Connection) -> bool:
-    """Whether rows can be given as arrays, one per column."""
+    """Whether rows can be passed as arrays, one per column; only on PostgreSQL."""
     return _has_arrays(connection.dialect)
 
 
@@ -126,23 +129,23 @@ def _has_arrays(dialect: Dialect) -> bool:
 
 
 def given(table: Table, *names: str) -> TableValuedAlias:
-    """Rows with these columns of *table*, out of the arrays that `arrays_of` makes."""
+    """Return a table expression with these columns of *table*, made from `arrays_of` parameters."""
     arrays = (bindparam(f"all_{name}", type_=_array(table.c[name].type)) for name in names)
     return func.unnest(*arrays).table_valued(*names).render_derived("given")
 
 
 def _array(kind: TypeEngine[Any]) -> ARRAY[Any]:
-    # Not of String(64): a cast to that would cut off what is longer.
+    # Not String(64): a cast to that would truncate longer texts.
     return ARRAY(Text() if isinstance(kind, String) else kind)
 
 
 def arrays_of(rows: Iterable[dict[str, Any]], *names: str) -> dict[str, list[Any]]:
-    """The parameters for `given`."""
+    """Return the parameters for `given`."""
     kept = list(rows)
     return {f"all_{name}": [row[name] for row in kept] for name in names}
 
 
 def rows_of(result: CursorResult[*tuple[Any, ...]]) -> list[dict[str, Any]]:
-    """All rows as plain dicts: they are quicker to read than SQLAlchemy's own."""
+    """Return all rows as dicts, which are faster to read than SQLAlchemy's rows."""
     names = tuple(result.keys())
     return [dict(zip(names, row, strict=True)) for row in result]

@@ -1,4 +1,4 @@
-"""Bringing the schema up to date: one transaction, safe when several processes begin at once."""
+"""Migrates the schema in one transaction; safe if several processes start it at once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEP = re.compile("v[0-9]{4}_")
 
 
 class Migration(NamedTuple):
-    """What a migration found of one line and what it left; None = no schema."""
+    """The version of one line before and after a migration; before is None if it had no tables."""
 
     line: str
     """`ledger`, or the application's name."""
@@ -36,9 +36,9 @@ class Migration(NamedTuple):
 
 
 async def migrate(store: Database, lines: Sequence[Tables]) -> list[Migration]:
-    """Run the steps that are missing in *lines*, one line after the other, all or none.
+    """Run the missing steps of *lines*, one line after the other: all of them, or none.
 
-    Whoever comes second waits, and finds nothing to do. Raises LedgerAhead, MigrationFailed.
+    A second process waits, and then finds nothing to do. Raises LedgerAhead, MigrationFailed.
     """
     return await store.alone(lambda connection: [_upgrade(connection, line) for line in lines])
 
@@ -69,7 +69,7 @@ def _upgrade(connection: Connection, line: Tables) -> Migration:
 
 
 def steps_of(line: Tables) -> dict[str, ModuleType]:
-    """The steps of *line* by their numbers, the first one first. Raises MigrationFailed."""
+    """Load the steps of *line*, in order, by their numbers. Raises MigrationFailed."""
     try:
         package = import_module(line.steps)
         names = sorted(
@@ -78,7 +78,9 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
         modules = [import_module(f"{line.steps}.{name}") for name in names]
         steps = {str(module.revision): module for module in modules}
     except Exception as error:
-        raise MigrationFailed(line.name, f"its steps can't be loaded: {_told(error)}") from error
+        raise MigrationFailed(
+            line.name, f"its steps can't be loaded: {_describe_error(error)}"
+        ) from error
     wanted = [f"{number:04}" for number in range(1, int(line.version) + 1)]
     if list(steps) != wanted or [name[1:5] for name in names] != wanted:
         reason = f"its tables are at {line.version}, its steps are {', '.join(names)}"
@@ -87,16 +89,18 @@ def steps_of(line: Tables) -> dict[str, ModuleType]:
 
 
 def _run(connection: Connection, line: Tables, step: ModuleType, before: _Columns) -> _Columns:
-    """Run a step, and see that it did what it may; the columns after it."""
+    """Run a step and check that it changed only what it may. Returns the columns after it."""
     try:
         step.upgrade()
     except Exception as error:
         trouble = meaning(error) if isinstance(error, SQLAlchemyError | OSError) else None
         if isinstance(trouble, LedgerUnreachable):
             raise trouble from error
-        raise MigrationFailed(line.name, f"step {step.revision}: {_told(error)}") from error
+        raise MigrationFailed(
+            line.name, f"step {step.revision}: {_describe_error(error)}"
+        ) from error
     after = _columns(connection)
-    wrong = _overreach(line, before, after)
+    wrong = _describe_foreign_changes(line, before, after)
     if not wrong and _is_additive(step):
         wrong = _not_additive(before, after)
     if wrong:
@@ -104,7 +108,7 @@ def _run(connection: Connection, line: Tables, step: ModuleType, before: _Column
     return after
 
 
-def _told(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     if isinstance(error, SQLAlchemyError):
         return str(meaning(error))
     return f"{type(error).__name__}: {error}"
@@ -115,25 +119,25 @@ def _is_additive(step: ModuleType) -> bool:
 
 
 def _has_versions(op: Operations, connection: Connection, line: Tables) -> bool:
-    """Whether the table of versions was there and whole; now it is."""
+    """Create or complete the table of versions. Returns whether it already was complete."""
     name = line.versions.name
     if not inspected(connection).has_table(name):
         line.versions.create(connection)
         return False
     if any(column["name"] == "oldest" for column in inspected(connection).get_columns(name)):
         return True
-    op.add_column(name, Column("oldest", String(32)))  # made before there was such a column
+    op.add_column(name, Column("oldest", String(32)))  # the table is from before this column
     return False
 
 
 # ── what a step may do ───────────────────────────────────────────────────────────────────
 
 _Columns = dict[str, dict[str, bool]]
-"""By table and column: whether a row must say something there."""
+"""By table and column: whether an insert must give a value."""
 
 
 def _columns(connection: Connection) -> _Columns:
-    """Of all tables of ours; those of the user may change meanwhile."""
+    """Read the columns of all tables of Towpath. The user's own tables may change at any time."""
     found = inspected(connection).get_multi_columns()
     return {
         table: {column["name"]: _is_needed(column) for column in columns}
@@ -146,15 +150,15 @@ def _is_needed(column: ReflectedColumn) -> bool:
     return not column["nullable"] and column.get("default") is None
 
 
-def _overreach(line: Tables, before: _Columns, after: _Columns) -> str:
-    """Which tables of others a step has made, changed or removed; empty if none."""
+def _describe_foreign_changes(line: Tables, before: _Columns, after: _Columns) -> str:
+    """Describe the tables outside *line* that a step created, changed or removed; empty if none."""
     changed = {name for name in {*before, *after} if before.get(name) != after.get(name)}
     strange = sorted(name for name in changed if not name.startswith(line.prefix))
     return f"changes {', '.join(strange)}, which does not belong to {line.name}" if strange else ""
 
 
 def _not_additive(before: _Columns, after: _Columns) -> str:
-    """What code from before the step would stumble over; empty if nothing."""
+    """Describe a change that breaks code from before the step; empty if there is none."""
     for table, columns in before.items():
         here = after.get(table, {})
         for name in sorted({*columns, *here}):
@@ -164,18 +168,18 @@ def _not_additive(before: _Columns, after: _Columns) -> str:
     return ""
 
 
-# ── whether the steps make what the tables say ───────────────────────────────────────────
+# ── differences between steps and tables ─────────────────────────────────────────────────
 
 
 def drift(connection: Connection, lines: Sequence[Tables]) -> list[str]:
-    """Where the database differs from what *lines* say, table by table; for tests."""
-    said = MetaData(naming_convention=LEDGER.metadata.naming_convention)
+    """List the differences between the database and the tables in *lines*; for tests."""
+    declared = MetaData(naming_convention=LEDGER.metadata.naming_convention)
     for line in lines:
         for table in (line.versions, *line.metadata.sorted_tables):
-            table.to_metadata(said)
+            table.to_metadata(declared)
     context = MigrationContext.configure(connection, opts={"compare_server_default": True})
     found: list[str] = []
-    for one in cast("list[Any]", compare_metadata(context, said)):
+    for one in cast("list[Any]", compare_metadata(context, declared)):
         several = cast("list[tuple[Any, ...]]", one if isinstance(one, list) else [one])
         found += [" ".join(str(part) for part in each if part is not None) for each in several]
     return found

@@ -25,26 +25,26 @@ T = TypeVar("T")
 _CONNECTIONS, _MORE_AT_PEAKS = 5, 10
 _TRIES = 3
 _UNDONE = {"40001", "40P01"}
-"""A transaction that was in another one's way, or in a circle of those who wait."""
+"""SQL states of serialization failures and deadlocks."""
 _PLANS = "SET plan_cache_mode = force_custom_plan"
-"""A plan that was made when the table was empty, and kept, may read all rows of a queue: for as
-long as the server has not looked at the table again. Making plans anew costs less than that."""
+"""A cached plan from when the table was empty may read all rows of a queue, until PostgreSQL
+analyzes the table again. Making a new plan for each statement costs less than that."""
 _SETTINGS = {
     "application_name": "towpath",
-    # A process that stands still in a transaction would keep its rows from all others.
+    # A process that hangs in a transaction would keep its rows locked.
     "idle_in_transaction_session_timeout": "10000",
 }
 _PATIENCE = "SET LOCAL idle_in_transaction_session_timeout = '10min'"
 """A migration loads modules between its statements, which takes seconds on a busy machine."""
 _FRESH = 0.1
-"""Seconds in which a connection that was used is not looked at again."""
+"""A connection that was returned to the pool within this many seconds is not pinged."""
 _RETURNED = "towpath.returned"
 _ALONE = int.from_bytes(b"towpath", "big")
-"""The number of the advisory lock: any, as long as nobody else takes it."""
+"""The number of the advisory lock; any number that no other program uses."""
 
 
 class PostgresStore:
-    """The database at *url*, which may say what libpq understands (`sslmode` and the like).
+    """The database at *url*, which may have the options of libpq (such as `sslmode`).
 
     *limit* bounds each wait: for a connection, and for the answer to a statement.
     """
@@ -60,29 +60,29 @@ class PostgresStore:
             max_overflow=_MORE_AT_PEAKS,
             pool_timeout=seconds,
         )
-        _look_before_use(self._engine)
+        _ping_before_use(self._engine)
 
     def start(self) -> None:
-        """Nothing to start: a connection is made when it is needed."""
+        """Do nothing: connections are opened when they are needed."""
 
     async def close(self) -> None:
         await self._engine.dispose()
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Return the answer of *query*."""
+        """Return the result of *query*."""
 
         async def run() -> T:
             async with self._engine.connect() as connection:
                 return await connection.run_sync(query)
 
-        # A read can always be repeated, also where its connection was lost.
+        # A read can always be repeated, even after its connection was lost.
         return await _repeat(run, lambda e: _is_undone(e) or e.connection_invalidated)
 
     async def write(self, decide: Decide[T]) -> T:
-        """Return the answer of the write once it is committed. The server joins commits by itself.
+        """Run *decide* and its change, and return the change's result once it is committed.
 
-        A transaction that the server undid is repeated. So is one that was overtaken, because it
-        did not lock what it read.
+        A transaction that PostgreSQL rolled back is repeated, and one that was overtaken, because
+        it had not locked what it read. Changes are not joined here: PostgreSQL groups commits.
         """
         return await _repeat(lambda: self._write(decide), _is_undone)
 
@@ -91,7 +91,7 @@ class PostgresStore:
             return await connection.run_sync(lambda sync: decide(sync)(sync))
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
-        """Do *change* while nobody else does anything alone, however long that takes to come."""
+        """Run *change* when no other process is in `alone`. Waits for that without a limit."""
         engine = _engine(self._url, {"timeout": self._limit}, poolclass=NullPool)
         async with engine.begin() as connection:
             await connection.execute(text(f"SELECT pg_advisory_xact_lock({_ALONE})"))
@@ -102,7 +102,7 @@ class PostgresStore:
 async def _repeat(
     transaction: Callable[[], Awaitable[T]], may_repeat: Callable[[DBAPIError], bool]
 ) -> T:
-    """Run *transaction*, again for errors after which it *may_repeat*, up to three times in all."""
+    """Run *transaction*, up to three times while it is overtaken or *may_repeat* its error."""
     for _ in range(_TRIES - 1):
         try:
             return await transaction()
@@ -115,26 +115,24 @@ async def _repeat(
 
 
 def _is_undone(error: DBAPIError) -> bool:
-    """Whether nothing of the transaction is stored: also not where its commit failed."""
+    """Whether the transaction was surely rolled back, even if the error came from its commit."""
     return getattr(error.orig, "sqlstate", None) in _UNDONE or was_not_sent(error)
 
 
 def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
     async def prepare() -> Any:
-        """A new connection with our settings. Nothing was sent over it that could not be repeated
-        if the server ends it meanwhile.
-        """
+        """Open a connection with our settings. Safe to repeat if PostgreSQL ends it meanwhile."""
         connection = await cast("Any", asyncpg).connect(url, server_settings=_SETTINGS, **limits)
         try:
             await connection.execute(_PLANS)
-        except BaseException:  # whoever waited may be gone: then nobody else closes it
+        except BaseException:  # also if the caller was cancelled: nothing else would close it
             connection.terminate()
             raise
         return connection
 
     async def connect() -> Any:
-        # asyncpg reads the URL itself. SQLAlchemy, which would pass `sslmode` on as it is, never
-        # sees it: nor can it show the password.
+        # asyncpg parses the URL itself. SQLAlchemy never gets it: it would mishandle `sslmode`, and
+        # might show the password.
         try:
             for _ in range(_TRIES - 1):
                 with suppress(asyncpg.ConnectionDoesNotExistError, asyncpg.AdminShutdownError):
@@ -145,7 +143,7 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
         except asyncpg.InternalClientError as error:
             if was_not_sent(error):
                 raise  # SQLAlchemy wraps it, as it does for every other statement
-            # None of several hosts is what the URL asks for, as in the middle of a fail-over.
+            # None of several hosts has the role that the URL asks for, as during a failover.
             raise LedgerUnreachable(str(error)) from error
         except (ValueError, asyncpg.InterfaceError):
             # `from None`: the error quotes the URL.
@@ -156,11 +154,11 @@ def _engine(url: str, limits: dict[str, float], **pool: Any) -> AsyncEngine:
     )
 
 
-def _look_before_use(engine: AsyncEngine) -> None:
-    """Find a connection that a restart has cut before it is used.
+def _ping_before_use(engine: AsyncEngine) -> None:
+    """Make the pool check connections before use, to replace those that a restart has cut.
 
-    SQLAlchemy's own way (`pool_pre_ping`) does so each time, which is three trips beside the two to
-    five of a transaction. Here one that was used a moment ago is trusted.
+    SQLAlchemy's `pool_pre_ping` checks every time, which adds three round trips to the two to five
+    of a transaction. Here, a connection that was used a moment ago is not checked.
     """
     dialect, pool = engine.dialect, engine.sync_engine.pool
 
@@ -169,9 +167,10 @@ def _look_before_use(engine: AsyncEngine) -> None:
 
     def taken(connection: DBAPIConnection, record: ConnectionPoolEntry, _: Any) -> None:
         if cast("Any", record.driver_connection).is_closed():
-            raise InvalidatePoolError  # it has heard that the server left; those beside it may not
+            # Drops all connections of the pool: others may not have noticed the cut yet.
+            raise InvalidatePoolError
         since: float | None = record.info.get(_RETURNED)
-        if since is None or steady() - since < _FRESH:  # None: it was made just now
+        if since is None or steady() - since < _FRESH:  # None = the connection is new
             return
         try:
             dialect.do_ping(connection)

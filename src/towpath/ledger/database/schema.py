@@ -1,6 +1,6 @@
 """The tables, and which version of them this code works with.
 
-Their names begin with `towpath_`: they may live in a database that also has the user's own. Times
+Their names begin with `towpath_`, because the database may also have tables of the user. Times
 are milliseconds since 1970 in UTC, as everywhere in Towpath. `docs/reference/database.md` is made
 from this file.
 """
@@ -58,7 +58,7 @@ api_keys = Table(
     info={"about": "API keys. A secret is stored only as its SHA-256 digest."},
 )
 
-# SQLite counts up by itself only what it calls INTEGER.
+# SQLite numbers rows by itself only if the column's type is INTEGER.
 _Counting = BigInteger().with_variant(Integer, "sqlite")
 
 logins = Table(
@@ -177,7 +177,7 @@ outbox = Table(
     Column("attempts", Integer, nullable=False, doc="Sends that failed while others succeeded."),
     Column("refused_at", BigInteger, doc="When it was refused for good; null = it is pending."),
     Column("reason", Text, doc="Why it was refused."),
-    # A place is never given out twice: a late courier must not delete another's row.
+    # Numbers are never reused: a courier with an old number must not delete a newer row.
     sqlite_autoincrement=True,
     info={"about": "Events that wait to be sent, or were refused. A sent event is deleted."},
 )
@@ -205,7 +205,7 @@ identity = Table(
 
 
 class now_ms(FunctionElement[int]):  # noqa: N801 -- reads as what it is in SQL
-    """The database's clock, in ms: hosts that write here may differ."""
+    """The time by the database's clock, in ms: the clocks of hosts that write here may differ."""
 
     type = BigInteger()
     inherit_cache = True
@@ -222,5 +222,5 @@ def _sqlite_now(*_: Any, **__: Any) -> str:
 
 
 def moment() -> ScalarSelect[int]:
-    """The same, asked once for a whole statement: for comparing with what an index has in order."""
+    """Return `now_ms()` as a subquery: it is evaluated once per statement, so indexes help."""
     return select(now_ms()).scalar_subquery()

@@ -1,10 +1,11 @@
 """SQLite: one file, for one host.
 
-WAL, so that readers and the writer do not wait for each other; `synchronous=FULL`, so that a
-commit is on disk when it returns, through a power cut too.
+It uses WAL, so that readers and the writer do not wait for each other, and `synchronous=FULL`, so
+that a commit survives a power cut once it has returned.
 
-Python's own driver in threads: one trip per read and one per transaction. aiosqlite makes one per
-statement, which cost four times as much for joined writes (`docs/decisions`).
+It runs Python's own driver in threads, with one switch of threads per read and one per
+transaction. aiosqlite has one per statement, and was four times slower for joined writes
+(`docs/decisions`).
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ T = TypeVar("T")
 _READERS = 4
 _READ, _WRITE = "BEGIN", WITH_LOCK
 _LOOK_EVERY = 0.001
-"""Seconds between two looks whether another process has ended its transaction."""
+"""Seconds between two tries to get a lock that another process holds."""
 _ORPHANS = "PRAGMA foreign_key_check"
 _PATIENCE = minutes(5)
 """How long a migration waits for another one."""
 
 
 class SqliteStore:
-    """The file at *path*, made by a migration. *limit* is how long a write waits for others.
+    """The file at *path*, which a migration creates. *limit* is how long a write waits for locks.
 
-    A file that is moved or deleted while it is open is not written to any more.
+    If the file is moved or deleted while it is open, transactions fail.
     """
 
     def __init__(self, path: str, *, limit: Duration) -> None:
@@ -57,26 +58,26 @@ class SqliteStore:
 
     def start(self) -> None:
         if self._join is None:
-            # A thread of its own: a flood of reads must not keep a write waiting.
+            # Writes have a thread of their own, so that they never wait for reads.
             writer = ThreadPoolExecutor(1, "towpath-ledger-writes")
             self._threads = [ThreadPoolExecutor(_READERS, "towpath-ledger-reads"), writer]
             loop, engine = asyncio.get_running_loop(), self._writes
-            # All of a transaction is one trip to the thread.
+            # A whole transaction is one call in the thread.
             self._join = Joined(lambda some: _in_thread(loop, writer, commit, engine, some))
 
     async def close(self) -> None:
         if self._join is None:
             return
-        join, self._join = self._join, None  # what comes later is refused
+        join, self._join = self._join, None  # from here on, `write` raises LedgerClosed
         await join.rest()
         for threads in self._threads:
-            with suppress(RuntimeError):  # the interpreter ends, and has ended the threads
+            with suppress(RuntimeError):  # at interpreter exit the threads have already ended
                 await asyncio.to_thread(threads.shutdown)
         self._reads.dispose()
         self._writes.dispose()
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """What *query* answers; all that it reads is of one moment."""
+        """Return the result of *query*, which reads one snapshot of the database."""
 
         def run() -> T:
             with self._reads.connect() as connection:
@@ -85,16 +86,18 @@ class SqliteStore:
         return await _in_thread(asyncio.get_running_loop(), self._threads[0], run)
 
     def write(self, decide: Decide[T]) -> Awaitable[T]:
-        """What the write answers, once it is on disk; it shares its transaction with others."""
+        """Run *decide* and its change, in one transaction with other changes. Returns the change's
+        result once it is on disk.
+        """
         if self._join is None:
             raise LedgerClosed
         return self._join(decide)
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
-        """Do *change* while nobody else writes, however long that takes to come.
+        """Run *change* while no other process writes. Waits up to five minutes for the lock.
 
-        A migration has to make a table anew to change it; rows that point to the old one must not
-        go with it (`ON DELETE CASCADE`). So they are looked at in the end instead.
+        To change a table, a migration copies it and drops the old one. `ON DELETE CASCADE` must not
+        delete rows that reference it, so foreign keys are off, and are checked at the end.
         """
         engine = _engine(self._path, _WRITE, _PATIENCE, mode="rwc", poolclass=NullPool)
 
@@ -114,11 +117,11 @@ class SqliteStore:
 def _in_thread(
     loop: asyncio.AbstractEventLoop, threads: ThreadPoolExecutor, work: Callable[..., T], *args: Any
 ) -> Awaitable[T]:
-    """What *work* returns in one of *threads*. Raises LedgerClosed once these have ended."""
+    """Run *work* in one of *threads*. Raises LedgerClosed if the threads have ended."""
     try:
         return loop.run_in_executor(threads, work, *args)
     except RuntimeError as error:
-        # When the interpreter ends, it ends these threads before it calls what closes the ledger.
+        # At exit, the interpreter ends these threads before the ledger is closed.
         raise LedgerClosed from error
 
 
@@ -127,30 +130,30 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
 
     def connect() -> sqlite3.Connection:
         if alone:
-            _make(file)
+            _create_file(file)
         elif not file.exists():
             raise LedgerAbsent(path)
         return sqlite3.connect(
             f"{file.as_uri()}?mode={mode}",
             uri=True,
-            # What begins to write waits by itself, see `_when_free`, and for nothing then.
+            # Writes wait for the lock in `_execute_when_free`, and never once they have it.
             timeout=busy.total_seconds() if begin == _READ else 0,
-            check_same_thread=False,  # the pool hands it to one at a time, not always the same
+            check_same_thread=False,  # the pool lends it to one thread at a time, to any of them
         )
 
     engine = create_engine("sqlite://", creator=connect, hide_parameters=True, **pool)
 
     def connected(connection: Any, record: ConnectionPoolEntry) -> None:
         record.info[_FILE] = _identity(file)
-        # Python's own idea of when a transaction begins is in the way of saying BEGIN ourselves.
+        # Keeps the driver from beginning transactions itself: `_begin` sends BEGIN.
         connection.isolation_level = None
         for setting in ("journal_mode=WAL", "synchronous=FULL", f"foreign_keys={not alone}"):
-            _when_free(connection.execute, f"PRAGMA {setting}", busy)
+            _execute_when_free(connection.execute, f"PRAGMA {setting}", busy)
         if begin == _READ:
             connection.execute("PRAGMA query_only=ON")
 
     def begun(connection: Connection) -> None:
-        # SQLite would go on writing into a file that nobody finds any more.
+        # SQLite would go on writing into the moved or deleted file.
         if connection.info[_FILE] != _identity(file):
             connection.invalidate()
             raise FileNotFoundError(f"{path} was moved or deleted while it was open")
@@ -163,8 +166,8 @@ def _engine(path: str, begin: str, busy: Duration, *, mode: str = "rw", **pool: 
 
 
 def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
-    """Begin the transaction now that its first statement is ready to run: from here on, others
-    wait for one that writes. One in which a change was decided has ended then.
+    """Begin the transaction just before its first statement, so that a write holds the lock only
+    from then on. First ends the read transaction in which the change was decided.
     """
     info = connection.info
     if words := info.pop(TO_BEGIN, None):
@@ -173,16 +176,16 @@ def _begin(busy: Duration, connection: Connection, *_: Any) -> None:
             if raw.total_changes != info[_CHANGES]:
                 raise LedgerRefused("a function that may only read has written to the database")
             raw.execute("ROLLBACK")
-        _when_free(raw.execute, words, busy)
+        _execute_when_free(raw.execute, words, busy)
         info[_CHANGES] = raw.total_changes
 
 
-def _when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
-    """Execute *words* as soon as no other process is in the way, or fail after *limit*.
+def _execute_when_free(execute: Callable[[str], object], words: str, limit: Duration) -> None:
+    """Execute *words* as soon as no other process holds the lock; fail after *limit*.
 
-    SQLite itself looks at longer and longer intervals, up to 100 ms. Where two processes write all
-    the time, the one that waits then finds the other one at it again and again. And it does not
-    wait at all to make a new file one with WAL.
+    SQLite's own waiting tries at growing intervals, up to 100 ms: if two processes write all the
+    time, the waiting one finds the lock taken again and again. And SQLite does not wait at all
+    when it switches a new file to WAL.
     """
     until = steady() + limit.total_seconds()
     while True:
@@ -196,9 +199,10 @@ def _when_free(execute: Callable[[str], object], words: str, limit: Duration) ->
             return
 
 
-def _make(file: Path) -> None:
-    """For its owner alone, also in a directory that others may look into; SQLite gives the files
-    beside it the same mode. One that is there keeps what it has; of trouble SQLite tells itself.
+def _create_file(file: Path) -> None:
+    """Create *file*, readable by its owner only. SQLite gives its companion files the same mode.
+
+    An existing file keeps its mode. Errors are ignored, because SQLite reports them on opening.
     """
     with suppress(OSError):
         os.close(os.open(file, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, PRIVATE))
@@ -208,7 +212,7 @@ _FILE, _CHANGES = "towpath.file", "towpath.changes"
 
 
 def _identity(file: Path) -> tuple[int, int] | None:
-    """Which file it is, whatever it is called; None = there is none."""
+    """Return what identifies the file on disk, whatever its path; None if it does not exist."""
     try:
         found = file.stat()
     except FileNotFoundError:

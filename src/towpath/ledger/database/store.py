@@ -1,4 +1,4 @@
-"""Which database a URL names, what the ledger wants of it, and what its errors mean."""
+"""Opens the database that a URL names; the interface of databases, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _RULE = "must be sqlite:///path/to/file.db or postgresql://user@host:5432/name"
 
 
 def wrong_url(what: str) -> InvalidOption:
-    """A URL that is wrong may have its password anywhere: no part of it is repeated."""
+    """Return the error for an invalid URL. It shows nothing of it: it may have a password."""
     return InvalidOption("database", "…", rule=f"{what}; {_RULE}")
 
 
 @contextmanager
 def translated() -> Generator[None]:
-    """What a database library raises inside, as a LedgerError. Other errors pass."""
+    """Raise errors of the database libraries as LedgerError. Other errors pass unchanged."""
     try:
         yield
     except (SQLAlchemyError, sqlite3.Error, OSError) as error:
@@ -45,11 +45,10 @@ def translated() -> Generator[None]:
 
 
 def meaning(error: Exception) -> LedgerError:
-    """LedgerUnreachable for what may pass, LedgerRefused for the rest.
+    """Return LedgerUnreachable for an error that may pass, LedgerRefused for any other.
 
-    What is refused is the fault of what was asked: it would be refused again, or by every copy of
-    the database. All else is trouble of the database or of the way to it, which somebody ends; what
-    has finished meanwhile is told then.
+    LedgerRefused means that the request itself is at fault and would fail again. All other errors
+    are troubles of the database or of the connection: once they are over, callers try again.
     """
     if was_not_sent(error):
         return LedgerUnreachable("the server ended the connection")
@@ -59,12 +58,11 @@ def meaning(error: Exception) -> LedgerError:
 
 
 def was_not_sent(error: Exception) -> bool:
-    """Whether asyncpg did not send a statement because the server had ended the connection.
+    """Whether asyncpg did not send a statement because PostgreSQL had ended the connection.
 
-    A process that stood still reads the answer to a statement together with the message by which
-    the server ended the connection. asyncpg then gives the answer, and fails at the next statement
-    by its own state, before it sends anything. So the transaction is undone, whatever the statement
-    was.
+    After a pause, a process may read the answer to a statement together with the message that ends
+    the connection. asyncpg then returns the answer, and fails at the next statement because of its
+    own state, before it sends anything. So the transaction is rolled back, whatever the statement.
     """
     cause = error.orig if isinstance(error, DBAPIError) else error
     return str(cause).startswith(_NOT_SENT)
@@ -88,7 +86,7 @@ _DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS}
 _SQLITE: dict[int, type[LedgerError]] = {
     sqlite3.SQLITE_BUSY: LedgerBusy,
     sqlite3.SQLITE_LOCKED: LedgerBusy,
-    sqlite3.SQLITE_PROTOCOL: LedgerBusy,  # too many who lock at once
+    sqlite3.SQLITE_PROTOCOL: LedgerBusy,  # too many processes compete for the lock
     sqlite3.SQLITE_FULL: LedgerUnwritable,
     sqlite3.SQLITE_IOERR: LedgerUnwritable,
     sqlite3.SQLITE_READONLY: LedgerUnwritable,
@@ -97,22 +95,22 @@ _SQLITE: dict[int, type[LedgerError]] = {
     sqlite3.SQLITE_NOMEM: LedgerUnreachable,
     sqlite3.SQLITE_INTERRUPT: LedgerUnreachable,
 }
-"""By primary code. Not CORRUPT and NOTADB: no waiting mends a file."""
+"""Errors by primary code. CORRUPT and NOTADB are missing: waiting does not repair a file."""
 _POSTGRES: dict[str, type[LedgerError]] = {
     "53100": LedgerUnwritable,  # disk full
-    "58": LedgerUnwritable,  # the system under the server: reading or writing a file
+    "58": LedgerUnwritable,  # system error: reading or writing a file failed
     "25006": LedgerUnwritable,  # read-only: a standby, or a primary that is being replaced
-    "55P03": LedgerBusy,  # a lock that was not to be had in time
-    "40": LedgerBusy,  # in another transaction's way
-    "08": LedgerUnreachable,  # the connection
+    "55P03": LedgerBusy,  # lock timeout
+    "40": LedgerBusy,  # serialization failure or deadlock
+    "08": LedgerUnreachable,  # connection error
     "53": LedgerUnreachable,  # too many connections, out of memory
-    "57P": LedgerUnreachable,  # shutting down, starting, or an administrator ended it
-    "57014": LedgerUnreachable,  # a statement took longer than the server allows
-    "25P03": LedgerUnreachable,  # a transaction stood still for longer than it may
-    "25P04": LedgerUnreachable,  # the same for one that took too long
-    "55000": LedgerUnreachable,  # not in a state for it: recovery is under way
+    "57P": LedgerUnreachable,  # shutting down, starting, or ended by an administrator
+    "57014": LedgerUnreachable,  # statement timeout
+    "25P03": LedgerUnreachable,  # idle-in-transaction timeout
+    "25P04": LedgerUnreachable,  # transaction timeout
+    "55000": LedgerUnreachable,  # wrong state of an object, as during recovery
 }
-"""By the beginning of the state, the longer first."""
+"""Errors by the beginning of the SQL state, longer prefixes first."""
 
 
 T = TypeVar("T")
@@ -124,11 +122,11 @@ T = TypeVar("T")
 class Database(Protocol):
     """A database. Queries and changes are plain functions of a connection in a transaction.
 
-    They wait for nothing but the database, and neither commit nor roll back.
+    They wait for nothing except the database, and neither commit nor roll back.
     """
 
     shown: str
-    """The address without credentials."""
+    """The URL without credentials."""
 
     def start(self) -> None: ...
 
@@ -139,12 +137,13 @@ class Database(Protocol):
     def write(self, decide: Decide[T]) -> Awaitable[T]: ...
 
     async def alone(self, change: Callable[[Connection], T]) -> T:
-        """For migrations: no other process is here at the same time."""
+        """Run a migration: only one process at a time runs *change*."""
         ...
 
 
 def open_store(url: str, *, limit: Duration) -> Database:
-    """What *url* names; nothing is sent yet. Raises InvalidOption, LedgerNotInstalled.
+    """Return the database that *url* names, without connecting. Raises InvalidOption,
+    LedgerNotInstalled.
 
     `sqlite:///relative.db`, `sqlite:////absolute.db`, `postgresql://…`, also `postgres://` and
     SQLAlchemy's spellings with a driver.
@@ -165,7 +164,7 @@ def open_store(url: str, *, limit: Duration) -> Database:
 
 
 def _file(rest: str) -> str:
-    """The file of an SQLite URL, as it stands after `sqlite://`."""
+    """Return the path in the part of an SQLite URL after `sqlite://`."""
     path, question, _ = rest.partition("?")
     if question:
         raise wrong_url("must not have options: the ledger sets them itself")
@@ -175,14 +174,14 @@ def _file(rest: str) -> str:
 
 
 def _server(rest: str) -> str:
-    """A PostgreSQL URL as its own library reads it, looked at once."""
+    """Check a PostgreSQL URL, and return it in the form that asyncpg reads."""
     url = f"postgresql://{rest}"
     try:
         parts = urlsplit(url)
         named = parts.path.strip("/") and (parts.hostname or "host=" in parts.query)
         _ = parts.port
     except ValueError:
-        # `from None`: the error quotes what may be a part of the password.
+        # `from None`: the error may quote a part of the password.
         raise wrong_url("can't be read") from None
     if not named:
         raise wrong_url("names no host or no database")

@@ -1,9 +1,9 @@
 """Tables with a version line of their own: those of the ledger, and those of each application.
 
-A line is a row of numbered steps. The database says for each line which step was the last, and
-`oldest`: from which version on code works with it. A step that says `additive = True` leaves
-`oldest` as it was, so that a release from before the step and one from after it can share the
-database; any other step shuts out the releases before it.
+A line is a sequence of numbered steps. For each line, the database stores the last step that ran
+and `oldest`, the oldest version of the code that works with the tables. A step with `additive =
+True` leaves `oldest` unchanged, so that releases from before and after the step can share the
+database; any other step shuts out earlier releases.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _NAME, _VERSION = re.compile(r"[a-z][a-z0-9_-]{0,23}"), re.compile(r"[0-9]{4}")
 class Tables:
     """The tables of an application: `TABLES = Tables("uploads", version="0001", steps=__name__)`.
 
-    They are in its `metadata`, and their names begin with `towpath_uploads_`. *version* is the
-    newest step, *steps* the package that has them: `v0001_documents.py` and so on, written with
-    Alembic's `op`. Raises InvalidOption.
+    The tables belong to its `metadata`, and their names begin with `towpath_uploads_`. *version* is
+    the newest step; *steps* is the package with the steps: `v0001_documents.py` and so on, written
+    with Alembic's `op`. Raises InvalidOption.
     """
 
     def __init__(self, name: str, *, version: str, steps: str, prefix: str | None = None) -> None:
@@ -46,7 +46,7 @@ class Tables:
         self.metadata = MetaData(naming_convention=_CONVENTION)
         self.versions = Table(
             f"{self.prefix}schema",
-            MetaData(),  # apart from the others: no step makes it
+            MetaData(),  # separate from the other tables, because no step creates this one
             Column("version_num", String(32), doc="The version of the tables."),
             Column("oldest", String(32), doc="The oldest code version that works with them."),
             PrimaryKeyConstraint("version_num", name=f"{self.prefix}schema_pkc"),
@@ -56,23 +56,20 @@ class Tables:
     # ── what the database has ────────────────────────────────────────────────────────────
 
     def found(self, connection: Connection) -> str | None:
-        """The version that the database has; None for none."""
+        """Return the version of the tables in the database; None if there are none."""
         if not inspected(connection).has_table(self.versions.name):
             return None
         return connection.scalar(select(self.versions.c.version_num))
 
     def require(self, connection: Connection) -> None:
-        """Return if this code works with what the database has. Raises LedgerOutdated."""
+        """Check that this code works with the tables in the database. Raises LedgerOutdated."""
         found = self.found(connection)
         if found is None or found < self.version:
             raise LedgerOutdated(found, self.version, of=self.name)
         self.refuse_newer(connection, found)
 
     def refuse_newer(self, connection: Connection, found: str) -> None:
-        """Return if *found* is not newer than this code, or newer by additive steps alone.
-
-        Raises LedgerAhead.
-        """
+        """Raise LedgerAhead if *found* is newer than this code by a step that is not additive."""
         if found > self.version and self._oldest(connection, found) > self.version:
             raise LedgerAhead(found, self.version, of=self.name)
 
@@ -84,7 +81,9 @@ class Tables:
 
 
 def lines(own: Tables, others: Iterable[Tables]) -> tuple[Tables, ...]:
-    """*own* and then *others*, each with names that nobody else has. Raises InvalidOption."""
+    """Return *own* and *others*. Raises InvalidOption unless each table has a name of its own, with
+    the prefix of their line.
+    """
     all_of_them, owners = (own, *others), dict[str, str]()
     for line in all_of_them:
         for table in (line.versions.name, *line.metadata.tables):

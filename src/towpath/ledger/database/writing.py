@@ -1,13 +1,14 @@
 """Many changes in one transaction.
 
 A commit on SQLite waits for the disk, and only one transaction can write at a time. So one task
-per process writes all that came while the last commit was under way in one transaction.
+per process collects the changes that are requested during a commit, and writes them together in
+the next transaction.
 
-A process that stands still while it has the write lock stops all others. So a change has two
-steps. The first reads and decides, and makes ready what is to be written: it keeps nobody waiting.
-The second, with the lock, writes that, and is *overtaken* where what was read is not true any more:
-then both are done again with the lock. Where one of several fails, each is done again in a
-transaction of its own: one that fails takes nobody with it.
+A process that hangs while it has the write lock stops all others. So a change has two steps. The
+first reads, decides and prepares the writes, without the lock. The second takes the lock and
+writes; it is *overtaken* if what the first step read is no longer true, and then both steps run
+again with the lock. If one of several changes fails, each is run again in its own transaction, so
+that the others succeed.
 """
 
 from __future__ import annotations
@@ -25,22 +26,25 @@ T = TypeVar("T")
 Write = Callable[[Connection], T]
 """Writes what was decided. Raises Overtaken."""
 Decide = Callable[[Connection], Write[T]]
-"""Reads and decides. It writes nothing: what it writes is undone."""
+"""Reads and decides. Returns the function that writes; must not write itself."""
 TO_BEGIN, WITH_LOCK = "towpath.to_begin", "BEGIN IMMEDIATE"
-"""On a connection: how to begin before its next statement. What was begun before is ended."""
+"""Key in a connection's `info`: the BEGIN to send before its next statement, after the rollback of
+an open transaction."""
 
 
 class Overtaken(Exception):
-    """What was read to decide on a change has changed meanwhile."""
+    """The rows on which a change was decided have changed meanwhile."""
 
 
 def commit(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
-    """Do *changes* in one transaction: what each answered or raised. Raises what hinders all."""
+    """Make *changes* in one transaction. Returns the result or error of each. Raises an error that
+    concerns the transaction as a whole.
+    """
     try:
         with engine.begin() as connection:
-            outcomes = [_outcome(decide, connection) for decide in changes]
+            outcomes = [_try_step(decide, connection) for decide in changes]
             if any(map(_is_busy, outcomes)):
-                raise Overtaken  # noqa: TRY301 -- by a process that mends or closes the file
+                raise Overtaken  # noqa: TRY301 -- a process recovers or closes the file
             connection.info[TO_BEGIN] = WITH_LOCK
             for place, write in enumerate(outcomes):
                 if not isinstance(write, Exception):
@@ -59,21 +63,21 @@ def commit(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
 def _one_by_one(engine: Engine, changes: list[Decide[Any]]) -> list[Any]:
     outcomes: list[Any] = []
     for decide in changes:
-        busy = outcomes and _is_busy(outcomes[-1])  # and so it will be for the next
-        done = outcomes[-1] if busy else _outcome(partial(commit, engine), [decide])
+        busy = outcomes and _is_busy(outcomes[-1])  # the next change would time out as well
+        done = outcomes[-1] if busy else _try_step(partial(commit, engine), [decide])
         outcomes += done if isinstance(done, list) else [done]
     return outcomes
 
 
-def _outcome(step: Callable[[A], Any], what: A) -> Any:
-    """What *step* answered or raised."""
+def _try_step(step: Callable[[A], Any], what: A) -> Any:
+    """Return what *step* returns, or the error that it raises."""
     try:
         return step(what)
-    except Exception as error:  # noqa: BLE001 -- raised where the change was asked for
+    except Exception as error:  # noqa: BLE001 -- raised to the caller of the change
         return error
 
 
 def _is_busy(error: object) -> bool:
-    """Another process has the lock, for longer than anybody waits."""
+    """Whether *error* means that another process held the lock for longer than the limit."""
     cause = error.orig if isinstance(error, OperationalError) else error
     return getattr(cause, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY

@@ -1,1 +1,1 @@
-"""API keys: made, listed, revoked, checked."""
+"""API keys, and login sessions of the dashboard."""

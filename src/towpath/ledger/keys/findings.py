@@ -10,7 +10,7 @@ from towpath.ledger.keys.raw import SUBMIT_VERBS, WORK_VERBS, RawQueues
 
 
 def of_keys(keys: Iterable[KeyInfo], raw: RawQueues) -> list[Finding]:
-    """What *keys*, made by releases without owners, no longer allow."""
+    """Return a finding for each of *keys*, from releases without owners, that allows less now."""
     return [
         Finding(
             "keys",
@@ -50,14 +50,14 @@ def _closed_queues(key: KeyInfo, raw: RawQueues) -> list[str]:
 
 
 def _meets(key: KeyInfo, name: str) -> bool:
-    """Whether *key* covers the queue *name*, or one of those that begin so (`timers.*`)."""
+    """Whether *key* covers the queue *name*, or any queue of a prefix (`timers.*`)."""
     if not name.endswith("*"):
         return key.covers(name)
     return any(_can_begin(pattern, name[:-1]) for pattern in key.queues)
 
 
 def _can_begin(pattern: str, prefix: str) -> bool:
-    """Whether *pattern* fits a name that begins with *prefix*."""
+    """Whether *pattern* can match a name that begins with *prefix*."""
     for at, character in enumerate(prefix):
         if at == len(pattern):
             return False

@@ -1,4 +1,4 @@
-"""An API key: what it is called, what it may do, and its secret."""
+"""An API key: its name, scopes, queues and secret; and the cache of keys."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Scope(StrEnum):
 
 
 class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A key as everybody may see it: without its secret."""
+    """A key without its secret."""
 
     id: str
     name: str
@@ -56,12 +56,12 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     queues: tuple[str, ...]
     """Patterns: `*` stands for any characters, `?` for one."""
     owner: str
-    """Who owns what the key makes: its own id, or a name that several keys share."""
+    """Who owns what the key creates: the key's own id, or a name that several keys share."""
     created_at: datetime
     expires_at: datetime | None = None
     revoked_at: datetime | None = None
     last_used_at: datetime | None = None
-    """To about a minute."""
+    """When the key was last used, to about a minute."""
 
     def may(self, scope: Scope) -> bool:
         """Whether the key has *scope*; admin has all."""
@@ -70,28 +70,28 @@ class KeyInfo(msgspec.Struct, frozen=True, kw_only=True):
     def owns(self, owner: str) -> bool:
         """Whether the key may use what belongs to *owner*; admin may use everything.
 
-        What was made without a key has no owner (an empty name): only admin may use it.
+        What was created without a key has no owner (an empty name): only admin may use it.
         """
         return Scope.ADMIN in self.scopes or (owner != "" and owner == self.owner)
 
     def covers(self, queue: str) -> bool:
-        """Whether the key is for *queue*. It holds for admin too.
+        """Whether the key is for *queue*. The scope admin does not lift this limit.
 
-        What is too long for a queue's name is not looked at: only a key for all covers it.
+        A name that is too long for a queue is covered only by a key for all queues.
         """
         if len(queue) > _LONGEST_QUEUE:
             return "*" in self.queues
         return _matcher(self.queues).fullmatch(queue) is not None
 
     def ended(self, now: datetime) -> bool:
-        """Whether it no longer counts: revoked, or expired by *now*."""
+        """Whether the key is revoked, or has expired by *now*."""
         return self.revoked_at is not None or (
             self.expires_at is not None and self.expires_at <= now
         )
 
 
 class NewKey(NamedTuple):
-    """A key that was just made. The secret is nowhere else: show it now or never."""
+    """A key that was just created. Its secret is not stored anywhere, so show it now."""
 
     info: KeyInfo
     secret: SecretStr
@@ -99,25 +99,25 @@ class NewKey(NamedTuple):
 
 @lru_cache(maxsize=1024)
 def _matcher(patterns: tuple[str, ...]) -> re.Pattern[str]:
-    """One expression for all patterns."""
-    return re.compile("|".join(map(_spelled, patterns)))
+    """Compile all patterns to one regular expression."""
+    return re.compile("|".join(map(_pattern_regex, patterns)))
 
 
-def _spelled(pattern: str) -> str:
-    """*pattern* as an expression that never goes back.
+def _pattern_regex(pattern: str) -> str:
+    """Translate *pattern* to a regular expression that never backtracks.
 
-    What follows a `*` is taken where it is found first, in an atomic group: a later place would
-    leave less to the rest. Only the part after the last `*` has to stand at the end.
+    The part after a `*` is matched at its first occurrence, in an atomic group: a later occurrence
+    would only leave less text for the rest. Only the part after the last `*` is bound to the end.
     """
     first, *others = re.sub(r"\*+", "*", pattern).split("*")
     if not others:
-        return _literally(first)
+        return _literal_regex(first)
     *middle, last = others
-    found = "".join(f"(?>.*?{_literally(part)})" for part in middle)
-    return f"{_literally(first)}{found}.*{_literally(last)}"
+    found = "".join(f"(?>.*?{_literal_regex(part)})" for part in middle)
+    return f"{_literal_regex(first)}{found}.*{_literal_regex(last)}"
 
 
-def _literally(part: str) -> str:
+def _literal_regex(part: str) -> str:
     return re.escape(part).replace(r"\?", ".")
 
 
@@ -125,17 +125,19 @@ def _literally(part: str) -> str:
 
 
 def new_id() -> str:
-    """An id for a key: 10 characters that can be told apart when read aloud."""
+    """Make an id for a key: 10 characters that can't be confused when read aloud."""
     return "".join(secrets.choice(_ID_ALPHABET) for _ in range(_ID_LENGTH))
 
 
 def new_secret(id: str) -> str:
-    """`tp_`, the key's id, and 256 random bits: who finds it somewhere knows whose it is."""
+    """Make a secret: `tp_`, the key's id (to identify a leaked secret), and 256 random bits."""
     return f"tp_{id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
 
 
 def digest(secret: str) -> bytes:
-    """What is stored of a secret. It has too many random bits to need a slow hash or a salt."""
+    """Return the digest of a secret, which is stored. Secrets have too many random bits to need a
+    slow hash or a salt.
+    """
     return sha256(secret.encode("utf-8", "surrogatepass")).digest()
 
 
@@ -143,7 +145,9 @@ def digest(secret: str) -> bytes:
 
 
 def checked_secret(secret: str) -> str:
-    """*secret* if it may be one that the user chose. The error does not repeat it."""
+    """Return a *secret* chosen by the user if it is strong enough. Raises InvalidOption, which does
+    not show it.
+    """
     fits = SHORTEST_SECRET <= len(secret) <= LONGEST_SECRET
     if not (fits and secret.isascii() and secret.isprintable() and " " not in secret):
         rule = f"must be {SHORTEST_SECRET} to {LONGEST_SECRET} characters of ASCII without blanks"
@@ -164,17 +168,17 @@ _ALPHABETS = (
     string.ascii_lowercase,
     string.ascii_letters + string.digits + "-_",
 )
-"""Those that chance hardly confuses: of random texts of 22 letters, digits and marks one in 100,000
-has no capital, but one in 100 million nothing but small letters."""
+"""Alphabets that can be recognized from a random text: of random texts of 22 letters, digits and
+marks, one in 100,000 has no capital letter, but only one in 100 million has only small letters."""
 _ALL = 94
 _LEAST_BITS, _LEAST_NEW = 128, 0.6
 
 
 def _bits(secret: str) -> float:
-    """How many random bits *secret* may have at most, by what can be seen of it.
+    """Estimate the maximum number of random bits in *secret*.
 
-    Each character counts as one of the smallest alphabet that has them all. None counts where too
-    many go on as those before did (`aaaa`, `1234`, `abcabc`): chance does that now and then.
+    Each character counts as one of the smallest alphabet that contains them all. If too many
+    characters continue a pattern (`aaaa`, `1234`, `abcabc`), the result is 0; a few do by chance.
     """
     found = set(secret)
     size = next((len(alphabet) for alphabet in _ALPHABETS if found <= set(alphabet)), _ALL)
@@ -187,14 +191,14 @@ def _bits(secret: str) -> float:
 
 
 def checked_name(name: str) -> str:
-    """*name*, or InvalidName."""
+    """Return *name* if it is valid. Raises InvalidName."""
     if not isinstance(name, str) or _NAME.fullmatch(name) is None or not name.strip():  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidName("key", name, rule="1 to 100 characters, no control characters")
     return name
 
 
 def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
-    """*scopes*, or InvalidOption: at least one, of those that there are."""
+    """Return *scopes* if there is at least one, and all are known. Raises InvalidOption."""
     given = [scopes] if isinstance(scopes, str) else list(scopes)
     known = set(Scope)
     if not given or any(scope not in known for scope in given):
@@ -204,12 +208,14 @@ def checked_scopes(scopes: Iterable[str]) -> frozenset[Scope]:
 
 
 def checked_owner(owner: str | None) -> str | None:
-    """*owner*, or InvalidName; None = the key's own id."""
+    """Return *owner* if it is valid; None = the key's own id. Raises InvalidName."""
     return None if owner is None else checked_name(owner)
 
 
 def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:
-    """*queues* in order, or InvalidOption: patterns that some queue's name can match."""
+    """Return *queues* in order, without repetitions, if they are valid patterns. Raises
+    InvalidOption.
+    """
     given = [queues] if isinstance(queues, str) else list(queues)
     if not 1 <= len(given) <= _MOST_PATTERNS:
         raise InvalidOption("queues", len(given), rule=f"1 to {_MOST_PATTERNS} patterns")
@@ -225,7 +231,7 @@ def checked_queues(queues: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_expiry(expires_at: datetime | None, *, now_ms: int) -> int | None:
-    """*expires_at* in ms, or InvalidOption for a time that has passed."""
+    """Return *expires_at* in ms. Raises InvalidOption for a time in the past."""
     if expires_at is None:
         return None
     ms = instant_ms("expires_at", expires_at)
@@ -234,34 +240,34 @@ def checked_expiry(expires_at: datetime | None, *, now_ms: int) -> int | None:
     return ms
 
 
-# ── what was looked up a moment ago ──────────────────────────────────────────────────────
+# ── the cache of keys ────────────────────────────────────────────────────────────────────
 
-# Bounded in time: what is told was read at most `FRESH` ago, so a revocation counts everywhere
-# within that. Bounded in size: wrong keys are remembered apart from real ones, so that somebody who
-# tries a million of them pushes out nothing but wrong keys.
+# Entries are used for at most `FRESH`, so that a revocation takes effect everywhere within that
+# time. Wrong keys have a cache of their own, so that somebody who tries a million of them displaces
+# only wrong keys.
 
 FRESH: Duration = seconds(5)
-"""How long an answer counts, from before the question was sent."""
+"""How long an entry is used, counted from before the database was asked."""
 _RENEW = seconds(3)
-"""From when on it is asked for again, beside the requests that still use it."""
+"""After this time the key is read again in the background, while requests still use the entry."""
 MOST_REAL, MOST_WRONG = 10_000, 1_000
 
 
 class KeyEntry:
-    """What was found under a digest; None = no such key."""
+    """The key with a digest; `info` is None if there is no such key."""
 
     __slots__ = ("digest", "ends_ms", "info", "renew_at", "stale_at")
 
     def __init__(self, digest: bytes, info: KeyInfo | None, ends_ms: float, asked: float) -> None:
         self.digest, self.info = digest, info
         self.ends_ms = ends_ms
-        """From when on the key no longer counts, by the wall clock."""
+        """When the key ends, by the wall clock."""
         self.renew_at = asked + _RENEW.total_seconds()
         self.stale_at = asked + FRESH.total_seconds()
 
 
 class KnownKeys:
-    """Entries by digest. Times are those of a clock that never jumps."""
+    """Entries by digest. Times are of a monotonic clock."""
 
     def __init__(self, *, most_real: int = MOST_REAL, most_wrong: int = MOST_WRONG) -> None:
         self._real: OrderedDict[bytes, KeyEntry] = OrderedDict()
@@ -272,7 +278,9 @@ class KnownKeys:
         return len(self._real) + len(self._wrong)
 
     def find(self, digest: bytes, now: float) -> KeyEntry | None:
-        """What is known and fresh. A real key that is used stays, whatever else comes."""
+        """Return the entry if it is fresh. A real key that is used moves to the end, so that it is
+        displaced last.
+        """
         entry = self._real.get(digest)
         if entry is not None:
             self._real.move_to_end(digest)
@@ -281,7 +289,7 @@ class KnownKeys:
         return entry if entry is not None and now < entry.stale_at else None
 
     def has_real(self, digest: bytes) -> bool:
-        """Whether a key with this digest was found, however long ago."""
+        """Whether the cache has a real key with this digest, fresh or not."""
         return digest in self._real
 
     def put(self, entry: KeyEntry) -> None:
@@ -292,6 +300,6 @@ class KnownKeys:
             kind.popitem(last=False)
 
     def forget(self, digest: bytes) -> None:
-        """So that the next check asks."""
+        """Remove the entry, so that the next check reads the database."""
         self._real.pop(digest, None)
         self._wrong.pop(digest, None)

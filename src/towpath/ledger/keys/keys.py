@@ -51,10 +51,10 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 NOTED_EVERY = seconds(60)
-"""How often a process writes down when keys were used."""
+"""How often a process stores when keys were last used."""
 _NOTED_WITHIN = seconds(10)
 OVERLAP = hours(24)
-"""How long a key that was rotated stays valid, by default."""
+"""How long a rotated key stays valid by default."""
 
 
 class ApiKeys:
@@ -71,7 +71,7 @@ class ApiKeys:
         self._ledger, self._wall, self._ticks = ledger, wall, ticks
         self._known = KnownKeys()
         self._digests: dict[str, bytes] = {}
-        """By the ids of keys that credentials were issued by."""
+        """Digests of keys that issued credentials, by the ids of the keys."""
         self._asked: dict[bytes, asyncio.Task[KeyEntry]] = {}
         self._asking: set[asyncio.Task[KeyEntry]] = set()
         self._used: dict[str, int] = {}
@@ -79,7 +79,7 @@ class ApiKeys:
         self._closing = asyncio.Event()
         self._noting: Background | None = None
 
-    # ── making and ending ────────────────────────────────────────────────────────────────
+    # ── creating and ending ──────────────────────────────────────────────────────────────
 
     async def create(
         self,
@@ -90,10 +90,10 @@ class ApiKeys:
         owner: str | None = None,
         expires_at: datetime | None = None,
     ) -> NewKey:
-        """Create a key. Only the answer has its secret.
+        """Create a key. Only the returned value has its secret.
 
-        What the key makes belongs to *owner*; without one, to this key alone. Several keys may have
-        the same name. Raises InvalidName, InvalidOption. One transaction.
+        What the key creates belongs to *owner*; without one, to this key alone. Several keys may
+        have the same name. Raises InvalidName, InvalidOption. One transaction.
         """
         id = new_id()
         secret = new_secret(id)
@@ -157,11 +157,11 @@ class ApiKeys:
         scopes: Iterable[str] = (Scope.ADMIN,),
         queues: Iterable[str] = ("*",),
     ) -> KeyInfo:
-        """The key with a secret that the user chose; it is created if there is none.
+        """Return the key with a secret that the user chose; create it if there is none.
 
         An existing key is not changed. Several processes may do this at once. Raises KeyEnded if
-        the key was revoked or has expired, and InvalidOption, without the secret, if the secret is
-        too short.
+        the key was revoked or has expired, and InvalidOption, which does not show the secret, if
+        the secret is too weak.
         """
         wanted = digest(checked_secret(secret))
         while (found := await self._find(wanted)) is None:
@@ -175,7 +175,7 @@ class ApiKeys:
     async def revoke(self, id: str) -> KeyInfo:
         """Revoke a key for good: here at once, in other processes within 5 s.
 
-        A key that was revoked before keeps its time. Raises KeyNotFound.
+        Revoking it again does not change the time. Raises KeyNotFound.
         """
         now = self._wall()
 
@@ -192,7 +192,7 @@ class ApiKeys:
         return _info(row)
 
     async def list(self) -> list[KeyInfo]:
-        """All keys, oldest first, with those that have ended."""
+        """Return all keys, oldest first, also those that have ended."""
         query = select(api_keys).order_by(api_keys.c.created_at, api_keys.c.id)
 
         def read(connection: Connection) -> list[KeyInfo]:
@@ -201,7 +201,7 @@ class ApiKeys:
         return await self._ledger.read(read)
 
     async def list_without_owner(self) -> list[KeyInfo]:
-        """The live keys that a release without owners made, oldest first."""
+        """Return the valid keys that were created by a release without owners, oldest first."""
         query = select(api_keys).where(api_keys.c.owner.is_(None)).order_by(api_keys.c.created_at)
         now = instant(self._wall())
 
@@ -214,19 +214,19 @@ class ApiKeys:
     # ── checking ─────────────────────────────────────────────────────────────────────────
 
     async def check(self, secret: str) -> KeyInfo | None:
-        """The key that *secret* belongs to; None if there is none, or if it has ended.
+        """Return the key that *secret* belongs to; None if there is none, or if it has ended.
 
-        A few microseconds for a key that was used within the last seconds; else one read, which all
-        callers with the same key share. Raises LedgerError.
+        Takes a few microseconds for a key that was used within the last seconds; else one read,
+        which all callers with the same key share. Raises LedgerError.
         """
         if not 0 < len(secret) <= LONGEST_SECRET:
             return None
         return await self.check_digest(digest(secret))
 
     async def check_id(self, id: str) -> KeyInfo | None:
-        """The key with that id, for a credential that it issued; None if it has ended.
+        """Return the key with this id, for a credential that it issued; None if it has ended.
 
-        As quick as `check`, and counts as a use. Raises LedgerError.
+        As fast as `check`, and counts as a use. Raises LedgerError.
         """
         wanted = self._digests.get(id)
         if wanted is None:
@@ -240,7 +240,7 @@ class ApiKeys:
         return await self.check_digest(wanted)
 
     def has_seen(self, secret: str) -> bool:
-        """Whether *secret* is one of the keys that this process found lately, or is looked up now.
+        """Whether this process has recently found a key with this *secret*, or is reading it now.
 
         The key may have ended.
         """
@@ -254,37 +254,37 @@ class ApiKeys:
         now = self._ticks()
         entry = self._known.find(wanted, now)
         if entry is None:
-            entry = await asyncio.shield(self._ask(wanted, now))
+            entry = await asyncio.shield(self._start_read(wanted, now))
         elif now >= entry.renew_at and entry.info is not None:
-            self._ask(wanted, now)
+            self._start_read(wanted, now)
         wall = self._wall()
-        # Found by its digest, which nobody can steer; compared once more so that the time it
-        # takes says nothing, however the digest was looked up.
+        # The dict is looked up by digest, which an attacker can't choose. Compare once more in
+        # constant time, so that safety does not depend on how the lookup works.
         if entry.info is None or not compare_digest(entry.digest, wanted) or wall >= entry.ends_ms:
             return None
         self._used[entry.info.id] = wall
         return entry.info
 
-    def _ask(self, wanted: bytes, now: float) -> asyncio.Task[KeyEntry]:
-        """Read the key, unless somebody is at it."""
+    def _start_read(self, wanted: bytes, now: float) -> asyncio.Task[KeyEntry]:
+        """Read the key, or join the read that is already running."""
         task = self._asked.get(wanted)
         if task is None:
             task = self._asked[wanted] = asyncio.create_task(self._read(wanted, now))
             self._asking.add(task)
-            task.add_done_callback(lambda done: self._is_answered(wanted, done))
+            task.add_done_callback(lambda done: self._finish_read(wanted, done))
         return task
 
-    def _is_answered(self, wanted: bytes, task: asyncio.Task[KeyEntry]) -> None:
+    def _finish_read(self, wanted: bytes, task: asyncio.Task[KeyEntry]) -> None:
         self._asking.discard(task)
         overtaken = self._asked.get(wanted) is not task
         if not overtaken:
             del self._asked[wanted]
-        # Those who wait raise its error; for a renewal nobody waits, and the next one tries again.
+        # Callers that wait raise the task's error. If a renewal fails, the next check tries again.
         if not task.cancelled() and task.exception() is None and not overtaken:
             self._known.put(task.result())
 
     def _forget(self, wanted: bytes) -> None:
-        """The key has changed: also an answer that is under way may be of yesterday."""
+        """Drop what is known of a key that has changed, and the result of a read in progress."""
         self._known.forget(wanted)
         self._asked.pop(wanted, None)
 
@@ -304,12 +304,12 @@ class ApiKeys:
         )
         return None if row is None else _info(row)
 
-    # ── when they were used ──────────────────────────────────────────────────────────────
+    # ── the times of last use ────────────────────────────────────────────────────────────
 
     async def note_uses(self) -> None:
-        """Write down when keys were last used. One transaction for all, none if none was.
+        """Store when keys were last used. One transaction for all, none if no key was used.
 
-        What can't be written now is kept for the next time: no request depends on it.
+        If the database fails, the times are kept for the next call: no request depends on them.
         """
         used, self._used = self._used, {}
         if not used:
@@ -335,13 +335,13 @@ class ApiKeys:
                 await self.note_uses()
 
     def start(self) -> None:
-        """Begin to note uses; the ledger calls it."""
+        """Begin to store uses in the background; the ledger calls this."""
         if self._noting is None:
             self._closing.clear()
             self._noting = Background("uses of keys", self._note_now_and_then).start()
 
     async def close(self) -> None:
-        """Note the last uses; the ledger calls it."""
+        """Store the last uses; the ledger calls this."""
         if self._noting is not None:
             self._closing.set()
             await self._noting.stop(grace=_NOTED_WITHIN)
@@ -378,7 +378,7 @@ class ApiKeys:
 
 
 def _insert_once(connection: Connection, row: dict[str, Any]) -> None:
-    # Another process may be faster; whoever is, the caller looks at what is there.
+    # Another process may insert the same key first; the caller reads the row afterwards.
     with suppress(IntegrityError), connection.begin_nested():
         connection.execute(insert(api_keys), row)
 

@@ -1,4 +1,4 @@
-"""Logins: sessions of the dashboard, and links that begin one. Only digests of both are kept."""
+"""Login sessions of the dashboard, and login links. Only digests of both are stored."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from towpath.ledger.ledger import Ledger
 
 SESSION = hours(12)
-"""How long a session lasts, whatever is done with it."""
+"""How long a login session lasts; use does not extend it."""
 LINK = minutes(10)
-"""How long a link can be redeemed for a session."""
+"""How long a link can be redeemed for a login session."""
 MOST = 50
-"""Sessions of one key, and links that nobody has used yet."""
+"""Maximum number of login sessions of one key, and of its unused links."""
 _SESSION, _LINK = "session", "link"
 _FRESH = seconds(5).total_seconds()
 _KNOWN_MOST = 10_000
@@ -32,11 +32,11 @@ _LONGEST = 128
 
 
 class Login(msgspec.Struct, frozen=True):
-    """A session that counts."""
+    """A valid login session."""
 
     key: KeyInfo
     csrf: str
-    """What every change has to bring along, beside the cookie."""
+    """The CSRF token that every change must send in addition to the cookie."""
 
 
 class _Known(NamedTuple):
@@ -46,7 +46,7 @@ class _Known(NamedTuple):
 
 
 class Logins:
-    """The logins of a ledger: `ledger.logins`. A session ends with its key."""
+    """The login sessions of a ledger: `ledger.logins`. A login session ends with its key."""
 
     def __init__(
         self, ledger: Ledger, *, wall: Callable[[], int], ticks: Callable[[], float]
@@ -55,19 +55,19 @@ class Logins:
         self._known: OrderedDict[bytes, _Known] = OrderedDict()
 
     async def open(self, key: KeyInfo, *, most: int = MOST) -> str:
-        """Begin a session of *key*: the cookie. One transaction.
+        """Begin a login session of *key*. Returns its cookie. One transaction.
 
-        With more than *most* sessions of the key, the oldest end: here at once, in other processes
-        within 5 s.
+        If the key has more than *most* login sessions, the oldest end: here at once, in other
+        processes within 5 s.
         """
-        return await self._made(_SESSION, key, duration_ms("session", SESSION), most)
+        return await self._create_login(_SESSION, key, duration_ms("session", SESSION), most)
 
     async def link(self, key: KeyInfo) -> str:
-        """What can be redeemed for a session of *key*: once, within ten minutes."""
-        return await self._made(_LINK, key, duration_ms("link", LINK), MOST)
+        """Create a link that can be redeemed once, within ten minutes, for a login session."""
+        return await self._create_login(_LINK, key, duration_ms("link", LINK), MOST)
 
     async def redeem(self, link: str) -> KeyInfo | None:
-        """Use up *link*: its key; None if it was used, is too old or never was.
+        """Use up *link*. Returns its key; None if the link was used, has expired or never existed.
 
         One transaction for a link that exists. A wrong guess writes nothing.
         """
@@ -91,9 +91,9 @@ class Logins:
         return None if key is None else await self._ledger.keys.check_digest(key)
 
     async def find(self, cookie: str) -> Login | None:
-        """The session of *cookie*; None if there is none, it is over, or its key has ended.
+        """Return the login session of *cookie*; None if there is none, or it or its key has ended.
 
-        What was read within the last five seconds is not read again. Raises LedgerError.
+        A login session that was found is not read again for five seconds. Raises LedgerError.
         """
         if not 0 < len(cookie) <= _LONGEST:
             return None
@@ -107,18 +107,18 @@ class Logins:
         return None if key is None else Login(key, csrf_of(cookie))
 
     def has_seen(self, cookie: str) -> bool:
-        """Whether *cookie* is that of a session which this process found lately."""
+        """Whether this process has recently found a login session with this *cookie*."""
         return 0 < len(cookie) <= _LONGEST and digest(cookie) in self._known
 
     async def close(self, cookie: str) -> None:
-        """End a session: here at once, in other processes within 5 s."""
+        """End a login session: here at once, in other processes within 5 s."""
         wanted = digest(cookie)
         await self._ledger.write(
             lambda connection: connection.execute(delete(logins).where(logins.c.digest == wanted))
         )
         self._known.pop(wanted, None)
 
-    async def _made(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
+    async def _create_login(self, kind: str, key: KeyInfo, lasts_ms: int, most: int) -> str:
         token, now = secrets.token_urlsafe(32), self._wall()
         row = {
             "digest": digest(token),
@@ -160,5 +160,5 @@ class Logins:
 
 
 def csrf_of(cookie: str) -> str:
-    """What only a page of the session's own can know: who has the cookie, and who was shown it."""
+    """Return the CSRF token of a login session: only its own pages and its cookie reveal it."""
     return sha256(b"csrf\0" + cookie.encode("utf-8", "surrogatepass")).hexdigest()

@@ -1,4 +1,4 @@
-"""Raw calls: jobs and schedules of a queue, changed over the generic paths of the HTTP API.
+"""Raw calls: changes of a queue through the generic paths of the HTTP API.
 
 The queues of applications take only the raw calls that their application publishes. A key with the
 scope `raw` may make all of them.
@@ -17,8 +17,8 @@ RAW_VERBS = frozenset({*SUBMIT_VERBS, *WORK_VERBS})
 
 
 class RawQueues:
-    """The queues of applications, by name or by how names begin (`timers.*`), each with the verbs
-    that its application publishes.
+    """The queues of applications, by name or by prefix (`timers.*`), each with the verbs that its
+    application publishes.
     """
 
     def __init__(self, published: Mapping[str, Collection[str]] | None = None) -> None:
@@ -33,15 +33,15 @@ class RawQueues:
     def may_read_content(self, key: KeyInfo, queue: str, owner: str | None) -> bool:
         """Whether *key* may read payload, result and progress of a job of *owner* in *queue*.
 
-        On the queues of applications these are what other keys sent. Workers that can claim the
-        jobs of the queue can read them all.
+        On the queues of applications, this is data that other keys sent. Workers that may claim
+        jobs of the queue may read them all.
         """
         if (verbs := self._verbs(queue)) is None or key.owns(owner or ""):
             return True
         return key.may(Scope.RAW) or (key.may(Scope.WORK) and "claim" in verbs)
 
     def _verbs(self, queue: str) -> Collection[str] | None:
-        """What the application of *queue* publishes; None if it belongs to none."""
+        """Return the verbs that the queue's application publishes; None without an application."""
         if (verbs := self.published.get(queue)) is not None:
             return verbs
         begins = next((each for each in self._prefixes if queue.startswith(each)), None)

@@ -1,1 +1,1 @@
-"""Events that leave if and only if the change does, and the sinks they go to."""
+"""The outbox: events stored in the transaction of their change, and the sinks that get them."""

@@ -1,8 +1,8 @@
-"""The courier: sends what is in the outbox to the sinks, at least once and in order per key.
+"""The courier: sends the events of the outbox to the sinks, at least once and in order per key.
 
-It has a route per sink. Routes of one sink in several processes take turns: whoever holds the lease
-sends, and lets go of it when nothing is left, so that the next event leaves through the process
-that put it.
+It has a route per sink. Several processes may have a route of the same sink: only the one with the
+lease sends. It gives up the lease when no events are left, so that the next event is sent by the
+process that puts it.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
 
 
 class _LeaseOver(Exception):
-    """The lease ended in the middle of a send: another courier may be at the same events."""
+    """The lease ended during a send: another courier may be sending the same events."""
 
 
 class Route:
-    """Carries the events of *sink* until it is closed."""
+    """Sends the events of *sink* until it is closed."""
 
     def __init__(
         self,
@@ -64,22 +64,22 @@ class Route:
         self._lease = options.lease.total_seconds()
         self._holder = secrets.token_hex(8)
         self._held_until = 0.0
-        """By this process's stopwatch: earlier than by the database's clock."""
+        """When the lease ends by this process's monotonic clock: earlier than by the database's."""
         self._patience = Patience(options)
         self._ledger_away = False
         self._called, self._closing = asyncio.Event(), asyncio.Event()
 
     def call(self) -> None:
-        """Something may have been put."""
+        """Wake the route: events may have been put."""
         self._called.set()
 
     def close(self) -> None:
-        """End after the batch that is under way."""
+        """Make `run` end after the current batch."""
         self._closing.set()
         self._called.set()
 
     async def run(self) -> None:
-        """Carry events until closed. Ends by itself only with an error that is a defect."""
+        """Send events until `close`. Raises only errors that are defects."""
         try:
             while not self._closing.is_set():
                 self._called.clear()
@@ -89,7 +89,7 @@ class Route:
                 except LedgerError as error:
                     await self._without_ledger(error)
         finally:
-            await self._leave()
+            await self._give_up_lease()
 
     async def _without_ledger(self, error: LedgerError) -> None:
         if not self._ledger_away:
@@ -98,36 +98,36 @@ class Route:
             self._log.emit(lines.OUTBOX_UNREADABLE, sink=self._name, error=name, reason=str(error))
         await _wait(self._closing, self._options.look_every)
 
-    # ── taking ───────────────────────────────────────────────────────────────────────────
+    # ── reading events ───────────────────────────────────────────────────────────────────
 
     async def _look(self) -> None:
-        """Send what there is, or wait until there may be something."""
+        """Send a batch, or wait until there may be events."""
         name, size, without = self._name, self._options.batch, self._patience.waiting()
         crowded = len(without) >= MOST_WAITING
-        # Looked at before anything is written: a courier that has nothing to do writes nothing.
+        # Read before taking the lease, so that a courier without events never writes.
         if crowded or not await self._ledger.read(
             lambda connection: has_pending(connection, name, without)
         ):
-            await self._leave()
+            await self._give_up_lease()
             return await _wait(self._called, self._options.look_every)
-        if not self._held and not await self._hold():
-            # Another courier sends: these too. So a call is no reason to look again.
+        if not self._has_lease and not await self._take_lease():
+            # Another courier has the lease and sends new events too: `call` need not end this wait.
             return await _wait(self._closing, self._options.look_every)
         events = await self._ledger.read(
             lambda connection: next_batch(connection, name, without, size=size)
         )
-        if not events:  # whoever held the lease before has sent them
-            return await self._leave()
-        return await self._carry(events)
+        if not events:  # the previous holder of the lease has sent them
+            return await self._give_up_lease()
+        return await self._send_batch(events)
 
     # ── the lease ────────────────────────────────────────────────────────────────────────
 
     @property
-    def _held(self) -> bool:
+    def _has_lease(self) -> bool:
         return steady() < self._held_until
 
-    async def _hold(self, verdict: BatchOutcome | None = None) -> bool:
-        """Take or keep the lease, and write down *verdict* in the same transaction."""
+    async def _take_lease(self, verdict: BatchOutcome | None = None) -> bool:
+        """Take or renew the lease, and store *verdict* in the same transaction."""
         asked, lease_ms = steady(), duration_ms("lease", self._options.lease)
         settled = settle(verdict) if verdict is not None else []
 
@@ -140,9 +140,9 @@ class Route:
         self._held_until = asked + self._lease if held else 0.0
         return held
 
-    async def _leave(self) -> None:
-        """Let go of the lease. If that fails, it ends by itself."""
-        if self._held:
+    async def _give_up_lease(self) -> None:
+        """Give up the lease. If that fails, the lease expires."""
+        if self._has_lease:
             self._held_until = 0.0
             with suppress(LedgerError):
                 await self._ledger.write(
@@ -151,8 +151,8 @@ class Route:
 
     # ── sending ──────────────────────────────────────────────────────────────────────────
 
-    async def _carry(self, events: Sequence[OutboxEvent]) -> None:
-        """Send *events*, write down what became of them, or leave the sink alone for a while."""
+    async def _send_batch(self, events: Sequence[OutboxEvent]) -> None:
+        """Send *events* and store the outcomes; pause if the sink is unreachable."""
         broken = spoilt(events)
         if broken is not None:
             return await self._settle(broken)
@@ -171,10 +171,10 @@ class Route:
         return await self._settle(verdict)
 
     async def _send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """What the sink answers, as long as the lease is held. Raises _LeaseOver."""
+        """Send *events* while the lease is held. Returns the sink's outcomes. Raises _LeaseOver."""
         limit = asyncio.timeout(self._held_until - steady())
         try:
-            async with limit, self._kept(limit):
+            async with limit, self._keep_lease(limit):
                 return await self._sink.send(events)
         except TimeoutError as error:
             if limit.expired():
@@ -182,36 +182,36 @@ class Route:
             raise SinkUnreachable(self._name, "no answer in time") from error
 
     @asynccontextmanager
-    async def _kept(self, limit: asyncio.Timeout) -> AsyncGenerator[None]:
-        """Keep the lease while the body runs; *limit* ends the body when the lease ends."""
+    async def _keep_lease(self, limit: asyncio.Timeout) -> AsyncGenerator[None]:
+        """Renew the lease while the body runs; *limit* ends the body when the lease ends."""
         over = asyncio.Event()
-        keeping = asyncio.create_task(self._keep(limit, over))
+        keeping = asyncio.create_task(self._renew_lease(limit, over))
         try:
             yield
         finally:
             over.set()
             await asyncio.wait((keeping,))
 
-    async def _keep(self, limit: asyncio.Timeout, over: asyncio.Event) -> None:
+    async def _renew_lease(self, limit: asyncio.Timeout, over: asyncio.Event) -> None:
         while not over.is_set():
             left = self._held_until - steady()
             await _wait(over, seconds(max(left - self._lease * 2 / 3, self._lease / 30)))
             if not over.is_set():
-                with suppress(LedgerError):  # if the database stays away, the lease just ends
-                    await self._hold()
+                with suppress(LedgerError):  # if the database stays away, the lease expires
+                    await self._take_lease()
             if not limit.expired():
                 limit.reschedule(asyncio.get_running_loop().time() + self._held_until - steady())
 
     # ── after sending ────────────────────────────────────────────────────────────────────
 
     async def _settle(self, verdict: BatchOutcome) -> None:
-        """Delete what was taken, set aside what was refused, and keep the lease."""
-        await self._hold(verdict)
+        """Delete accepted events, set refused ones aside, and renew the lease."""
+        await self._take_lease(verdict)
         self._counters.sent.inc(len(verdict.taken))
         self._counters.refused.inc(len(verdict.refused))
-        self._tell(verdict)
+        self._note_failures(verdict)
 
-    def _tell(self, verdict: BatchOutcome) -> None:
+    def _note_failures(self, verdict: BatchOutcome) -> None:
         for event, answer in (*verdict.refused, *verdict.delayed):
             about: dict[str, Any] = {"sink": self._name, "event_id": event.id, "type": event.type}
             about["reason"] = answer.reason
@@ -222,10 +222,10 @@ class Route:
             self._log.emit(lines.OUTBOX_DELAYED, attempt=event.attempts + 1, delay=delay, **about)
 
     async def _pause(self, verdict: BatchOutcome) -> None:
-        """Leave the sink alone. Another process may reach it: the lease is free meanwhile."""
+        """Give up the lease and wait before the next try. Another process may reach the sink."""
         if self._patience.failed():
             self._log.emit(lines.SINK_UNREACHABLE, sink=self._name, reason=verdict.reason)
-        await self._leave()
+        await self._give_up_lease()
         await _wait(self._closing, self._patience.pause(verdict.after))
 
 
@@ -245,10 +245,11 @@ class Courier:
         async with Courier(ledger, [RedisStreamSink(engine)]):
             …
 
-    Any number may run, anywhere: of each sink one sends at a time, and another takes over within
-    the lease if it dies. An event is sent again until its sink has it or refuses it for good;
-    those of its key wait behind it. Leaving finishes the batch under way, within the grace, and
-    closes the sinks. A sink that raises what it must not is tried again after a pause.
+    Any number of couriers may run, on any host: for each sink, one of them sends at a time, and if
+    it dies, another takes over when its lease ends. An event is sent again until its sink accepts
+    it or refuses it for good; later events of its key wait. Leaving finishes the current batch,
+    within the grace, and closes the sinks. If a sink raises an unexpected error, its route starts
+    again after a pause.
     """
 
     def __init__(
@@ -280,7 +281,7 @@ class Courier:
             for sink in self._sinks
         ]
         self._ledger.outbox.call(self._call)
-        tasks = {"readings of the outbox": self._read_now_and_then}
+        tasks = {"readings of the outbox": self._read_regularly}
         for sink, route in zip(self._sinks, self._routes, strict=True):
             tasks[f"courier of {sink.name}"] = route.run
         self._running = [
@@ -299,15 +300,15 @@ class Courier:
         if running:
             reading, *routes = running
             await reading.stop()
-            # What is under way after the grace is sent again.
+            # A batch that is not finished within the grace is sent again later.
             await asyncio.gather(*(route.stop(grace=self._options.grace) for route in routes))
         for sink in self._sinks:
             await sink.close()
 
     def read(self) -> Reading:
-        """How the sinks stood a moment ago; for whoever scrapes, in any thread, without waiting.
+        """Return the latest counts of the sinks, for metrics. Does not wait; safe in any thread.
 
-        Raises LedgerUnreachable if they could not be looked at for a while.
+        Raises LedgerUnreachable if the counts are too old.
         """
         if not self._running:
             return Reading()
@@ -329,9 +330,9 @@ class Courier:
         for route in self._routes:
             route.call()
 
-    async def _read_now_and_then(self) -> None:
+    async def _read_regularly(self) -> None:
         while True:
-            with suppress(LedgerError):  # said by the routes, and by what is read
+            with suppress(LedgerError):  # the routes log it, and `read` raises
                 self._counts = await self._ledger.outbox.counts()
                 self._read_at = steady()
             await asyncio.sleep(_READ_EVERY.total_seconds())

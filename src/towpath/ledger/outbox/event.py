@@ -1,7 +1,7 @@
-"""An event on its way out: what happened and to what, under an id that stays the same.
+"""Events of the outbox, and the interface of sinks.
 
-CloudEvents 1.0 in the structured mode: everything is in one JSON document, so that no sink can
-lose the id or the type by dropping headers. The sinks that take it answer as is said here.
+Events are CloudEvents 1.0 in structured mode: everything is in one JSON document, so that no sink
+can lose the id or the type by dropping headers.
 https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/formats/json-format.md
 """
 
@@ -20,17 +20,17 @@ from towpath.ids import event_id, event_key, new_job_id
 
 CONTENT_TYPE = "application/cloudevents+json"
 LARGEST_DATA = 256 * 1024
-"""Bytes. Whoever has more to say sends a reference; it keeps a batch in memory small."""
+"""In bytes. The limit keeps a batch in memory small; larger data must be sent as a reference."""
 _TYPE = re.compile(r"[a-z0-9][a-z0-9._-]{0,127}")
 _TYPE_RULE = "1 to 128 of a-z, 0-9, '.', '_', '-', as in towpath.review.completed"
 _SOURCE = re.compile(r"[!-~]{1,512}")
 _SOURCE_RULE = "must be a URI reference of 1 to 512 printable ASCII characters"
 _LATEST = 253_402_300_799_999
-"""The end of the year 9999: what a date can say."""
+"""The end of the year 9999, the latest time that a datetime can hold."""
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that happened, to be sent. Every value is checked when it is made.
+    """An event to be sent. Every value is checked when the event is created.
 
     Raises InvalidName, InvalidOption, PayloadInvalid, PayloadTooLarge.
     """
@@ -38,30 +38,30 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     type: str
     """What happened: `towpath.<noun>.<what>`."""
     key: str
-    """To what. Events of one key arrive in order; it is also their CloudEvents subject."""
+    """What it happened to; also the CloudEvents subject. Events of one key arrive in order."""
     data: bytes
-    """The particulars, as JSON."""
+    """The details, as JSON."""
     source: str = "towpath"
     id: str = msgspec.field(default_factory=new_job_id)
-    """The same however often it is sent: receivers drop what they have seen."""
+    """The same each time the event is sent, so that receivers can ignore repetitions."""
     at: int = msgspec.field(default_factory=wall_ms)
     """When it happened, in ms since 1970."""
 
     def __post_init__(self) -> None:
         event_id(self.id)
         event_key(self.key)
-        _matching("type", self.type, _TYPE, _TYPE_RULE)
-        _matching("source", self.source, _SOURCE, _SOURCE_RULE)
+        _check_pattern("type", self.type, _TYPE, _TYPE_RULE)
+        _check_pattern("source", self.source, _SOURCE, _SOURCE_RULE)
         if not isinstance(self.at, int) or not 0 <= self.at <= _LATEST:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise InvalidOption("at", self.at, rule="must be milliseconds since 1970")
         _check_json(self.data)
 
 
 class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event as it stands in the outbox, for one sink."""
+    """A row of the outbox: an event for one sink."""
 
     seq: int
-    """Its place: of one key the lower goes first."""
+    """The number of the row; of the events of one key, the lower number is sent first."""
     id: str
     type: str
     source: str
@@ -69,17 +69,17 @@ class OutboxEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: bytes
     at: int
     attempts: int = 0
-    """How often the sink did not take it while it took others."""
+    """How often the sink failed to accept it while it accepted others."""
 
     def is_whole(self) -> bool:
-        """Whether it can be sent: not if somebody has spoilt its row."""
+        """Whether the event can be encoded; False if its row was edited by hand and is invalid."""
         try:
             return bool(self.encoded())
         except (TypeError, ValueError, OverflowError):
             return False
 
     def encoded(self) -> bytes:
-        """The event as CloudEvents has it; the same bytes every time."""
+        """Encode the event as a CloudEvent; the same bytes every time."""
         return msgspec.json.encode(
             _CloudEvent(
                 specversion="1.0",
@@ -105,7 +105,7 @@ class _CloudEvent(msgspec.Struct, frozen=True, kw_only=True):
     data: msgspec.Raw
 
 
-def _matching(what: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
+def _check_pattern(what: str, value: str, pattern: re.Pattern[str], rule: str) -> None:
     if not isinstance(value, str) or pattern.fullmatch(value) is None:  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption(what, value, rule=rule)
 
@@ -121,21 +121,21 @@ def _check_json(data: bytes) -> None:
         raise PayloadInvalid("data", f"is not JSON: {error}") from error
 
 
-# ── sinks: what a courier asks of one, and what it answers ───────────────────────────────
+# ── sinks, and the outcomes of sends ─────────────────────────────────────────────────────
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """The sink will never take this event: it is set aside, and those behind it go on."""
+    """The sink will never accept this event. It is set aside; later events of its key are sent."""
 
     reason: str
 
 
 class Postponed(msgspec.Struct, frozen=True):
-    """The sink did not take this event now; those of its key behind it were not sent either."""
+    """The sink did not accept this event now; later events of its key were not sent either."""
 
     reason: str
     after: Duration = ZERO
-    """How long the sink asks to be left alone."""
+    """The minimum pause that the sink asks for."""
 
 
 class Behind(msgspec.Struct, frozen=True):
@@ -145,26 +145,26 @@ class Behind(msgspec.Struct, frozen=True):
 
 
 Outcome = None | Refusal | Postponed | Behind
-"""None = the sink has it, for good."""
+"""None = the sink has stored the event."""
 
 
 class Sink(Protocol):
-    """Takes events, at least once each. One send at a time; several processes take turns."""
+    """Receives events, each at least once. Only one send runs at a time, over all processes."""
 
     @property
     def name(self) -> str:
-        """What its rows in the outbox are under."""
+        """The name of the sink in the rows of the outbox."""
         ...
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """Send *events*, those of one key strictly one behind the other; the outcome of each.
+        """Send *events*, those of one key strictly one after the other. Returns their outcomes.
 
-        An event is never sent while an earlier one of its key may still fail. Raises
-        SinkUnreachable where nothing can be said of any of them: all are sent again later. It may
-        be cancelled at any point; what it does meanwhile is bounded in time.
+        An event must not be sent while an earlier one of its key may still fail. Raises
+        SinkUnreachable if the outcome of every event is unknown: all are sent again later. The send
+        may be cancelled at any point, and must then end within a bounded time.
         """
         ...
 
     async def close(self) -> None:
-        """Let go of connections; another send makes them anew."""
+        """Close the connections; another send opens new ones."""
         ...

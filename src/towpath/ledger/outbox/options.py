@@ -1,4 +1,4 @@
-"""The options of the outbox: who is told how recorded jobs ended."""
+"""The options of the outbox: which sinks get the ends of recorded jobs."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from towpath.ids import stream_name
 from towpath.options import Allowed, Mark, Options, Secret, Signing, listed
 
 REDIS, KAFKA, WEBHOOK = SINKS = ("redis", "kafka", "webhook")
-"""Who can get events: the same names as those of the ledger's sinks."""
+"""The sinks that can be configured, by their names in the outbox."""
 
 
 def _sinks(value: object) -> object:
-    """`redis,kafka`, or a list; `none` = nobody."""
+    """Read `redis,kafka` or a list; `none` = no sink."""
     found = listed(value)
     names = cast("list[str]", found if isinstance(found, list) else [])
     if names == ["none"]:
@@ -63,9 +63,9 @@ class OutboxOptions(Options, frozen=True, kw_only=True):
             raise InvalidOption("secrets", "none", rule=rule)
 
     def _check(self, sink: str, option: str, value: str | None) -> None:
-        """A sink has what it needs; and what was said for a sink is not said in vain.
+        """Check that a sink in use has its option, and that no option is set for an unused sink.
 
-        With no sink at all it may stay: that is how events are switched off for a while.
+        With `sinks = none` options may stay set, so that events can be switched off for a while.
         """
         if sink in self.sinks and not value:
             rule = f"the sink {sink} needs this setting: set it, or remove {sink} from outbox.sinks"

@@ -1,8 +1,8 @@
-"""The outbox: events that leave if, and only if, what they tell of was committed.
+"""The outbox: events that are sent if, and only if, the change that they describe was committed.
 
-`put` writes them in the transaction of the change itself, one row per sink; a courier
-(`courier.py`) sends them then and deletes the rows. A row that its sink refuses for good stays,
-with the reason, until somebody resends or deletes it.
+`put` writes events in the transaction of the change, one row per sink; a courier (`courier.py`)
+then sends them and deletes the rows. A row that its sink refuses for good stays, with the reason,
+until an operator resends or deletes it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 
 LARGEST_PAGE = 1000
 COUNTED_MOST = 10_000
-"""Events of a sink are counted up to here: it is done all the time."""
+"""Counting stops here, because the events of a sink are counted all the time."""
 _put = insert(outbox)
 _PUT = "towpath.put"
-"""On a connection: events were put since somebody last asked."""
+"""Key in a connection's `info`: whether events were put since `was_put` was last called."""
 
 
 class OutboxCounts(msgspec.Struct, frozen=True):
@@ -57,7 +57,7 @@ class OutboxCounts(msgspec.Struct, frozen=True):
 
 
 class RefusedEvent(msgspec.Struct, frozen=True):
-    """An event that its sink refused, and why."""
+    """An event that its sink refused, with the reason."""
 
     event: OutboxEvent
     reason: str
@@ -77,14 +77,14 @@ class Outbox:
         self.sinks = _names(sinks)
         self._couriers: set[Callable[[], None]] = set()
 
-    # ── going out ────────────────────────────────────────────────────────────────────────
+    # ── putting events ───────────────────────────────────────────────────────────────────
 
     def put(self, connection: Connection, events: Iterable[NewEvent]) -> None:
         """Write *events* in the transaction of *connection*: they are sent after it commits, and
         only then.
 
-        Events of one key are sent in the order of their puts, if each put comes after the change
-        that it tells of: the row that both change orders the transactions. One statement.
+        Put an event after the change that it describes: then events of one key are sent in order,
+        because the row that they both changed orders their transactions. One statement.
         """
         self.putting(events)(connection)
 
@@ -117,19 +117,19 @@ class Outbox:
         """Internal: undo `call`."""
         self._couriers.discard(courier)
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def counts(self) -> dict[str, OutboxCounts]:
-        """The counts of each sink: of this ledger, and of all others with rows. One read."""
+        """Return the counts of this ledger's sinks, and of all others that have rows. One read."""
         found = await self._ledger.read(_counts)
         return {sink: OutboxCounts() for sink in self.sinks} | found
 
     async def refused(self, sink: str, *, after: int = 0, size: int = 50) -> list[RefusedEvent]:
-        """Events that *sink* refused, oldest first; *after* is the `seq` of an event."""
+        """Return events that *sink* refused, oldest first; *after* is the `seq` of an event."""
         name, size = sink_name(sink), whole("size", size, 1, LARGEST_PAGE)
         query = (
             select(outbox)
-            .where(*_set_aside(name), outbox.c.seq > after)
+            .where(*_refused_by(name), outbox.c.seq > after)
             .order_by(outbox.c.seq)
             .limit(size)
         )
@@ -142,23 +142,23 @@ class Outbox:
 
         return await self._ledger.read(read)
 
-    # ── what was refused ─────────────────────────────────────────────────────────────────
+    # ── refused events ───────────────────────────────────────────────────────────────────
 
     async def resend(self, sink: str, ids: Sequence[str]) -> int:
         """Send refused events again, in their old order. Returns how many."""
-        return await self._reopened(_set_aside(sink_name(sink)), ids)
+        return await self._resend(_refused_by(sink_name(sink)), ids)
 
     async def resend_all(self, sink: str) -> int:
-        """Send all events again that *sink* refused. Returns how many."""
-        return await self._reopened(_set_aside(sink_name(sink)))
+        """Send again all events that *sink* refused. Returns how many."""
+        return await self._resend(_refused_by(sink_name(sink)))
 
     async def delete(self, sink: str, ids: Sequence[str]) -> int:
         """Delete refused events for good. Returns how many. Pending events stay."""
-        these = *_set_aside(sink_name(sink)), outbox.c.id.in_(list(ids))
+        these = *_refused_by(sink_name(sink)), outbox.c.id.in_(list(ids))
         done = delete(outbox).where(*these)
         return await self._ledger.write(lambda connection: connection.execute(done).rowcount)
 
-    async def _reopened(self, those: tuple[Any, ...], ids: Sequence[str] | None = None) -> int:
+    async def _resend(self, those: tuple[Any, ...], ids: Sequence[str] | None = None) -> int:
         named = () if ids is None else (outbox.c.id.in_(list(ids)),)
         again = {"refused_at": None, "reason": None, "attempts": 0}
         change = update(outbox).where(*those, *named).values(again)
@@ -168,12 +168,12 @@ class Outbox:
 
 
 def was_put(connection: Connection) -> bool:
-    """Whether events were put on *connection* since this was last asked."""
+    """Whether events were put on *connection* since the last call."""
     return connection.info.pop(_PUT, False)
 
 
 def as_event(row: RowMapping) -> OutboxEvent:
-    """The event of a row."""
+    """Return the event of a row."""
     return OutboxEvent(**{name: row[name] for name in OutboxEvent.__struct_fields__})
 
 
@@ -186,7 +186,7 @@ def _names(sinks: Iterable[str]) -> tuple[str, ...]:
     return names
 
 
-def _set_aside(sink: str) -> tuple[Any, ...]:
+def _refused_by(sink: str) -> tuple[Any, ...]:
     return outbox.c.sink == sink, outbox.c.refused_at.is_not(None)
 
 
@@ -197,7 +197,7 @@ _waits = outbox.c.refused_at.is_(None)
 
 
 def _number(*which: ColumnElement[bool]) -> ScalarSelect[int]:
-    # In order: PostgreSQL reads the index for that, and the table otherwise.
+    # With ORDER BY, PostgreSQL reads the index; without, it reads the table.
     some = select(outbox.c.seq).where(*which).order_by(outbox.c.seq).limit(COUNTED_MOST).subquery()
     return select(func.count()).select_from(some).scalar_subquery()
 

@@ -1,7 +1,7 @@
-"""What a courier does: its pauses, what outcomes mean, and its statements in the database.
+"""The parts of a courier: its backoff, the evaluation of outcomes, and its SQL statements.
 
-Of all couriers of a sink one sends at a time: the one whose lease is in `towpath_couriers`. The
-database's clock decides about it. No row stays locked while a sink is asked: it may hang.
+For each sink, only the courier with the lease in `towpath_couriers` sends. Leases go by the
+database's clock. No row stays locked during a send, because a sink may hang.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from towpath.ledger.database.schema import couriers, now_ms, outbox
 from towpath.ledger.outbox.event import OutboxEvent, Outcome, Postponed, Refusal
 from towpath.ledger.outbox.outbox import as_event
 
-# ── patience ─────────────────────────────────────────────────────────────────────────────
+# ── backoff ──────────────────────────────────────────────────────────────────────────────
 
 _REASON_MOST = 1000
 MOST_WAITING = 1000
-"""Keys that wait by themselves; with more, something else is wrong, and nothing is sent."""
+"""Maximum number of keys with a backoff of their own. At this number nothing is sent to the sink
+until some of them end: probably the sink itself fails."""
 
 
 class CourierOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The limits and pauses of a courier."""
 
     batch: int = 100
-    """Events that are in memory at once, per sink."""
+    """Maximum number of events in memory, per sink."""
     lease: Duration = seconds(30)
     """How long a courier that died keeps others from sending."""
     look_every: Duration = seconds(1)
     """How often to look for events that another process put."""
     first_pause: Duration = milliseconds(500)
-    """After a sink was not reached; doubled each time."""
+    """The pause after a sink was not reached; doubled after each further failure."""
     longest_pause: Duration = seconds(60)
     attempts: int = 20
-    """How often an event may fail while others are taken; then it is refused."""
+    """How often an event may fail while others are accepted; then it counts as refused."""
     grace: Duration = seconds(5)
-    """At the end, for the batch that is under way."""
+    """At the end, the time for finishing the current batch."""
 
     def __post_init__(self) -> None:
         whole("courier.batch", self.batch, 1, 500)
@@ -58,7 +59,9 @@ class CourierOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Patience:
-    """What a courier remembers of failures. A new one begins with none, which does no harm."""
+    """The backoff of a courier, for its sink and for single keys. It is in memory only: a restarted
+    courier tries everything at once, which does no harm.
+    """
 
     def __init__(self, options: CourierOptions, *, ticks: Callable[[], float] = steady) -> None:
         self._first, self._longest = options.first_pause, options.longest_pause
@@ -69,67 +72,67 @@ class Patience:
     # ── the sink ─────────────────────────────────────────────────────────────────────────
 
     def failed(self) -> bool:
-        """The sink was not reached. Whether that is news."""
+        """Count a failure to reach the sink. Returns whether it is the first in a row."""
         self._failures += 1
         if self._failures == 1:
             self._since = self._ticks()
         return self._failures == 1
 
     def reached(self) -> float | None:
-        """The sink was reached. For how many seconds it had not been; None = it was before."""
+        """Note that the sink was reached. Returns the seconds of its outage; None without one."""
         failures, self._failures = self._failures, 0
         return self._ticks() - self._since if failures else None
 
     def pause(self, asked_for: Duration) -> Duration:
-        """How long to leave the sink alone: what it asks for, or longer after each failure."""
-        return self._bounded(self._failures - 1, asked_for)
+        """Return the pause before the next send: doubled by each failure, at least *asked_for*."""
+        return self._delay_after(self._failures - 1, asked_for)
 
     # ── one key ──────────────────────────────────────────────────────────────────────────
 
     def hold_back(self, key: str, attempts: int, asked_for: Duration) -> Duration:
-        """Leave *key* alone, for longer with each of its *attempts*; how long."""
-        delay = self._bounded(attempts, asked_for)
+        """Delay the events of *key*, longer with each of its *attempts*. Returns the delay."""
+        delay = self._delay_after(attempts, asked_for)
         self._keys[key] = self._ticks() + delay.total_seconds()
         return delay
 
     def waiting(self) -> list[str]:
-        """The keys whose time has not come."""
+        """Return the keys that are still delayed."""
         now = self._ticks()
         self._keys = {key: until for key, until in self._keys.items() if until > now}
         return list(self._keys)
 
-    def _bounded(self, failures: int, asked_for: Duration) -> Duration:
+    def _delay_after(self, failures: int, asked_for: Duration) -> Duration:
         doubled = self._first * 2 ** min(max(failures, 0), 30)
         return min(max(doubled, asked_for), self._longest)
 
 
-# ── what the outcomes of a batch mean ────────────────────────────────────────────────────
+# ── evaluating the outcomes of a batch ───────────────────────────────────────────────────
 
 _SPOILT = Refusal("its row can't be read")
 
 
 class BatchOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes of a batch. Events that are not named are sent again."""
+    """The evaluation of a batch. Events in none of the lists are sent again."""
 
     taken: list[OutboxEvent] = []
     refused: list[tuple[OutboxEvent, Refusal]] = []
-    """Set aside for good."""
+    """Events to be set aside."""
     delayed: list[tuple[OutboxEvent, Postponed]] = []
-    """Not taken while others were: each keeps its key waiting."""
+    """Events that failed while others were accepted; later events of their keys wait."""
     reason: str = ""
-    """Why nothing at all was taken or refused: the sink is away. Empty = it is there."""
+    """Why the sink is unreachable: it neither accepted nor refused any event. Empty = reachable."""
     after: Duration = ZERO
-    """How long it asks to be left alone."""
+    """The minimum pause that the sink asks for."""
 
 
 def judge(
     events: Sequence[OutboxEvent], outcomes: Sequence[Outcome], *, attempts: int
 ) -> BatchOutcome:
-    """What *outcomes* mean for *events*, one each.
+    """Evaluate the *outcomes* of *events*, one each.
 
-    A failure counts against an event only where others got through: as long as none does, it is
-    the sink that fails, and however long that lasts, nothing is given up. The last of *attempts*
-    ends as a refusal, so that no event can hold up its key for ever.
+    A failure counts as an attempt of an event only if others were accepted or refused. Otherwise
+    the sink itself fails, and no event is given up, however long that lasts. An event that fails in
+    the last of its *attempts* is refused, so that no event can block its key for ever.
     """
     answered = list(zip(events, outcomes, strict=True))
     taken = [event for event, outcome in answered if outcome is None]
@@ -151,7 +154,7 @@ def judge(
 
 
 def spoilt(events: Sequence[OutboxEvent]) -> BatchOutcome | None:
-    """Refuse the events that somebody has spoilt by hand; None if all are whole."""
+    """Refuse events whose rows were edited by hand and are invalid; None if there are none."""
     broken = [(event, _SPOILT) for event in events if not event.is_whole()]
     return BatchOutcome(refused=broken) if broken else None
 
@@ -170,14 +173,14 @@ _first = {
 
 
 def hold(connection: Connection, sink: str, holder: str, lease_ms: int) -> bool:
-    """Take the lease of *sink*, or keep it, for *lease_ms* from now. False = another has it."""
+    """Take or renew the lease of *sink* for *lease_ms* from now. False = another courier has it."""
     mine = {"of_sink": sink, "me": holder, "lease_ms": lease_ms}
     first = _first[connection.dialect.name]
     return any(connection.execute(statement, mine).rowcount for statement in (_held, first))
 
 
 def let_go(connection: Connection, sink: str, holder: str) -> None:
-    """End the lease, so that another courier need not wait for it. No effect if it is lost."""
+    """End the lease, so that another courier need not wait. No effect if the lease was lost."""
     mine = couriers.c.sink == sink, couriers.c.holder == holder
     connection.execute(update(couriers).where(*mine).values(expires_at=0))
 
@@ -186,7 +189,7 @@ def let_go(connection: Connection, sink: str, holder: str) -> None:
 
 
 def has_pending(connection: Connection, sink: str, without: Collection[str]) -> bool:
-    """Whether there is anything to send but the events of the keys *without*."""
+    """Whether there are events to send, other than those of the keys in *without*."""
     return (
         connection.scalar(select(outbox.c.seq).where(*_pending(sink, without)).limit(1)) is not None
     )
@@ -195,19 +198,20 @@ def has_pending(connection: Connection, sink: str, without: Collection[str]) -> 
 def next_batch(
     connection: Connection, sink: str, without: Collection[str], *, size: int
 ) -> list[OutboxEvent]:
-    """The first events of *sink* in order, at most *size*, but those of the keys *without*.
+    """Read the first events of *sink* in order, at most *size*, without the keys in *without*.
 
-    All that are committed are looked at, not only those behind the last one sent: a transaction
-    that began early may commit late.
+    Does not start after the last event that was sent: a transaction may commit late, with lower
+    numbers.
     """
     query = select(outbox).where(*_pending(sink, without)).order_by(outbox.c.seq).limit(size)
     return [as_event(row) for row in connection.execute(query).mappings()]
 
 
 def settle(verdict: BatchOutcome) -> list[tuple[Delete | Update, list[dict[str, Any]] | None]]:
-    """The statements, with their rows, that write down what became of a batch.
+    """Return the statements, with their rows, that store the outcomes of a batch.
 
-    It needs no lease: what a sink has taken is taken, whoever sends now.
+    They don't check the lease: an event that a sink has accepted is done, even if another courier
+    has the lease by now.
     """
     gone = [event.seq for event in verdict.taken]
     # PostgreSQL takes no NUL in text.

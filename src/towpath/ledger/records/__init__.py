@@ -1,1 +1,1 @@
-"""Jobs whose record is a row: made, queued by the relay, begun and ended."""
+"""Records: jobs whose row in the database is the truth, and the relay that queues them in Redis."""

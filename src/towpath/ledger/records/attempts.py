@@ -1,8 +1,8 @@
-"""Attempts at records: begun by token, ended once, whatever Redis forgot meanwhile.
+"""Attempts at records: begun and ended in the row, guarded by the fencing token of the lease.
 
-A worker that has claimed a job begins an attempt in the row, with the token of its lease; only
-the one whose token is the row's may end it. So a job that Redis handed out twice is completed
-once, and a worker that was taken for dead changes nothing.
+A worker that has claimed a job begins an attempt in the row, with the fencing token of its lease.
+Only the lease whose token is in the row can end the attempt. So a job that Redis delivers twice is
+completed once, and a worker that lost its lease changes nothing.
 """
 
 from __future__ import annotations
@@ -64,28 +64,28 @@ from towpath.ledger.records.record import (
 from towpath.ledger.records.subjects import Key, by_queue, histories, left_out, outdated, supersede
 
 _FIRST_MOST = 500
-"""Of those before one that came too early, so many are looked for at once."""
+"""How many earlier records of a lane a relay looks for after a later one was delivered first."""
 
 
 class Standing(StrEnum):
-    """What the row says to a worker that has claimed its job."""
+    """Whether a worker that has claimed a job may run it, by its row."""
 
     BEGUN = "begun"
-    """Go on: the attempt is this worker's."""
+    """The attempt has begun; run the job."""
     ENDED = "ended"
-    """There is nothing left to do."""
+    """The record has ended; there is nothing to do."""
     STALE = "stale"
-    """A later attempt has begun: this lease is none any more."""
+    """A later attempt has begun: this lease is lost."""
     EARLY = "early"
-    """Others of its lane come first: it is queued again behind them, under another name."""
+    """Other records of its lane come first. It is queued again behind them, under a new id."""
     NOT_DUE = "not_due"
-    """Its time has not come, by the database's clock: it goes back, and no attempt is counted."""
+    """It is not due by the database's clock. It goes back to the queue; no attempt is counted."""
     MISSING = "missing"
-    """There is no such row."""
+    """The job has no row."""
 
 
 class Beginning(NamedTuple):
-    """What came of the wish to begin an attempt."""
+    """The answer of `begin` for one lease."""
 
     standing: Standing
     state: RecordState | None = None
@@ -96,16 +96,16 @@ class Beginning(NamedTuple):
     result: bytes | None = None
     due_in: Duration = ZERO
     due_ms: int = 0
-    """The due time that was asked for; 0 = none."""
+    """The requested due time; 0 = none."""
 
 
 class Ending(NamedTuple):
-    """An attempt to be ended."""
+    """An attempt to end."""
 
     lease: Lease
     settlement: Settlement
     cancelled: bool
-    """The worker gave up because somebody cancelled the job."""
+    """Whether the worker stopped the attempt because the job was cancelled."""
 
 
 def begin(
@@ -118,15 +118,17 @@ def begin(
 ) -> Write[list[Beginning]]:
     """Begin an attempt for each lease whose row allows it. A few statements in all.
 
-    *options* are those of the queues, as far as they are known. Not *timely*: Redis says what is
-    due.
+    *options* are those of the queues, as far as they are known. If not *timely*, Redis alone
+    decides what is due.
     """
-    rows = _locked(connection, [lease.job for lease in leases], _turns(options))
-    over, now = _outdated(connection, rows)
+    rows = _lock_rows(connection, [lease.job for lease in leases], _turns(options))
+    over, now = _find_outdated(connection, rows)
     if over:
         again = partial(begin, leases=leases, tell=tell, options=options, timely=timely)
         return lambda writer: (supersede(writer, over, now, tell), again(writer)(writer))[1]
-    renamed = _renamed(connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys())
+    renamed = _find_old_names(
+        connection, {(lease.queue, lease.job.id) for lease in leases} - rows.keys()
+    )
     changes, before = list[tuple[Row, Row]](), list[dict[str, Any]]()
     answers: list[Beginning] = []
     for lease in leases:
@@ -142,7 +144,7 @@ def begin(
                 before.append(place | {"now": row["now"]})
             changed = {**row, **change}
             changes.append((row, changed))
-            # The next one may be another lease of the same job.
+            # A later lease in the list may be of the same job.
             rows[lease.queue, lease.job.id] = changed
     write = rewrite(connection, changes, tell)
 
@@ -158,8 +160,8 @@ def begin(
 _ids = select(jobs.c.id).where(named(jobs.c.id))
 
 
-def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
-    """Those that are names which a record had before it was queued again: nobody's any more."""
+def _find_old_names(connection: Connection, missing: Collection[Key]) -> set[Key]:
+    """Return those of *missing* that are old Redis ids of records that were queued again since."""
     found: set[Key] = set()
     for queue, names in by_queue(missing):
         first = {first_name(name): name for name in names}
@@ -168,8 +170,10 @@ def _renamed(connection: Connection, missing: Collection[Key]) -> set[Key]:
     return found
 
 
-def _outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, str], int]:
-    """Those that come again though a newer one about their subject came meanwhile; and when."""
+def _find_outdated(connection: Connection, rows: dict[Key, Row]) -> tuple[dict[int, str], int]:
+    """Find records to supersede instead of trying them again, because a newer one about their
+    subject exists. Returns what `supersede` needs, and the current time.
+    """
     again = {
         (row["queue"], row["subject"]): row["now"]
         for row in rows.values()
@@ -196,9 +200,9 @@ def _begun(
     if (early := _early(row, timely=timely)) is not None:
         return early
     running = state is RecordState.RUNNING
-    again = running and row["fence"] == token  # the answer was lost
-    lost = running and not again  # the attempt before this one never ended
-    if lost and (dead := _given_up(row, lease, options)) is not None:
+    again = running and row["fence"] == token  # a repetition: the first answer was lost
+    lost = running and not again  # the previous attempt never ended
+    if lost and (dead := _end_lost_attempt(row, lease, options)) is not None:
         return dead
     attempt = row["attempts"] + (0 if again or (lost and lease.is_excused) else 1)
     begun = Beginning(
@@ -213,11 +217,11 @@ def _begun(
     return begun, change | {"started_at": row["now"]}
 
 
-def _given_up(
+def _end_lost_attempt(
     row: Row, lease: Lease, options: QueueOptions
 ) -> tuple[Beginning, dict[str, Any]] | None:
-    """The last attempt never ended, and there is no other: the row ends as a job without one does
-    when its lease ends.
+    """End a record whose previous attempt never ended if no attempt is left; else None. The reason
+    is that of a job without a record in the same case.
     """
     most = row["max_attempts"] or lease.max_attempts
     if lease.deaths >= options.max_deaths:
@@ -231,7 +235,9 @@ def _given_up(
 
 
 def _early(row: Row, *, timely: bool) -> tuple[Beginning, dict[str, Any]] | None:
-    """It comes before others of its lane, or before its time."""
+    """Return the answer and the change for a job that was delivered before others of its lane, or
+    before it is due; None if it may begin.
+    """
     state = RecordState(row["state"])
     if row["ahead"] is not None and not row["attempts"]:
         behind = {"job": next_name(row["id"], row["job"]), "relay_at": row["now"]}
@@ -242,7 +248,9 @@ def _early(row: Row, *, timely: bool) -> tuple[Beginning, dict[str, Any]] | None
 
 
 def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
-    """There is nothing to begin: it has ended, or somebody has spoilt its row."""
+    """Return the answer and the change for a record that has ended, or whose row is invalid; None
+    for any other.
+    """
     state = RecordState(row["state"])
     if state not in OPEN:
         return Beginning(Standing.ENDED, state, reason=row["last_error"], result=row["result"]), {}
@@ -257,11 +265,12 @@ def _over(row: Row) -> tuple[Beginning, dict[str, Any]] | None:
 def end(
     connection: Connection, endings: Sequence[Ending], tell: Tell = nobody
 ) -> Write[list[RecordState | None]]:
-    """End each attempt whose token is still the row's; the state it led to, None for a stale one.
+    """End each attempt whose token is still in the row. Returns the new states; None for a stale
+    attempt.
 
-    Repeated after a lost answer it changes nothing and answers the same. Two statements in all.
+    A repetition after a lost answer changes nothing and returns the same. Two statements in all.
     """
-    rows = _locked(connection, [ending.lease.job for ending in endings], lambda _: _held)
+    rows = _lock_rows(connection, [ending.lease.job for ending in endings], lambda _: _held)
     changes: list[tuple[Row, Row]] = []
     answers: list[RecordState | None] = []
     for ending in endings:
@@ -272,7 +281,7 @@ def end(
         if row["state"] != RecordState.RUNNING:
             answers.append(RecordState(row["state"]))
             continue
-        change = _ended(row, ending)
+        change = _plan_end(row, ending)
         answers.append(change["state"])
         changes.append((row, {**row, **change}))
         rows[ending.lease.queue, ending.lease.job.id] = changes[-1][1]
@@ -285,7 +294,7 @@ def end(
     return end_all
 
 
-def _ended(row: Row, ending: Ending) -> dict[str, Any]:
+def _plan_end(row: Row, ending: Ending) -> dict[str, Any]:
     cancelled = ending.cancelled or bool(row["cancel_requested"])
     match ending.settlement:
         case Complete(result=result):
@@ -309,7 +318,7 @@ def _end(row: Row, state: RecordState) -> dict[str, Any]:
 
 
 def _error(row: Row, lease: Lease, settlement: Fail | Bury) -> dict[str, Any]:
-    """The columns that tell why an attempt failed."""
+    """Return the columns that store why an attempt failed."""
     reason, traceback = _words(settlement.reason), _storable(traceback_end(settlement.traceback))
     first = reason.encode()[:FAILURE_BYTES].decode(errors="ignore")
     failure = Failure(instant(row["now"]), lease.worker, first, traceback)
@@ -317,7 +326,7 @@ def _error(row: Row, lease: Lease, settlement: Fail | Bury) -> dict[str, Any]:
 
 
 def _due_ms(row: Row) -> int:
-    """As Redis has it: a time that was past when the record was made meant at once."""
+    """Return the due time as Redis has it: 0 if it was past when the record was created."""
     due: int | None = row["due_at"]
     return due if due is not None and due > row["created_at"] else 0
 
@@ -335,7 +344,7 @@ def _words(reason: str) -> str:
 
 
 def _storable(text: str) -> str:
-    """*text* without NUL, which PostgreSQL can't store."""
+    """Replace NUL in *text*, which PostgreSQL can't store."""
     return text.replace("\0", "\N{REPLACEMENT CHARACTER}")
 
 
@@ -348,12 +357,12 @@ _held = (
     .with_for_update(of=jobs)
 )
 _before = jobs.alias("before")
-# In the words of the index: SQLite uses it only for those.
+# In the same words as the index, or SQLite does not use it.
 _still_to_end = text(f"before.{OPEN_IN_WORDS}")
 
 
 def _ahead(*others: ColumnElement[bool]) -> Select[Any]:
-    """The same, each with the first of its lane that was made before it and has still to end."""
+    """Extend `_held` by `ahead`: the first open record of the lane from before each row."""
     first = select(func.min(_before.c.seq)).where(
         _before.c.queue == jobs.c.queue,
         _before.c.lane == jobs.c.lane,
@@ -380,19 +389,22 @@ _first_of_lane = (
 _looked_for_anew = (
     update(jobs).where(jobs.c.seq.in_(_first_of_lane)).values(relay_at=bindparam("now"))
 )
-"""Redis gave out a later one: it may have lost those before it."""
+"""Makes a relay look for earlier records of a lane: Redis delivered a later one, and may have lost
+them."""
 
 
 def _turns(options: Mapping[QueueName, QueueOptions]) -> Callable[[str], Select[Any]]:
-    """By queue, the query for its rows. Lanes wait for a failed head, except under `skip`."""
+    """Return a function that gives the query for the rows of a queue. Lanes wait for a failed head,
+    except with the policy `skip`.
+    """
     waiting = {queue for queue, own in options.items() if own.lanes is not LanePolicy.SKIP}
     return lambda queue: _after_all if queue in waiting else _after_all_but_failed
 
 
-def _locked(
+def _lock_rows(
     connection: Connection, refs: Sequence[JobRef], query: Callable[[str], Select[Any]]
 ) -> dict[Key, Row]:
-    """The rows of these jobs, held until the transaction ends; in one order for everybody."""
+    """Read and lock the rows of these jobs. All callers lock in the same order."""
     found: dict[Key, Row] = {}
     for queue, names in by_queue({(ref.queue, ref.id) for ref in refs}):
         rows = rows_of(connection.execute(query(queue), {"in_queue": queue, "names": names}))
@@ -413,21 +425,21 @@ _as_it_was = (
     jobs.c.state == bindparam("was_state"),
     jobs.c.fence == bindparam("was_fence"),
     jobs.c.attempts == bindparam("was_attempts"),
-    # As it is read: what is not 0 is true, also in a row that somebody has spoilt.
+    # Compared as it is read: any value except 0 is true, also in a row that was edited by hand.
     (jobs.c.cancel_requested != false()) == bindparam("was_cancel_requested", type_=Boolean),
 )
 
 
 @cache
 def _change(names: tuple[str, ...]) -> Update:
-    """One row, if it is as it was: nobody holds it on SQLite."""
+    """Return the update of one row, if it is unchanged: on SQLite, rows are not locked."""
     columns: dict[str, Any] = {name: bindparam(name) for name in names}
     return update(jobs).where(*_as_it_was).values(columns)
 
 
 @cache
 def _changes(names: tuple[str, ...]) -> Update:
-    """All rows that are given."""
+    """Return the update of all rows in the parameters."""
     rows = given(jobs, "seq", *names)
     return (
         update(jobs).where(jobs.c.seq == rows.c.seq).values({name: rows.c[name] for name in names})
@@ -440,26 +452,29 @@ def _differing(change: tuple[Row, Row]) -> tuple[str, ...]:
 
 
 def rewrite(connection: Connection, changes: list[tuple[Row, Row]], tell: Tell) -> Write[None]:
-    """What writes rows as they are to be, given as they were: only what differs, for each column
-    that is set costs its indexes. What changes in the same way, one after the other, is one
-    statement. Raises Overtaken.
+    """Prepare the update of rows, given before and after their change. Returns the function that
+    writes, and raises Overtaken.
+
+    Sets only columns that differ, because each column that is set costs updates of its indexes.
+    Consecutive rows in which the same columns change share a statement.
     """
     statements: list[tuple[Update, Any]] = []
     for names, group in groupby(changes, key=_differing):
         several = list(group)
         if names and has_arrays(connection):
-            rows = {after["seq"]: dict(after) for _, after in several}.values()  # the later of two
+            # If a row is changed twice, the last change counts.
+            rows = {after["seq"]: dict(after) for _, after in several}.values()
             statements.append((_changes(names), arrays_of(rows, "seq", *names)))
         elif names:
             statements.append((_change(names), [_place(names, *each) for each in several]))
-    told = tell([after for _, after in changes]) if changes else nothing
+    put_events = tell([after for _, after in changes]) if changes else nothing
 
     def write(connection: Connection) -> None:
         for statement, rows in statements:
             done = connection.execute(statement, rows)
             if isinstance(rows, list) and done.rowcount != len(cast("list[Any]", rows)):
                 raise Overtaken
-        told(connection)
+        put_events(connection)
 
     return write
 

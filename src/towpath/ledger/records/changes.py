@@ -1,8 +1,8 @@
 """Changes of one record by its users: cancel, retry, move, set, delete.
 
-One that is retried, moved or replaced gets another name in Redis. What Redis still has under the
-old one is nobody's: a worker that claims it finds no row of that name, and lets it end. So the row
-decides, whether Redis was told of the change or not, and whatever its clock says.
+A record that is retried, moved or replaced gets a new id in Redis. A job that Redis still has under
+the old id belongs to no record: a worker that claims it finds no row with this id, and ends it. So
+the row decides, whether Redis has been notified of the change or not, and whatever its clock says.
 """
 
 from __future__ import annotations
@@ -47,26 +47,27 @@ _RETRIED = (RecordState.DEAD, RecordState.CANCELLED, RecordState.FAILED)
 def cancel(
     connection: Connection, queue: str, id: str, tell: Tell, *, for_owner: str | None = None
 ) -> Write[Row]:
-    """End it, or ask whoever runs it to stop. Raises RecordNotFound, RecordEnded, and NotOwned if
-    it has another owner than *for_owner*.
+    """End a waiting record, or ask the worker of a running one to stop. Returns the row after that.
+
+    Raises RecordNotFound, RecordEnded, and NotOwned if it has another owner than *for_owner*.
     """
     row = row_of(connection, queue, id, _one_held)
     if for_owner is not None and owner_in(row["options"]) != for_owner:
         raise NotOwned(f"{queue}/{id}")
     if row["state"] in RESTING:
         over = {"state": RecordState.CANCELLED, "finished_at": row["now"], "relay_at": None}
-        return _changed(row, over, tell([{**row, **over}]))
+        return _update_row(row, over, tell([{**row, **over}]))
     if row["state"] == RecordState.RUNNING:
-        # Its worker has to hear of it, be Redis away or not: a relay sees to that.
+        # A relay notifies the worker if this process does not, as when Redis is unreachable.
         soon = row["now"] + NUDGED_WITHIN
-        return _changed(row, {"cancel_requested": True, "relay_at": soon})
+        return _update_row(row, {"cancel_requested": True, "relay_at": soon})
     if row["state"] != RecordState.CANCELLED:
         raise RecordEnded(queue, id, row["state"])
     return lambda _: row
 
 
 def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]:
-    """Give it its attempts back; as it was, and as it is then. Raises RecordNotFound,
+    """Give a record new attempts. Returns the row before and after that. Raises RecordNotFound,
     RecordNotDead.
     """
     row = row_of(connection, queue, id, _one_held)
@@ -76,7 +77,7 @@ def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]
         "state": RecordState.PENDING,
         "attempts": 0,
         "cancel_requested": False,
-        # It runs now, also one that was cancelled before it was due.
+        # It runs now, even if it was cancelled before it was due.
         "due_at": row["due_at"] if (row["due_at"] or 0) <= row["now"] else None,
         "next_try_at": None,
         "finished_at": None,
@@ -88,8 +89,10 @@ def retry(connection: Connection, queue: str, id: str) -> Write[tuple[Row, Row]]
 def move(
     connection: Connection, queue: str, id: str, due: int, delay: int, *, nudged: bool
 ) -> Write[tuple[Row, Row]]:
-    """Give it another due time, as `when` says it; as it was, and as it is then. With *nudged*
-    somebody tells Redis. Raises RecordNotFound, RecordNotWaiting.
+    """Give a waiting record another due time (*due* and *delay* are those of `when`). Returns the
+    row before and after that.
+
+    With *nudged* the caller notifies Redis. Raises RecordNotFound, RecordNotWaiting.
     """
     row = row_of(connection, queue, id, _one_held)
     if row["state"] not in RESTING:
@@ -101,7 +104,7 @@ def move(
 
 
 def delete_record(connection: Connection, queue: str, id: str) -> Write[Row]:
-    """Delete a record that has ended; as it was. Raises RecordNotFound, RecordOpen."""
+    """Delete a record that has ended. Returns its row. Raises RecordNotFound, RecordOpen."""
     row = row_of(connection, queue, id, _one_held)
     if row["state"] in OPEN:
         raise RecordOpen(queue, id, row["state"])
@@ -118,13 +121,15 @@ def delete_record(connection: Connection, queue: str, id: str) -> Write[Row]:
 def set_record(
     connection: Connection, new: NewRecord, tell: Tell, *, nudged: bool
 ) -> Write[Callable[[], tuple[Record | None, Record]]]:
-    """Make a record in the place of the one under its id: that one, if there was one, and the new
-    one, which is behind all others of its lane. Raises RecordNotWaiting for one that is running.
+    """Create a record, or replace the one with its id. The new record is the last of its lane.
+
+    The write returns a function that builds the old record, if there was one, and the new one.
+    Raises RecordNotWaiting if the old record is running.
     """
     try:
         row = row_of(connection, new.queue, new.job.id, _one_held)
     except RecordNotFound:
-        return _made(submit(connection, [new], tell, nudged=nudged))
+        return _create_record(submit(connection, [new], tell, nudged=nudged))
     if row["state"] == RecordState.RUNNING:
         raise RecordNotWaiting(new.queue, new.job.id, row["state"])
     now, name = row["now"], next_name(row["id"], row["job"])
@@ -141,10 +146,12 @@ def set_record(
     return write
 
 
-def _made(make: Write[Callable[[], list[Recorded]]]) -> Write[Callable[[], tuple[None, Record]]]:
+def _create_record(
+    make: Write[Callable[[], list[Recorded]]],
+) -> Write[Callable[[], tuple[None, Record]]]:
     def write(connection: Connection) -> Callable[[], tuple[None, Record]]:
         [recorded] = make(connection)()
-        if recorded.existed:  # somebody was faster: that one is replaced
+        if recorded.existed:  # another process has just created it: try again, and replace that
             raise Overtaken
         return lambda: (None, recorded.record)
 
@@ -160,7 +167,7 @@ _one_held = _one.with_for_update()
 
 
 def row_of(connection: Connection, queue: str, id: str, query: Select[Any] = _one) -> RowMapping:
-    """The row of a record, and the time. Raises RecordNotFound."""
+    """Return the row of a record, with the current time as `now`. Raises RecordNotFound."""
     found = connection.execute(query, {"in_queue": queue, "its_id": id})
     row = found.mappings().one_or_none()
     if row is None:
@@ -171,7 +178,7 @@ def row_of(connection: Connection, queue: str, id: str, query: Select[Any] = _on
 _others = jobs.alias("others")
 _next_sqlite = select(func.max(_others.c.seq) + 1).scalar_subquery()
 _next_postgres = func.nextval(func.pg_get_serial_sequence(jobs.name, "seq"))
-"""The place behind all others."""
+"""The next number of a record, which puts the record last in its lane."""
 
 
 def _still(row: RowMapping) -> Iterator[ColumnElement[bool]]:
@@ -180,21 +187,23 @@ def _still(row: RowMapping) -> Iterator[ColumnElement[bool]]:
 
 def _renamed(row: RowMapping, values: dict[str, Any]) -> Write[tuple[Row, Row]]:
     name = next_name(row["id"], row["job"])
-    # The token of the last attempt stays: those to come must be higher, whatever Redis loses.
-    write = _changed(row, values | {"job": name})
+    # The fencing token stays: later ones must be higher, even if Redis loses data.
+    write = _update_row(row, values | {"job": name})
     return lambda writer: (row, write(writer))
 
 
-def _changed(
-    row: RowMapping, values: dict[str, Any], told: Callable[[Connection], None] = nothing
+def _update_row(
+    row: RowMapping, values: dict[str, Any], put_events: Callable[[Connection], None] = nothing
 ) -> Write[Row]:
-    """What changes *row* if it is still what it was; as it is then."""
+    """Prepare an update of *row*. The write returns the row after the update, and raises Overtaken
+    if the row has changed meanwhile.
+    """
     change = update(jobs).where(*_still(row)).values(values)
 
     def write(connection: Connection) -> Row:
         if not connection.execute(change).rowcount:
             raise Overtaken
-        told(connection)
+        put_events(connection)
         return {**row, **values}
 
     return write

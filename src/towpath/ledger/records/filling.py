@@ -1,11 +1,11 @@
-"""One queue of Redis, filled from its rows in the order of the rows.
+"""Keeps one queue in Redis filled with the records in the database, in their order.
 
-New records are brought at once (`bring`). What that missed is found by its `relay_at` within
-seconds. And when the queue's data is new, empty, or on a server that was started again, all open
-records of the queue are gone through: at the start, too, and now and then.
+New records are queued at once (`bring`). Records that this missed are found by their `relay_at`
+within seconds. And all open records of the queue are checked when the relay starts, regularly, and
+after the queue's data in Redis was lost or the Redis server restarted.
 
-Queueing a record again is harmless: its id makes it one job, and the row decides who may run it
-and when it is its turn. So everything here is one step, `_queue`, done to different records.
+Queueing a record again is harmless: its id makes it one job, and the row decides who may run it and
+when. So everything here is the same step, `_queue`, for different records.
 """
 
 from __future__ import annotations
@@ -59,35 +59,36 @@ _ENDS = {State.DONE: RecordState.COMPLETED, State.CANCELLED: RecordState.CANCELL
 
 
 class FillCounts(NamedTuple):
-    """What one check of a queue found."""
+    """The counts of one check of a queue."""
 
     open: int = 0
-    """Open records that were gone through."""
+    """Open records that were checked."""
     brought: int = 0
-    """Those that were not in Redis, and are now."""
+    """Records that were missing in Redis, and were queued."""
     ended: int = 0
-    """Those that had ended in Redis, and have now."""
+    """Open records that were ended because their jobs had ended in Redis."""
 
     def and_(self, other: FillCounts) -> FillCounts:
-        """Both together."""
+        """Return the sums of both."""
         return FillCounts(*map(sum, zip(self, other, strict=True)))
 
 
 class Filling:
-    """Keeps *queue* filled. *connect* gives the engine, or raises ServerError."""
+    """Keeps *queue* filled. *connect* returns the engine, or raises ServerError."""
 
     def __init__(
         self, ledger: Ledger, queue: QueueName, connect: Callable[[], Engine], log: Log
     ) -> None:
         self._ledger, self.queue, self._connect, self._log = ledger, queue, connect, log
         self._life = ""
-        """Which life of the queue's data was last gone through."""
+        """The life of the queue's data (see `Queues.anchor`) in which all records were checked."""
         self._behind = False
-        """Something was not brought that should have been: what is made from then on waits for the
-        next look, which brings all of it in order."""
+        """Whether a record could not be queued at once. Newer records then wait for the next look,
+        which queues them all in order."""
         self._turn = asyncio.Lock()
         self.bring = Joined(self._bring_many)
-        """Queue records that were just made, after those before. What fails is left to a look."""
+        """Queue records that were just created, in the order of the calls. If this fails, the next
+        look does it."""
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
@@ -96,17 +97,17 @@ class Filling:
             self._behind = True
         else:
             try:
-                # Not needed for those just made, which a worker may have already: to see that they
-                # are there, and to tell whoever works on a cancelled one.
+                # Not `seen`: new records have no cancelled jobs. And a worker may have begun them
+                # already, so a note in their rows that they are in Redis would be wasted.
                 await self._queue([at for some in several for at in some], seen=False)
             except (ServerError, LedgerError):
                 self._behind = True
         return [None] * len(several)
 
-    # ── again and again ──────────────────────────────────────────────────────────────────
+    # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
     async def look(self, *, whole: bool = False) -> FillCounts:
-        """See that everything is where it should be; with *whole*, go through all open records.
+        """Queue the records that are missing in Redis; with *whole*, check all open records.
 
         Raises ServerError, LedgerError.
         """
@@ -119,15 +120,15 @@ class Filling:
                 while True:
                     early, self._behind = self._behind, False
                     found = found.and_(await self._bring_missed(early=early))
-                    if not self._behind:  # nothing was made meanwhile that nobody brought
+                    if not self._behind:  # no record was created meanwhile and left to a look
                         return found
             except BaseException:
                 self._behind = True
                 raise
 
     async def _reconcile(self, *, renewed: bool) -> FillCounts:
-        """Go through all open records, in bounded steps."""
-        # Tokens must be higher than those that the rows have seen, whatever the clock says.
+        """Check all open records, in bounded steps."""
+        # New fencing tokens must be higher than those in the rows, whatever the clock says.
         floor = await self._ledger.read(lambda connection: highest_fence(connection, self.queue))
         life = await self._anchor(floor)
         found, after = FillCounts(), 0
@@ -140,18 +141,20 @@ class Filling:
             if len(rows) < LARGEST_BATCH:
                 break
             if not renewed:
-                # Nothing is known to be lost: others have work to do, too.
+                # Not urgent, as nothing is known to be lost: leave half of the time to others.
                 await asyncio.sleep(steady() - began)
         self._life = life
-        self._say(found, "reconciled")
+        self._log_queued(found, "reconciled")
         return found
 
     async def _anchor(self, floor: int) -> str:
-        """Tokens to come are higher than *floor*; which life of the queue's data this is."""
+        """Make new fencing tokens higher than *floor*. Returns the life of the queue's data."""
         return await self._connect().queues.anchor(self.queue, floor=floor)
 
     async def _bring_missed(self, *, early: bool) -> FillCounts:
-        """Queue the records whose maker did not; *early*: those too whose maker still might."""
+        """Queue records that their creator has not queued in time; with *early*, also those that
+        the creator may still queue.
+        """
         found, within = FillCounts(), NUDGED_WITHIN if early else 0
         while rows := as_read(
             await self._ledger.write(lambda connection: claim_due(connection, self.queue, within))
@@ -164,21 +167,22 @@ class Filling:
                 raise
             if len(rows) < LARGEST_BATCH:
                 break
-        self._say(found, "missed")
+        self._log_queued(found, "missed")
         return found
 
-    def _say(self, found: FillCounts, reason: str) -> None:
+    def _log_queued(self, found: FillCounts, reason: str) -> None:
         if found.brought:
             self._log.emit(
                 events.RECORDS_QUEUED, queue=self.queue, jobs=found.brought, reason=reason
             )
 
-    # ── one step for all of them ─────────────────────────────────────────────────────────
+    # ── the step that queues records ─────────────────────────────────────────────────────
 
     async def _queue(self, records: Sequence[At], *, seen: bool = True) -> FillCounts:
-        """Queue these records, and write into the rows what Redis says of them.
+        """Queue these records, and update their rows by the replies of Redis.
 
-        With *seen*, also that they are there, and whoever works on a cancelled one is told.
+        With *seen*, also note in the rows that the jobs are in Redis, and cancel the jobs of
+        cancelled records.
         """
         if seen:
             await self._stop_cancelled(records)
@@ -194,15 +198,15 @@ class Filling:
         return found
 
     async def _stop_cancelled(self, records: Sequence[At]) -> None:
-        """Whoever cancelled them may have had no Redis to say so."""
+        """Cancel the jobs of cancelled records: Redis may not have been notified yet."""
         for at in records:
             if at.record.cancel_requested:
-                with suppress(JobError):  # it has ended, or is gone
+                with suppress(JobError):  # the job has ended, or is gone
                     ref = JobRef(self.queue, at.record.job)
                     await self._connect().cancel(ref, by_record=True)
 
     async def _submit(self, records: list[At]) -> list[tuple[At, _Answer]]:
-        """What Redis answers for each record."""
+        """Submit the jobs of *records*. Returns the reply of Redis or the error for each."""
         timely = self._connect().goes_by_server_clock
         made: list[tuple[At, NewJob]] = []
         answers: list[tuple[At, _Answer]] = []
@@ -211,8 +215,9 @@ class Filling:
                 made.append((at, as_job(at.record, now=at.now, timely=timely)))
             except (ValueError, TowpathError, msgspec.MsgspecError) as error:
                 answers.append((at, spoilt(error)))
-        # A record that had ended is no part of what a look goes by. Sent again it must not begin
-        # under a lower token than before, whatever Redis has lost and its clock says meanwhile.
+        # `_reconcile` considers the tokens of open records only. A record that had ended, and was
+        # then retried, must not begin with a lower token than before either, even if Redis lost
+        # data or its clock was set back.
         if floor := max((at.record.fence for at, _ in made), default=0):
             await self._anchor(floor)
         submitted = await self._connect().submit_many(self.queue, [job for _, job in made])
@@ -221,8 +226,8 @@ class Filling:
     async def _note(
         self, changes: Sequence[tuple[At, dict[str, Any] | None]], *, seen: bool
     ) -> list[At]:
-        """Write down what has to be; the records that got another name, to be queued under it."""
-        # Most of them were seen before: a row that is not written costs nothing.
+        """Store *changes*. Returns the records that got a new id, to be queued under it."""
+        # Rows that already say that their job is in Redis, as most do, are not written.
         there = [at.record for at, change in changes if change is None and seen and at.unseen]
         others = [(at.record, change) for at, change in changes if change is not None]
         if not there and not others:
@@ -235,14 +240,16 @@ class Filling:
         )
 
     async def _change(self, record: Record, answer: _Answer) -> dict[str, Any] | None:
-        """What the answer means for the row, times as from now; None = it is queued."""
+        """Return how the row must change after *answer*, with times relative to now; None = the job
+        is queued.
+        """
         match answer:
             case Submitted(existed=False):
                 return None
             case Submitted(state=state) if state in _QUEUED:
                 return None
             case Submitted(state=state) if state in _ENDS:
-                return await self._ended(record, state)
+                return await self._change_after_end(record, state)
             case Submitted():
                 return _renamed(record)
             case QueueFull():
@@ -250,17 +257,19 @@ class Filling:
             case _:
                 return _dead(str(answer))
 
-    async def _ended(self, record: Record, state: State) -> dict[str, Any]:
-        """Redis has ended a job whose record is open: somebody worked around the ledger, no attempt
-        got as far as the row, or the row is from an older backup.
+    async def _change_after_end(self, record: Record, state: State) -> dict[str, Any]:
+        """Return how the row of an open record must change if its job has ended in Redis.
+
+        Causes: the job was changed without the ledger, no attempt reached the row, or the row is
+        from an older backup.
         """
         ref = JobRef(record.queue, record.job)
         try:
             job = await self._connect().inspect.job(ref)
         except JobNotFound:
-            return {"relay_at": 0}  # gone this very moment: looked at again
+            return {"relay_at": 0}  # the job was just deleted: look again now
         if state is State.DEAD and (job.reason or "").startswith(RECORD_MISSING):
-            # It never ran: there was no row at the time. Now there is one again.
+            # The job never ran, because the row was missing. It is back, so queue it again.
             with suppress(JobError):
                 await self._connect().delete(ref, by_record=True)
             return _renamed(record)

@@ -1,7 +1,7 @@
 """Jobs whose record is the database: `ledger.jobs`.
 
-A record is saved first and brought to Redis then. If Redis is away, that happens later, by
-itself; if Redis forgets everything, its queue is filled again from the rows.
+A record is stored first, and then queued in Redis. If Redis is unreachable, a relay queues it
+later; if Redis loses its data, the relay queues all open records again.
 """
 
 from __future__ import annotations
@@ -59,18 +59,20 @@ if TYPE_CHECKING:
     from towpath.ledger.records.sessions import Transaction
 
 NUDGE = seconds(0.25)
-"""How long whoever makes a record waits for Redis to have it too."""
+"""How long a submit waits for the record to be queued in Redis."""
 _MADE = "towpath.made"
-"""On a connection: records that were made as parts of changes since somebody last asked."""
+"""Key in a connection's `info`: the numbers of records that `Jobs.submitting` created since
+`were_made` was last called."""
 _QUEUES_AT_ONCE = 500
 KEEP = days(30)
-"""How long a record that has ended stays."""
+"""How long an ended record is kept."""
 
 
 class Fastpath(Protocol):
-    """The way to Redis, while this process has one: a relay. Neither raises what Redis says.
+    """Queues records in Redis at once: the relay, if this process runs one.
 
-    What is brought to a queue gets there in the order of the calls, whoever waits for which.
+    Its methods don't raise errors of Redis. Records get into a queue in the order of the calls,
+    whether or not the callers wait.
     """
 
     async def bring(self, records: Sequence[Record]) -> None:
@@ -78,23 +80,23 @@ class Fastpath(Protocol):
         ...
 
     async def bring_made(self, seqs: Sequence[int]) -> None:
-        """Queue those of these records that are there."""
+        """Queue those of these records that exist and are open."""
         ...
 
     async def stop(self, record: Record) -> None:
-        """Tell whoever works on a cancelled record."""
+        """Notify the worker of a record that was cancelled."""
         ...
 
     async def forget(self, job: JobRef) -> None:
-        """Take away what a record was called before it was retried."""
+        """Remove the job that a record had before it was queued again under another id."""
         ...
 
     def watch(self, queues: Iterable[QueueName]) -> None:
-        """See that what is lost in these queues is queued again."""
+        """From now on, queue records again that get lost in these queues."""
         ...
 
     async def catch_up(self, queues: Collection[QueueName]) -> None:
-        """Look at these queues now: something in them is not in its place."""
+        """Check these queues now: jobs in them are missing or out of order."""
         ...
 
     async def options(self, queues: Iterable[QueueName]) -> Mapping[QueueName, QueueOptions]:
@@ -114,18 +116,20 @@ class Jobs:
         self._ledger = ledger
         self._take = Joined(self._take_many)
         self.begin = Joined(self._begin_many)
-        """Begin an attempt with the token of a lease. Joined with others that come now."""
+        """Begin an attempt with the fencing token of a lease. Concurrent calls share a transaction.
+        """
         self.end = Joined[Ending, RecordState | None](
             lambda endings: ledger.decide(lambda connection: end(connection, endings, self.tell))
         )
-        """End an attempt; None if it is no longer this one's. Joined with others that come now."""
+        """End an attempt; None if its lease is stale. Concurrent calls share a transaction."""
         self._nudges: set[asyncio.Task[None]] = set()
         self.fastpath: Fastpath | None = None
         self.checks: list[Callable[[str], None]] = []
-        """Those who know the handlers of a queue: they refuse what names none and needs to."""
+        """Checks by apps for records without a handler's name: each raises if records of the queue
+        need one."""
 
     async def close(self) -> None:
-        """Internal: wait a moment for records that are on their way to Redis."""
+        """Internal: wait briefly for records that are being queued in Redis."""
         if self._nudges:
             await asyncio.wait(self._nudges, timeout=NUDGE.total_seconds())
         for task in self._nudges:
@@ -136,19 +140,19 @@ class Jobs:
     async def submit(
         self, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Recorded:
-        """Make a record. Returns once it is stored on disk; the job will run.
+        """Create a record. Returns once it is stored on disk; the job will run.
 
         The same *id* twice is one record: the second answer says `existed`. If Redis is
-        unreachable, the record waits for it. Records made at the same time share a transaction.
+        unreachable, the record waits for it. Records created at the same time share a transaction.
         *options* are those of a job, and `subject`, `version`, `revision` and `follows`. Raises
         InvalidName, InvalidOption, LedgerError.
         """
-        return await self.submit_new(self._checked(queue, payload, options))
+        return await self.submit_new(self._check_new(queue, payload, options))
 
     async def submit_new(self, new: NewRecord) -> Recorded:
-        """Internal: like `submit`, for a record that was checked before."""
+        """Internal: like `submit`, for a record that has already been checked."""
         recorded, nudge = await self._take(new)
-        await _a_moment(nudge)
+        await _wait_briefly(nudge)
         return recorded
 
     async def submit_in(
@@ -158,23 +162,23 @@ class Jobs:
         payload: bytes,
         **options: Unpack[RecordOptions],
     ) -> Recorded:
-        """Make a record in the caller's transaction: an AsyncSession or AsyncConnection on this
+        """Create a record in the caller's transaction: an AsyncSession or AsyncConnection on this
         database. The record exists once that commits. Does not wait for Redis.
         """
-        wanted = [self._checked(queue, payload, options)]
+        wanted = [self._check_new(queue, payload, options)]
         return (await self._ledger.transactions.submit(transaction, wanted)).recorded[0]
 
     def submitting(
         self, connection: Connection, queue: str, payload: bytes, **options: Unpack[RecordOptions]
     ) -> Write[Recorded]:
-        """Make a record as a part of your own change, inside `ledger.decide`.
+        """Create a record as a part of your own change, inside `ledger.decide`.
 
-        Returns a function that makes the record when the change calls it with its connection; the
+        Returns a function that creates the record when the change calls it with its connection; the
         record exists once the change commits. Does not wait for Redis.
         """
         make = submit(
             connection,
-            [self._checked(queue, payload, options)],
+            [self._check_new(queue, payload, options)],
             self.tell,
             nudged=self.fastpath is not None,
         )
@@ -187,12 +191,12 @@ class Jobs:
         return write
 
     def committed(self, seqs: list[int]) -> None:
-        """Internal: bring records to Redis whose transaction has committed, in that order."""
+        """Internal: queue records in Redis whose transactions have committed, in this order."""
         if self.fastpath is not None:
             self._nudge(self.fastpath.bring_made(seqs))
 
-    def _checked(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
-        """A record to make. Refused where it would be dead on arrival."""
+    def _check_new(self, queue: str, payload: bytes, options: RecordOptions) -> NewRecord:
+        """Check the values of a record to create. Raises if no handler could run the job."""
         new = new_record(queue, payload, **options)
         if "handler" not in (options.get("headers") or {}):
             for check in self.checks:
@@ -214,7 +218,7 @@ class Jobs:
             )
         )
         if self.fastpath is not None:
-            await _a_moment(self._nudge(self.fastpath.stop(record)))
+            await _wait_briefly(self._nudge(self.fastpath.stop(record)))
         return record
 
     async def retry(self, queue: str, id: str) -> Record:
@@ -225,7 +229,7 @@ class Jobs:
         ref = queue_name(queue), job_id(id)
 
         rows = await self._ledger.decide(lambda connection: retry(connection, *ref))
-        return await self._queued_anew(*map(as_record, rows))
+        return await self._requeue(*map(as_record, rows))
 
     async def move(
         self, queue: str, id: str, *, due: datetime | None = None, delay: DurationLike | None = None
@@ -240,7 +244,7 @@ class Jobs:
         rows = await self._ledger.decide(
             lambda connection: move(connection, *ref, *at, nudged=nudged)
         )
-        return await self._queued_anew(*map(as_record, rows))
+        return await self._requeue(*map(as_record, rows))
 
     async def delete(self, queue: str, id: str) -> Record:
         """Delete a record that has ended, and its job in Redis. Returns the record as it was.
@@ -251,7 +255,7 @@ class Jobs:
         row = await self._ledger.decide(lambda connection: delete_record(connection, *ref))
         record = as_record(row)
         if self.fastpath is not None:
-            await _a_moment(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
+            await _wait_briefly(self._nudge(self.fastpath.forget(JobRef(record.queue, record.job))))
         return record
 
     async def set(
@@ -267,23 +271,23 @@ class Jobs:
             raise InvalidOption("id", id, rule="is required: it names the record to set")
         if subject is not None:
             raise InvalidOption("subject", subject, rule="a record about a subject cannot be set")
-        new, nudged = self._checked(queue, payload, options), self.fastpath is not None
-        told = await self._ledger.decide(
+        new, nudged = self._check_new(queue, payload, options), self.fastpath is not None
+        build_records = await self._ledger.decide(
             lambda connection: set_record(connection, new, self.tell, nudged=nudged)
         )
-        before, record = told()
-        await self._queued_anew(before, record)
+        before, record = build_records()
+        await self._requeue(before, record)
         return PlacedRecord(record, before is not None and before.state in RESTING)
 
-    async def _queued_anew(self, before: Record | None, record: Record) -> Record:
-        """A record that has another name in Redis than before, brought there under that."""
+    async def _requeue(self, before: Record | None, record: Record) -> Record:
+        """Queue a record under its new id in Redis, and remove its old job."""
         if self.fastpath is not None and before is not None:
-            # What it was called before waits in Redis for a turn, or lies there among the dead.
+            # The job under the old id still waits in Redis, or is dead there.
             self._nudge(self.fastpath.forget(JobRef(before.queue, before.job)))
-        await _a_moment(self._brought([Recorded(record, existed=True)]))
+        await _wait_briefly(self._start_queueing([Recorded(record, existed=True)]))
         return record
 
-    # ── looking ──────────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def get(self, queue: str, id: str) -> Record:
         """The record as it is now. Raises RecordNotFound."""
@@ -291,14 +295,14 @@ class Jobs:
         return await self._ledger.read(lambda connection: as_record(row_of(connection, *ref)))
 
     async def find(self, queue: str, ids: Collection[str]) -> dict[str, Record]:
-        """Those of these records that exist, by id, without their payloads and results."""
+        """Return those of these records that exist, by id, without payloads and results."""
         found = await self._ledger.read(
             lambda connection: rows_of_ids(connection, queue_name(queue), ids)
         )
         return {row["id"]: as_record(row) for row in found}
 
     async def find_everywhere(self, id: str, queues: Collection[str]) -> builtins.list[Record]:
-        """The records of that id in these queues."""
+        """Return the records with this id in these queues."""
         wanted = select(jobs).where(jobs.c.id == job_id(id))
         found: builtins.list[Record] = []
         names = sorted(map(queue_name, queues))
@@ -321,8 +325,8 @@ class Jobs:
         after: str | None = None,
         size: int = 50,
     ) -> RecordPage:
-        """A page of records, newest first, without their results. *state* and *subject* select
-        those of one state, and of one subject or several; *prefix* selects subjects that begin so.
+        """Return a page of records, newest first, without results. *state* selects a state,
+        *subject* one or several subjects, *prefix* subjects that begin with one of these texts.
         Raises InvalidOption.
         """
         query = newest(queue, state=state, subject=subject, prefix=prefix, after=after, size=size)
@@ -334,8 +338,8 @@ class Jobs:
     async def find_oldest(
         self, queue: str, states: Sequence[str], *, after: int = 0, size: int = 500
     ) -> builtins.list[Record]:
-        """The oldest records of *queue* in *states* whose `seq` is greater than *after*, without
-        their payloads and results. Fewer than *size* are the last ones.
+        """Return the oldest records of *queue* in *states* whose `seq` is greater than *after*,
+        without payloads and results. If there are fewer than *size*, they are the last ones.
         """
         query = oldest(queue, states, after, size)
         found = await self._ledger.read(
@@ -344,8 +348,8 @@ class Jobs:
         return [as_record(row) for row in found]
 
     async def counts(self, queue: str) -> dict[RecordState, int]:
-        """How many records are in each state. Reads an index entry per record of the queue: tens of
-        milliseconds for 200,000. For people; no background task asks for it.
+        """Count the records in each state. Reads an index entry per record of the queue, which
+        takes tens of milliseconds for 200,000 records. Meant for people, not for background tasks.
         """
         name = queue_name(queue)
         return await self._ledger.read(lambda connection: counted(connection, name))
@@ -357,28 +361,28 @@ class Jobs:
         old = select(jobs.c.seq).where(*ended).order_by(jobs.c.finished_at).limit(most)
 
         def decide(connection: Connection) -> Write[int]:
-            # In two steps: in one, PostgreSQL may read the whole table for the second.
+            # Two statements: with a subquery, PostgreSQL may read the whole table for the delete.
             found = list(connection.scalars(old))
             gone = delete(jobs).where(jobs.c.seq.in_(found), jobs.c.state.not_in(OPEN))
             return lambda writer: writer.execute(gone).rowcount if found else 0
 
         return await self._ledger.decide(decide)
 
-    # ── joined ───────────────────────────────────────────────────────────────────────────
+    # ── coalesced calls, and queueing in Redis ───────────────────────────────────────────
 
     async def _take_many(
         self, wanted: list[NewRecord]
     ) -> list[tuple[Recorded, asyncio.Task[None] | None]]:
-        tell_of_them = await self._ledger.decide(
+        build_answers = await self._ledger.decide(
             lambda connection: submit(connection, wanted, self.tell)
         )
-        made = tell_of_them()
-        # Each queue by itself: nobody waits for the server of another. One that existed too:
-        # whoever sends it again may be the one who finds Redis back.
+        made = build_answers()
+        # Each queue has a task of its own, so that no caller waits for another queue's Redis
+        # server. Existing records are queued too: Redis may have lost or never got them.
         by_queue: dict[QueueName, list[Recorded]] = {}
         for recorded in made:
             by_queue.setdefault(recorded.record.queue, []).append(recorded)
-        nudges = {queue: self._brought(some) for queue, some in by_queue.items()}
+        nudges = {queue: self._start_queueing(some) for queue, some in by_queue.items()}
         return [(recorded, nudges[recorded.record.queue]) for recorded in made]
 
     async def _begin_many(self, leases: list[Lease]) -> list[Beginning]:
@@ -401,11 +405,11 @@ class Jobs:
         return begun
 
     def tell(self, rows: Sequence[Row]) -> Callable[[Connection], None]:
-        """Internal: put the end of those of *rows* that end into the outbox, if there are sinks."""
+        """Internal: prepare events for those of *rows* that have ended, if there are sinks."""
         return self._ledger.outbox.putting(ends(rows)) if self._ledger.outbox.sinks else nothing
 
-    def _brought(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
-        """Those of *made* that are open, on their way to Redis."""
+    def _start_queueing(self, made: Sequence[Recorded]) -> asyncio.Task[None] | None:
+        """Start to queue the open records of *made* in Redis. Returns the task, if any."""
         new = [
             recorded.record for recorded in made if recorded.record.open and not recorded.existed
         ]
@@ -424,19 +428,19 @@ class Jobs:
 
 
 def were_made(connection: Connection) -> list[int]:
-    """Which records were made by `Jobs.submitting` on *connection* since this was last asked."""
+    """Return the records that `Jobs.submitting` created on *connection* since the last call."""
     return connection.info.pop(_MADE, [])
 
 
 async def _bring(way: Fastpath, new: Sequence[Record], again: Sequence[int]) -> None:
-    """New ones are due as they say; of others the database tells what time it is for them."""
+    """Queue new records as they are, and read existing ones again, with the database's time."""
     if new:
         await way.bring(new)
     if again:
         await way.bring_made(again)
 
 
-async def _a_moment(nudge: asyncio.Task[None] | None) -> None:
-    """Wait for Redis, not for long: the record is safe, and a relay looks after it."""
+async def _wait_briefly(nudge: asyncio.Task[None] | None) -> None:
+    """Wait briefly for Redis. The record is stored, and if this fails, a relay queues it."""
     if nudge is not None:
         await asyncio.wait((nudge,), timeout=NUDGE.total_seconds())

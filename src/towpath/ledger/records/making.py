@@ -1,6 +1,6 @@
-"""Making records: once per id, and once per event that they tell of.
+"""Creates records: one per id, and one per event of a subject.
 
-Statements are made once, here: making one costs more than running it.
+Statements are built once, at import: building one costs more than running it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from towpath.ledger.records.subjects import (
 )
 
 NUDGED_WITHIN = 2_000
-"""Milliseconds in which whoever made a record brings it to Redis; after that a relay does."""
+"""Milliseconds in which the creator of a record queues it in Redis; after that, a relay does."""
 
 
 def submit(
@@ -51,31 +51,32 @@ def submit(
     *,
     nudged: bool = True,
 ) -> Write[Callable[[], list[Recorded]]]:
-    """Make records, in the caller's transaction. The same queue and id twice is one record, and so
-    are two of the same event: then the answer is the first one.
+    """Create records in the caller's transaction. Records with the same queue and id are one
+    record, and so are records of the same event: the answer is then the first one.
 
-    With *nudged* somebody brings them to Redis as soon as they count; a relay waits for that.
-    Three statements, however many records; one or two more where some have subjects, and one per
-    queue where some were there before. What the write answers tells of them, in its own time.
+    With *nudged* the caller queues them in Redis after the commit, and a relay leaves it time for
+    that. Three statements for any number of records; one or two more if some have subjects, and one
+    per queue if some existed before. The write returns a function that builds the answers, so that
+    this can happen after the commit.
     """
     now, there = _time(connection, wanted)
     subjects = {(record.queue, record.subject) for record in wanted if record.subject}
-    # On PostgreSQL they are locked.
+    # Not needed on PostgreSQL, where the subjects are locked.
     last = connection.scalar(_last) if subjects and not has_arrays(connection) else None
     known = histories(connection, subjects)
     seen = {subject: [*rows] for subject, rows in known.items()}
     more = left_out(connection, known)
-    planned, answering = _planned(known, wanted)
+    planned, answering = _plan(known, wanted)
     relay_at = now + NUDGED_WITHIN if nudged else now
     rows = [row for new in planned if _key(row := new_row(new, now, relay_at)) not in there]
-    new = {_key(row): row for row in reversed(rows)}  # the first of two is made
+    new = {_key(row): row for row in reversed(rows)}  # of two with the same id, the first counts
 
     def make(connection: Connection) -> Callable[[], list[Recorded]]:
-        # Where nobody has made a record meanwhile, none has a place before these.
+        # If no record was created since `last` was read, the histories can't have grown.
         behind = last is not None and connection.scalar(_last) != last
         if behind and histories(connection, subjects) != seen:
             raise Overtaken
-        # Somebody may make the same at the same time: one of both does.
+        # Another transaction may insert the same record at the same time; only one succeeds.
         each = (_made_each, rows)
         insert = (_made_many, arrays_of(rows, *_MADE)) if has_arrays(connection) else each
         made = {(queue, id): seq for queue, id, seq in connection.execute(*insert)} if rows else {}
@@ -84,18 +85,18 @@ def submit(
         found.update({_key(row): row for row in others})
         over: list[Row] = []
         if subjects:
-            # Only what these owners have: a submit changes nothing of another owner's.
+            # Only records of the same owners: a submit must not change those of another owner.
             owners = {(record.queue, record.subject, _owner(record)) for record in wanted}
-            told = {
+            own_rows = {
                 key: [
                     row
-                    for row in _as_made(key, known[key], found)
+                    for row in _replace_planned(key, known[key], found)
                     if (*key, row["owner"]) in owners
                 ]
                 for key in known
             }
-            over = supersede(connection, outdated(told, more), now, tell)
-            revive(connection, told, now)
+            over = supersede(connection, outdated(own_rows, more), now, tell)
+            revive(connection, own_rows, now)
         return lambda: _answers(wanted, answering, found, set(made), over)
 
     return make
@@ -123,12 +124,13 @@ def _answers(
     return answers
 
 
-def _planned(
+def _plan(
     known: Mapping[Key, list[dict[str, Any]]], wanted: Sequence[NewRecord]
 ) -> tuple[list[NewRecord], list[Key]]:
-    """What is to be made, each with its version; and for each of *wanted* the record to answer.
+    """Return the records to create, with their versions, and for each of *wanted* the key of the
+    record to answer with.
 
-    What is to be made is *known* from then on.
+    Adds the records to create to *known*.
     """
     planned: list[NewRecord] = []
     answering: list[Key] = []
@@ -148,7 +150,7 @@ def _planned(
                 answering.append((new.queue, same["id"]))
                 continue
             rows.append({"id": key[1], "owner": owner, **place})
-            new = new._replace(version=version)  # noqa: PLW2901 -- the same one, placed
+            new = new._replace(version=version)  # noqa: PLW2901 -- the same record with its version
         planned.append(new)
         answering.append(key)
     return planned, answering
@@ -158,11 +160,11 @@ def _owner(new: NewRecord) -> str | None:
     return (new.job.more or {}).get("owner")
 
 
-def _as_made(
+def _replace_planned(
     subject: Key, rows: Sequence[dict[str, Any]], found: Mapping[Key, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """*rows* with what was planned as it was made; not what was there before under its id, about
-    something else."""
+    """Replace planned records in *rows* by the rows that were created. Leaves out rows that existed
+    before under the id of a planned record, but are about another subject."""
     queue, name = subject
     made = {row["id"]: row if "seq" in row else with_owner(found[queue, row["id"]]) for row in rows}
     return sorted(
@@ -189,7 +191,7 @@ def _rows(connection: Connection, query: Select[Any], keys: Iterable[Key]) -> li
 
 
 def new_row(new: NewRecord, now: int, relay_at: int) -> dict[str, Any]:
-    """The row of a record that is made *now*, but for its place."""
+    """Return the row of a record created at *now*, without `seq`."""
     more = new.job.more or {}
     due: int | None = more["due"] if "due" in more else now + more.get("delay", 0)
     return {
@@ -221,10 +223,10 @@ _MADE = (
     "cancel_requested",
 )  # fmt: skip
 NOT_YET: dict[str, Any] = {column.name: None for column in jobs.c if column.name not in _MADE}
-"""What a new record does not have."""
+"""The columns that are null in a new record."""
 _PLACE = jobs.c.queue, jobs.c.id, jobs.c.seq
-# Of any unique key: where another transaction inserts the same record, PostgreSQL may find its name
-# in Redis before its id, and would refuse that one.
+# DO NOTHING for a conflict of any unique key: if another transaction inserts the same record,
+# PostgreSQL may find the conflict of `job` before that of `id`, and would raise it as an error.
 _made_each = sqlite.insert(jobs).on_conflict_do_nothing().returning(*_PLACE)
 _all = given(jobs, *_MADE)
 _made_many = (
@@ -235,7 +237,7 @@ _made_many = (
 )
 
 
-# ── one at a time ────────────────────────────────────────────────────────────────────────
+# ── locks of subjects, and the time ──────────────────────────────────────────────────────
 
 _last = select(func.coalesce(func.max(jobs.c.seq), 0))
 _now_and_known = select(jobs, now_ms().label("now")).select_from(
@@ -243,17 +245,18 @@ _now_and_known = select(jobs, now_ms().label("now")).select_from(
 )
 _named = func.unnest(bindparam("names", type_=ARRAY(Text))).column_valued("name")
 _lock = func.count(func.pg_advisory_xact_lock(func.hashtextextended(_named, 0)))
-# In this order: what time it is when all are locked.
+# In this order, so that the time is read after all locks are held.
 _locked_and_now = select(select(_lock).scalar_subquery().label("locked"), now_ms().label("now"))
 
 
 def _time(connection: Connection, wanted: Sequence[NewRecord]) -> tuple[int, dict[Key, Row]]:
-    """What time it is for the database, now that nobody else writes about the same subjects; and
-    on SQLite those of the records that are there: none of them needs the lock.
+    """Lock the subjects of *wanted*, and return the database's time; on SQLite, also those of the
+    wanted records that exist, since they can be read without the write lock.
 
-    Two who do so at the same time would not see each other's rows. SQLite has one writer anyway.
-    In one order, so that nobody waits in a circle. Not for ids as well: a caller may make any
-    number of records in one transaction, and a server has a few thousand locks in all.
+    Without locks, two transactions about a subject would not see each other's rows. SQLite needs
+    none, because it has one writer. The locks are taken in sorted order, to prevent deadlocks. Ids
+    are not locked: a transaction may create any number of records, and PostgreSQL has only a few
+    thousand locks.
     """
     if has_arrays(connection):
         names = sorted(

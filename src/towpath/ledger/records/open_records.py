@@ -1,6 +1,6 @@
 """Open records as a relay reads and updates them, and pages of records for people.
 
-Nothing that a relay does reads what has ended, however much of it there is.
+The queries of relays never read ended records, so their cost does not depend on those.
 """
 
 from __future__ import annotations
@@ -49,20 +49,20 @@ from towpath.ledger.records.record import (
 )
 
 _CLAIMED_FOR = 10_000
-"""Milliseconds in which a relay that took records brings them to Redis; then another one may."""
+"""Milliseconds for which claimed records belong to a relay; then another one may claim them."""
 
 
 class At(NamedTuple):
-    """A record as it was read."""
+    """A record, and the time at which it was read."""
 
     record: Record
     now: datetime
-    """What time it was for the database."""
+    """When the record was read, by the database's clock."""
     unseen: bool = True
-    """Nobody has written yet that it is in Redis."""
+    """Whether the row does not say yet that the job is in Redis."""
 
 
-# ── queues ───────────────────────────────────────────────────────────────────────────────
+# ── queues with records ──────────────────────────────────────────────────────────────────
 
 _unseen_queues = each_name(jobs.c.queue, "relay_at IS NOT NULL AND")
 _any = "EXISTS (SELECT 1 FROM towpath_jobs WHERE queue = each.name AND state = '{}')"
@@ -70,12 +70,12 @@ _open_queues = each_name(jobs.c.queue, also=f"AND ({' OR '.join(map(_any.format,
 
 
 def unseen_queues(connection: Connection) -> list[QueueName]:
-    """Queues with records of which nobody has written yet that they are in Redis."""
+    """List the queues with records that may not be in Redis yet."""
     return list(connection.scalars(_unseen_queues))
 
 
 def open_queues(connection: Connection) -> list[QueueName]:
-    """Queues with open records."""
+    """List the queues with open records."""
     return list(connection.scalars(_open_queues))
 
 
@@ -86,7 +86,8 @@ _bare = [
     _LEFT_OUT[column.name].label(column.name) if column.name in _LEFT_OUT else column
     for column in jobs.c
 ]
-"""A record without what may be large in it: Redis is not told of that."""
+"""The columns of a record without payload and result, which may be large and are not sent to Redis.
+"""
 _page = union_all(
     *(
         select(
@@ -103,7 +104,7 @@ _page = union_all(
         for state in OPEN
     )
 ).subquery("open")
-"""State by state: an index has them in that order, and nothing else has to be read."""
+"""One query per state, because the index is ordered by state and `seq`: only the page is read."""
 _first_of_page = select(_page, now_ms().label("now")).order_by(_page.c.seq).limit(LARGEST_BATCH)
 
 
@@ -112,17 +113,17 @@ def read_all(connection: Connection, query: Any, **values: Any) -> list[At]:
 
 
 def as_read(rows: Sequence[Row]) -> list[At]:
-    """What rows say that were read together with the time."""
+    """Convert rows that were read together with the time."""
     return [At(as_record(row), instant(row["now"]), row["relay_at"] is not None) for row in rows]
 
 
 def page_of(connection: Connection, queue: str, after: int) -> list[At]:
-    """The next open records of *queue*, in the order they were made."""
+    """Return the next open records of *queue*, in the order in which they were created."""
     return read_all(connection, _first_of_page, in_queue=queue, after=after)
 
 
 def rows_of_places(connection: Connection, seqs: Sequence[int]) -> list[At]:
-    """Those of these records that are there and open."""
+    """Return those of these records that exist and are open."""
     these = jobs.c.seq.in_(seqs), jobs.c.state.in_(OPEN)
     return read_all(connection, select(*_bare, now_ms().label("now")).where(*these))
 
@@ -131,18 +132,18 @@ _of_ids = select(*_bare).where(named(jobs.c.id))
 
 
 def rows_of_ids(connection: Connection, queue: str, ids: Collection[str]) -> Sequence[Row]:
-    """The rows of records, whatever their state, without payloads and results."""
+    """Return the rows of records in any state, without payloads and results."""
     names = sorted(ids)
     return rows_of(connection.execute(_of_ids, {"in_queue": queue, "names": names}))
 
 
 def highest_fence(connection: Connection, queue: str) -> int:
-    # One that somebody has spoilt would spoil the tokens of all others.
+    # An invalid value in a row that was edited by hand must not affect the tokens of all jobs.
     real = jobs.c.queue == queue, jobs.c.state.in_(OPEN), jobs.c.fence <= HIGHEST_FENCE
     return connection.scalar(select(func.max(jobs.c.fence)).where(*real)) or 0
 
 
-# ── taking ───────────────────────────────────────────────────────────────────────────────
+# ── claiming ─────────────────────────────────────────────────────────────────────────────
 
 _due = (
     select(jobs.c.seq)
@@ -164,16 +165,16 @@ _taken = (
 
 
 def claim_due(connection: Connection, queue: str, early: int = 0) -> Sequence[RowMapping]:
-    """Records of *queue* that are due to be looked after, or will be within *early* ms; for this
-    relay alone for a while. They are rows: `as_read` tells what they say, later.
+    """Claim records of *queue* whose `relay_at` has come, or comes within *early* ms: no other
+    relay takes them for a while. Returns rows for `as_read`.
 
-    Nothing stays locked while Redis is asked: it may hang.
+    No row stays locked while the relay calls Redis, because Redis may hang.
     """
     return connection.execute(_taken, {"in_queue": queue, "early": early}).mappings().all()
 
 
 def release(connection: Connection, seqs: Sequence[int]) -> None:
-    """Let the next look have them at once, where nobody has seen them in Redis."""
+    """Give back claimed records that are not known to be in Redis, for the next look."""
     still = jobs.c.seq.in_(seqs), jobs.c.relay_at.is_not(None)
     connection.execute(update(jobs).where(*still).values(relay_at=now_ms()))
 
@@ -181,7 +182,7 @@ def release(connection: Connection, seqs: Sequence[int]) -> None:
 # ── writing ──────────────────────────────────────────────────────────────────────────────
 
 _SEEN = ("seq", "job", "cancel_requested")
-# One that was cancelled since it was read is still to be told of.
+# Not for a record that was cancelled since it was read: its job must still be cancelled.
 _seen_each = (
     update(jobs)
     .where(
@@ -212,9 +213,10 @@ def write_down(
     changes: Sequence[tuple[Record, dict[str, Any]]],
     tell: Tell,
 ) -> Write[list[Row]]:
-    """Write which are *there*, and what changes; the rows of the records that got another name.
+    """Note in the rows of *there* that their jobs are in Redis, and apply *changes*. The write
+    returns the rows of records that got a new id in Redis.
 
-    Times in *changes* are milliseconds from now. A row that moved on meanwhile is left alone.
+    Times in *changes* are milliseconds from now. Rows that have changed meanwhile are left alone.
     """
     seen = [{name: getattr(record, name) for name in _SEEN} for record in there]
     each = [{f"at_{name}": value for name, value in values.items()} for values in seen]
@@ -244,7 +246,7 @@ def _changed(row: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
 
 # ── for people: the newest, and how many are in each state ───────────────────────────────
 
-# Read by an index, state by state: the rows of a whole queue would have to be sorted.
+# One query per state, each by an index: otherwise all rows of the queue would have to be sorted.
 
 LARGEST_PAGE = 1000
 _brief = [column if column.name != "result" else null().label("result") for column in jobs.c]
@@ -267,18 +269,19 @@ def newest(
     after: str | None,
     size: int,
 ) -> Select[Any]:
-    """The newest of these records, one more than *size*. Raises InvalidOption."""
+    """Return the query for the newest records, one more than *size*. Raises InvalidOption."""
     name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE) + 1
     wanted: list[ColumnElement[bool]] = [jobs.c.queue == name]
     if prefix is not None:
-        # Not LIKE: it would not tell capitals from small letters on SQLite, and would elsewhere.
+        # Not LIKE, which ignores case on SQLite, but not on PostgreSQL.
         begins = (func.substr(jobs.c.subject, 1, len(start)) == start for start in _several(prefix))
         wanted.append(or_(*begins))
     if after is not None:
         wanted.append(jobs.c.seq < _place(after))
     states = None if state is None else [record_state(state)]
     if subject is not None:
-        # A subject has few records: its index is the one to use, and no other must look as good.
+        # A subject has few records, so its index is the best. `coalesce` hides `state` from the
+        # planner, which might otherwise prefer the index of states.
         wanted.append(jobs.c.subject.in_(_several(subject)))
         if states:
             wanted.append(func.coalesce(jobs.c.state, "").in_(states))
@@ -292,7 +295,9 @@ def newest(
 
 
 def oldest(queue: str, states: Sequence[str], after: int, size: int) -> Select[Any]:
-    """The oldest records in *states* behind *after*, without payloads and results."""
+    """Return the query for the oldest records in *states* after *after*, without payloads and
+    results.
+    """
     name, most = queue_name(queue), whole("size", size, 1, LARGEST_PAGE)
     by_state = (
         select(*_bare)
@@ -310,13 +315,13 @@ def _sorted(query: Select[Any], rows: FromClause, most: int) -> Select[Any]:
 
 
 def page(found: list[Record], size: int) -> RecordPage:
-    """What `newest` found as a page."""
+    """Make a page of the records that `newest` found."""
     more = len(found) > size
     return RecordPage(found[:size], _mark(found[size - 1].seq) if more else None)
 
 
 def counted(connection: Connection, queue: str) -> dict[RecordState, int]:
-    """How many records of *queue* are in each state."""
+    """Count the records of *queue* in each state."""
     found = connection.execute(_counts, {"in_queue": queue}).one()
     return dict(zip(RecordState, found, strict=True))
 

@@ -1,4 +1,4 @@
-"""Records: jobs whose row in the database decides; their values and options."""
+"""Records: jobs whose row in the database is the truth; their values and options."""
 
 from __future__ import annotations
 
@@ -28,25 +28,26 @@ from towpath.ids import JobId, QueueName, job_id, lane_key, queue_name
 from towpath.ledger.outbox.event import NewEvent
 
 LONGEST_ID = 500
-"""Bytes: a record that is queued again gets a few more in Redis."""
+"""In bytes. The id in Redis of a record that is queued again is a few bytes longer."""
 LONGEST_REVISION = 128
 _LATEST_VERSION = 2**63 - 1
 HIGHEST_FENCE = 2**52
-"""A token is a number that Redis can still count on from; this one comes in 2112."""
+"""The highest valid fencing token: Redis can still count up from it. By the clock, tokens reach it
+in the year 2112."""
 RECORD_MISSING = "RecordMissing"
-"""How the reason begins for which a job is dead whose row nobody found."""
+"""Prefix of the reason of a job that is dead because it has no row."""
 NOT_RUN = b"RecordNotRun: "
-"""How the result begins of a job that was ended in Redis without having run, because its row is
-cancelled or superseded or has another job by now. The state of the row follows."""
+"""Prefix of the result of a job that was ended in Redis without running, because its row is
+cancelled or superseded, or has another job by now. The state of the row follows."""
 _AGAIN = re.compile(r"~\d+$")
-"""How a record is called in Redis when it is queued again."""
+"""The end of a record's id in Redis if it was queued again."""
 _DELIVERIES = 1000
-"""The row counts attempts. The server's own count, which a lost Redis begins anew, only ends what
-never gets as far as the row."""
+"""`max_attempts` of the job in Redis. The row counts attempts; the count in Redis, which starts
+again after a loss of data, only ends jobs that never get as far as the row."""
 
 
 class RecordState(StrEnum):
-    """Where a record stands. The row decides, whatever Redis says."""
+    """The state of a record. The row decides, whatever Redis says."""
 
     PENDING = "pending"
     """It waits for its turn."""
@@ -59,11 +60,11 @@ class RecordState(StrEnum):
     """No attempt is left; `retry` gives it new ones."""
     CANCELLED = "cancelled"
     SUPERSEDED = "superseded"
-    """A newer one about the same subject came before it ran."""
+    """A newer record about the same subject was created before it ran."""
 
 
 def record_state(value: str) -> RecordState:
-    """*value* as a state, or InvalidOption."""
+    """Return *value* as a state. Raises InvalidOption."""
     if value not in set(RecordState):
         raise InvalidOption("state", value, rule=f"must be one of {', '.join(RecordState)}")
     return RecordState(value)
@@ -71,33 +72,34 @@ def record_state(value: str) -> RecordState:
 
 OPEN = (RecordState.PENDING, RecordState.RUNNING, RecordState.FAILED)
 RESTING = (RecordState.PENDING, RecordState.FAILED)
-"""Open, and nobody works on it."""
+"""Open states in which no worker has the record."""
 
 
 class RecordOptions(JobOptions, total=False):
-    """What may be said about a record: all that may be said about a job, and what it is about."""
+    """The options of a record: those of a job, and the subject that it is about."""
 
     subject: str | None
-    """Of the records of one owner about one subject the latest counts: older ones that have not
-    begun are superseded."""
+    """What the record is about. Among the records of one owner about one subject the latest counts:
+    older ones that have not begun are superseded."""
     version: int | None
-    """Which one is the latest: the greater number. None = as the latest that is there; among
-    equals what follows another is later, and else what comes later."""
+    """The record with the highest version is the latest. None = the version of the latest record.
+    Among equal versions, a record that follows another is later, otherwise the one created later.
+    """
     revision: str | None
-    """What of the subject it is about. Two of one revision and version are one record, whatever
-    their ids."""
+    """The revision of the subject, such as a commit. Two records of the same revision and version
+    are one record, whatever their ids."""
     follows: str | None
     """The revision before it."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """A record as it is at one moment."""
+    """A record as it was when it was read."""
 
     seq: int
     queue: QueueName
     id: JobId
     job: JobId
-    """What it is called in Redis."""
+    """Its id in Redis."""
     state: RecordState
     payload: bytes
     priority: int = NORMAL
@@ -112,20 +114,20 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The last failed attempts, newest last."""
     result: bytes | None = None
     options: str | None = None
-    """What else was said about the job (retry, lease, keep, headers), as JSON."""
+    """The options of the job that have no column (retry, lease, keep, headers), as JSON."""
     cancel_requested: bool = False
     created_at: datetime
     due_at: datetime | None = None
-    """The due time that was asked for."""
+    """The requested due time."""
     next_try_at: datetime | None = None
-    """When it may be tried again, after a failed attempt or one that was given back."""
+    """When it may be tried again, after a failed attempt or a release."""
     started_at: datetime | None = None
     finished_at: datetime | None = None
 
     @property
     def attributes(self) -> dict[str, Any]:
         """The options of the job that have no column: headers, selector, retry, owner."""
-        packed = _said(self.options)
+        packed = _decode_options(self.options)
         return said(
             {
                 name: value.encode() if isinstance(value, str) else value
@@ -135,7 +137,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """What travels beside the payload."""
+        """The headers of the job."""
         return self.attributes.get("headers", NO_HEADERS)
 
     @property
@@ -150,7 +152,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def open(self) -> bool:
-        """Whether there is still something to come."""
+        """Whether the record has not ended."""
         return self.state in OPEN
 
 
@@ -162,12 +164,12 @@ class RecordPage(msgspec.Struct, frozen=True):
 
 
 class Recorded(NamedTuple):
-    """A record that exists: newly, or from before under the same id."""
+    """The answer to a submit: the new record, or the one that existed."""
 
     record: Record
     existed: bool = False
     superseded: tuple[JobId, ...] = ()
-    """Records that this one took the place of."""
+    """The ids of records that this one superseded."""
 
 
 class PlacedRecord(NamedTuple):
@@ -175,11 +177,11 @@ class PlacedRecord(NamedTuple):
 
     record: Record
     replaced: bool
-    """Whether it took the place of one that waited."""
+    """Whether it replaced a waiting record."""
 
 
 class NewRecord(NamedTuple):
-    """A record to be made, checked by `new_record`."""
+    """A record to create, checked by `new_record`."""
 
     queue: QueueName
     job: NewJob
@@ -190,7 +192,7 @@ class NewRecord(NamedTuple):
 
 
 def new_record(queue: str, payload: bytes, **options: Unpack[RecordOptions]) -> NewRecord:
-    """A record to make; every value is checked here. Raises InvalidName, InvalidOption."""
+    """Check every value of a record to create. Raises InvalidName, InvalidOption."""
     given = cast("dict[str, Any]", dict(options))
     subject, version = given.pop("subject", None), given.pop("version", None)
     about = [given.pop("revision", None), given.pop("follows", None)]
@@ -215,14 +217,14 @@ def _revision(value: str) -> str:
     return job_id(value)
 
 
-# ── to a row and from it ─────────────────────────────────────────────────────────────────
+# ── conversion to and from rows ──────────────────────────────────────────────────────────
 
 _COLUMNS = ("priority", "lane", "max_attempts", "delay", "due", "named")
 """Options that have a column, or need none."""
 
 
 def packed_options(more: Mapping[str, Any]) -> str | None:
-    """What has no column of its own: retry, lease, keep, headers."""
+    """Encode the options without a column of their own: retry, lease, keep, headers."""
     rest = {
         name: value.decode() if isinstance(value, bytes) else value
         for name, value in more.items()
@@ -232,15 +234,18 @@ def packed_options(more: Mapping[str, Any]) -> str | None:
 
 
 def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
-    """What Redis is told of a record: all but its payload, which workers read from the row.
+    """Return the job to queue in Redis for a record, without the payload, which workers read from
+    the row.
 
-    Not *timely*: Redis goes by another clock than the database.
+    If not *timely*, Redis goes by another clock than the database.
 
-    Raises InvalidInput or MsgspecError for a row that somebody has spoilt: Redis must not get what
-    no worker could read.
+    Raises InvalidInput or MsgspecError for an invalid row: Redis must not get a job that no worker
+    could read.
     """
     check_counts(record.attempts, record.max_attempts, record.fence)
-    more = {name: _checked(name, value) for name, value in _said(record.options).items()}
+    more = {
+        name: _decode_option(name, value) for name, value in _decode_options(record.options).items()
+    }
     priority = whole("priority", record.priority, 0, 100)
     more |= {"named": 1, "priority": priority, "max_attempts": _DELIVERIES, "record": record.id}
     if record.lane is not None:
@@ -248,8 +253,8 @@ def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
     may_run_at = record.may_run_at
     if may_run_at is not None and may_run_at > now:
         more["delay"] = duration_ms("delay", may_run_at - now)
-    # A time that was past when the record was made meant at once; any other one says its place
-    # among the jobs that are due, also when Redis hears of it late.
+    # A time that was past when the record was created means at once. Any other time orders the job
+    # among the due jobs, even if it is queued late.
     if timely and may_run_at is not None and may_run_at > record.created_at:
         more["delay"] = more.get("delay", 0)
         more["due"] = instant_ms("due", may_run_at)
@@ -259,19 +264,19 @@ def as_job(record: Record, *, now: datetime, timely: bool = True) -> NewJob:
 
 
 def check_counts(attempts: int, most: int | None, fence: int) -> None:
-    """Raises InvalidOption for numbers that somebody has spoilt."""
+    """Raise InvalidOption if these columns of a row are invalid, as after an edit by hand."""
     whole("attempts", attempts, 0, 2**31)
     whole("max_attempts", 1 if most is None else most, 1, 1_000_000)
     whole("fence", fence, 0, HIGHEST_FENCE)
 
 
 def spoilt(error: Exception) -> str:
-    """Why a record is dead that nobody can read."""
+    """Return the reason of a record that is dead because its row can't be read."""
     return f"its row can't be read: {error}"
 
 
-def _checked(name: str, value: Any) -> Any:
-    """What `packed_options` had before it. Raises InvalidInput."""
+def _decode_option(name: str, value: Any) -> Any:
+    """Decode the value of an option that `packed_options` encoded. Raises InvalidInput."""
     if name not in FIELDS:
         raise InvalidOption(name, value, rule="is not an option of a record")
     kind = FIELDS[name].kind
@@ -289,14 +294,14 @@ _decode_owner = msgspec.json.Decoder(_Owned).decode
 
 
 def owner_in(options: str | None) -> str | None:
-    """The owner that the options of a row name. None also if they can't be read."""
+    """Return the owner in the options of a row; None if there is none, or they can't be read."""
     try:
         return _decode_owner(options).owner if options else None
     except msgspec.MsgspecError:
         return None
 
 
-def _said(options: str | None) -> dict[str, Any]:
+def _decode_options(options: str | None) -> dict[str, Any]:
     return msgspec.json.decode(options, type=dict[str, Any]) if options else {}
 
 
@@ -305,7 +310,7 @@ _decode_failures = msgspec.json.Decoder(list[Failure]).decode
 
 
 def _failures(text: str | None) -> tuple[Failure, ...]:
-    """The failures that a row has. A text that can't be read is as good as none."""
+    """Return the failed attempts of a row; none if they can't be read."""
     if text is None:
         return ()
     try:
@@ -315,14 +320,14 @@ def _failures(text: str | None) -> tuple[Failure, ...]:
 
 
 def with_failure(text: str | None, failure: Failure) -> str:
-    """The failures of a row with a new one. Only the newest have their tracebacks."""
+    """Add *failure* to the failed attempts of a row. Only the newest keep their tracebacks."""
     failures = [*_failures(text), failure][-_FAILURES:]
     older = [msgspec.structs.replace(failure, traceback="") for failure in failures[:-_TRACEBACKS]]
     return msgspec.json.encode([*older, *failures[-_TRACEBACKS:]]).decode()
 
 
 def as_record(row: RowMapping | dict[str, Any]) -> Record:
-    """A row as its readers see it: also one that somebody has spoilt, or nobody would see why."""
+    """Convert a row to a Record, even an invalid one, so that users can see what is wrong."""
     return Record(
         seq=row["seq"],
         queue=row["queue"],
@@ -354,7 +359,7 @@ _NEVER = datetime.max.replace(tzinfo=UTC)
 
 
 def _instant(ms: int | None) -> datetime | None:
-    """The end of time for what no calendar has."""
+    """Convert *ms* to a datetime; the latest possible one if it is out of range."""
     try:
         return None if ms is None else instant(ms)
     except (OverflowError, TypeError):
@@ -362,52 +367,52 @@ def _instant(ms: int | None) -> datetime | None:
 
 
 def first_name(job: str) -> str:
-    """The id of the record that is or was called *job* in Redis."""
+    """Return the id of the record whose id in Redis is or was *job*."""
     return _AGAIN.sub("", job)
 
 
 def next_name(id: str, job: str) -> str:
-    """What a record is called when it is queued again: `id`, then `id~2`, `id~3`, …
+    """Return the next id in Redis of a record that is queued again: `id`, then `id~2`, `id~3`, …
 
-    Redis remembers ids that are gone, so that a repeated submit is harmless; who means it needs
-    another name.
+    Redis remembers the ids of jobs that are gone, so that a repeated submit has no effect. So a
+    record that is queued again needs a new id.
     """
     number = job.removeprefix(f"{id}~")
     return f"{id}~{int(number) + 1 if number.isdecimal() and number != job else 2}"
 
 
-# ── what the world is told: each one's end, in the transaction that ended it ─────────────
+# ── events of the outbox: the end of each record, in the transaction that ends it ────────
 
 Row = RowMapping | dict[str, Any]
 Tell = Callable[[Sequence[Row]], Callable[[Connection], None]]
-"""Takes rows as they will be, those that end among them; what it answers writes the news."""
-_TOLD = ("queue", "id", "state", "subject", "attempts")
+"""Takes changed rows. Returns a function that puts events for those that have ended."""
+_EVENT_FIELDS = ("queue", "id", "state", "subject", "attempts")
 
 
 def nobody(_: Sequence[Row]) -> Callable[[Connection], None]:
-    """For ledgers without sinks."""
+    """The `Tell` of ledgers without sinks."""
     return nothing
 
 
 def nothing(_: Connection) -> None:
-    """There is no news."""
+    """Put no events."""
 
 
 def ends(rows: Sequence[Row]) -> list[NewEvent]:
-    """An event for each of *rows* that has ended: `towpath.job.completed` and the like.
+    """Make an event for each of *rows* that has ended: `towpath.job.completed` and the like.
 
-    Neither payload nor result is in it: whoever may see them asks for them.
+    Events contain neither payload nor result: receivers that may see them read the record.
     """
     return [_event(row) for row in rows if row["state"] not in OPEN]
 
 
 def _event(row: Row) -> NewEvent:
-    data = {name: row[name] for name in _TOLD} | {"reason": row["last_error"]}
+    data = {name: row[name] for name in _EVENT_FIELDS} | {"reason": row["last_error"]}
     return NewEvent(
         type=f"towpath.job.{row['state']}",
         key=f"{row['queue']}/{row['id']}",
         data=msgspec.json.encode(data),
-        # A record ends once per name it had: told again, it is the same event.
+        # A record ends at most once per id in Redis, so a repeated event has the same id.
         id=f"{row['queue']}/{row['job']}/{row['state']}",
         at=row["finished_at"],
     )

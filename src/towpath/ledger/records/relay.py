@@ -1,7 +1,7 @@
-"""From the rows to Redis: every open record is queued there, whatever happened on the way.
+"""The relay: queues every open record in Redis, also after failures.
 
-A relay looks after all queues that have records, each by itself (`filling.py`): one that Redis
-can't take does not keep back the others.
+A relay cares for all queues that have records. Each queue has a `Filling` of its own, so that a
+queue whose Redis server fails does not delay the others.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ if TYPE_CHECKING:
 
 LOOK_EVERY = seconds(1)
 RECONCILE_EVERY = seconds(30)
-"""How often one of all relays goes through all open records: if it dies, another one does the next
-time."""
+"""How often one of the relays checks all open records. If it dies, another one does so next time.
+"""
 TRIM_EVERY = minutes(5)
 _TRIMMED_AT_ONCE = 100
 _TURN = "(relay)"
-"""In place of a sink's name: whose turn it is to go through all records."""
+"""Used in place of a sink's name for the lease of the relay that checks all records."""
 
 
 class Relay:
-    """Keeps Redis filled from the ledger, while it is entered. Any number may run, anywhere.
+    """Keeps Redis filled from the ledger while it is entered. Any number may run, on any host.
 
-    *connect* gives the engine, or raises ServerError while there is none.
+    *connect* returns the engine, or raises ServerError while there is none.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Relay:
         await self._running.stop()
 
     async def run(self) -> None:
-        """Look after the records until cancelled."""
+        """Check the records repeatedly, until cancelled."""
         looks: dict[Filling, asyncio.Task[FillCounts]] = {}
         try:
             while True:
@@ -106,9 +106,11 @@ class Relay:
             await asyncio.gather(*looks.values(), return_exceptions=True)
 
     async def _turn(self, looks: dict[Filling, asyncio.Task[FillCounts]]) -> None:
-        """Begin to look where nobody is at it still: a queue whose server hangs delays no other."""
+        """Start a look at each queue whose last look has ended. A queue whose Redis server hangs
+        does not delay the others.
+        """
         try:
-            for filling, whole in await self._to_look_at():
+            for filling, whole in await self._list_fillings():
                 if filling not in looks:
                     looks[filling] = asyncio.create_task(filling.look(whole=whole))
             if looks:
@@ -118,35 +120,37 @@ class Relay:
             self._raise_first(troubles)
             await self._trim()
         except LedgerClosed:
-            return  # the program ends: whoever opens the ledger next goes on
+            return  # the program is ending
         except (ServerError, LedgerError) as error:
-            self._say(error)
+            self._log_outage(error)
         else:
-            self._say(None)
+            self._log_outage(None)
 
     # ── at once ──────────────────────────────────────────────────────────────────────────
 
     async def bring(self, records: Sequence[Record]) -> None:
-        """Queue records that were just made. What fails is left to the next look."""
-        # Just made: what is due counts from then.
+        """Queue records that were just created. If this fails, the next look does it."""
+        # Delays are computed from the time of creation, which was just now.
         await self._bring([At(record, record.created_at) for record in records])
 
     async def bring_made(self, seqs: Sequence[int]) -> None:
-        """The same for records that may have been made: those that are there."""
+        """Queue those of these records that exist and are open. If this fails, a look does it."""
         await self._bring(seqs)
 
     async def _bring(self, those: Sequence[At] | Sequence[int]) -> None:
         try:
             rows = await self._read(those)
         except LedgerError:
-            return  # they are due soon
-        # At the same time: a queue whose server hangs delays no other. Always so, even for one
-        # queue: whoever was read first is then first in line there, too.
+            return  # the next look queues them
+        # In parallel, so that a queue whose Redis server hangs does not delay others. All `bring`
+        # are called before anything is awaited, so that records stay in the order of the reads.
         groups = groupby(sorted(rows, key=_by_queue), key=_by_queue)
         await asyncio.gather(*(self._filling(queue).bring(list(some)) for queue, some in groups))
 
     async def _read_many(self, several: list[Sequence[At] | Sequence[int]]) -> list[list[At]]:
-        """Rows for places: those that come later wait for those before, so that none overtakes."""
+        """Read the records of numbers (`seq`); records pass unchanged. All calls take this way in
+        their order, so that none overtakes another.
+        """
         places = [place for some in several for place in some if isinstance(place, int)]
         found: dict[int, At] = {}
         if places:
@@ -162,12 +166,12 @@ class Relay:
         ]
 
     def watch(self, queues: Iterable[QueueName]) -> None:
-        """Keep an eye on these queues: their records may all have been made by others."""
+        """Check these queues from now on, even if other processes created all their records."""
         for queue in queues:
             self._filling(queue)
 
     async def catch_up(self, queues: Collection[QueueName]) -> None:
-        """Look at these queues now: something in them is not in its place."""
+        """Check these queues now: jobs in them are missing or out of order."""
         for queue in queues:
             with suppress(ServerError, LedgerError):
                 await self._filling(queue).look()
@@ -189,41 +193,43 @@ class Relay:
             return True
 
     async def stop(self, record: Record) -> None:
-        """Tell the worker of a record that was cancelled."""
-        with suppress(ServerError, JobError):  # it has ended, or is gone
+        """Notify the worker of a record that was cancelled."""
+        with suppress(ServerError, JobError):  # the job has ended, or is gone
             await self._connect().cancel(JobRef(record.queue, record.job), by_record=True)
 
     async def forget(self, job: JobRef) -> None:
-        """Take away a job whose record has another name by now. Left alone, it would end itself."""
+        """Remove a job whose record has another id by now. If this fails, a worker that claims the
+        job ends it.
+        """
         for way in (self._connect().cancel, self._connect().delete):
             with suppress(ServerError, JobError):
                 await way(job, by_record=True)
 
-    # ── again and again ──────────────────────────────────────────────────────────────────
+    # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
     async def look(self) -> int:
-        """See that everything is where it should be; how many records were brought to Redis."""
-        looks = [filling.look(whole=whole) for filling, whole in await self._to_look_at()]
+        """Queue the records that are missing in Redis. Returns how many."""
+        looks = [filling.look(whole=whole) for filling, whole in await self._list_fillings()]
         found = await asyncio.gather(*looks, return_exceptions=True)
         self._raise_first(found)
         await self._trim()
         return sum(outcome.brought for outcome in found if isinstance(outcome, FillCounts))
 
     async def reconcile(self) -> dict[QueueName, FillCounts | TowpathError]:
-        """Go through all open records now; what was found in each queue, or why it could not be."""
+        """Check all open records now. Returns the counts of each queue, or its error."""
         self.watch(await self._ledger.read(open_queues))
         fillings = list(self._fillings.values())
         looks = [filling.look(whole=True) for filling in fillings]
         found = await asyncio.gather(*looks, return_exceptions=True)
-        told: dict[QueueName, FillCounts | TowpathError] = {}
+        outcomes: dict[QueueName, FillCounts | TowpathError] = {}
         for filling, outcome in zip(fillings, found, strict=True):
             if not isinstance(outcome, FillCounts | TowpathError):
                 raise outcome
-            told[filling.queue] = outcome
-        return told
+            outcomes[filling.queue] = outcome
+        return outcomes
 
-    async def _to_look_at(self) -> list[tuple[Filling, bool]]:
-        """All queues that are known to have records, and whether to go through all of them."""
+    async def _list_fillings(self) -> list[tuple[Filling, bool]]:
+        """Return all queues known to have records, and whether to check all their open records."""
         self.watch(await self._ledger.read(unseen_queues))
         whole = steady() - self._reconciled_at >= self._reconcile_every.total_seconds()
         if whole:
@@ -236,7 +242,7 @@ class Relay:
         return [(filling, whole) for filling in self._fillings.values()]
 
     async def _trim(self) -> None:
-        """Remove some of what ended long ago: little at a time, beside the work."""
+        """Delete some of the records that ended long ago: a few at a time, besides other work."""
         if steady() - self._trimmed_at < TRIM_EVERY.total_seconds():
             return
         if await self._ledger.jobs.trim(limit=_TRIMMED_AT_ONCE) < _TRIMMED_AT_ONCE:
@@ -249,14 +255,16 @@ class Relay:
 
     @staticmethod
     def _raise_first(found: Iterable[FillCounts | BaseException | None]) -> None:
-        """All queues have had their turn: the first trouble is told. A defect comes first."""
+        """Raise one of the errors of the looks, if any: defects before errors of Redis or the
+        ledger.
+        """
         troubles = [trouble for trouble in found if isinstance(trouble, BaseException)]
         troubles.sort(key=lambda trouble: isinstance(trouble, ServerError | LedgerError))
         if troubles:
             raise troubles[0]
 
-    def _say(self, error: TowpathError | None) -> None:
-        """Once when it begins, once when it is over."""
+    def _log_outage(self, error: TowpathError | None) -> None:
+        """Log when an outage begins, and when it is over, each once."""
         name = type(error).__qualname__ if error else ""
         if name and not self._trouble:
             self._log.emit(events.RELAY_BLOCKED, error=name, reason=str(error))
@@ -269,10 +277,10 @@ def _by_queue(at: At) -> QueueName:
     return at.record.queue
 
 
-# ── between a worker and the records of its jobs ─────────────────────────────────────────
+# ── the recorder of workers ──────────────────────────────────────────────────────────────
 
 
-def _fired(lease: Lease) -> NewRecord:
+def _record_of_firing(lease: Lease) -> NewRecord:
     return new_record(
         lease.queue,
         lease.payload,
@@ -286,23 +294,25 @@ def _fired(lease: Lease) -> NewRecord:
 
 
 def _without_running(lease: Lease, begun: Beginning) -> Settlement:
-    """How the job of a row ends in Redis that has ended, or that has another job by now."""
+    """Return how to settle a job whose record has ended, or has another job by now."""
     if begun.state is RecordState.DEAD:
         return Bury(lease, f"{begun.reason or 'dead'} (its record is dead: retry the record)")
     if begun.state is RecordState.COMPLETED:
         return Complete(lease, begun.result or b"")
-    # An older backup of the row must not take this end for that of its work.
+    # If the row is later restored from a backup, this end must not count as that of its work.
     return Complete(lease, NOT_RUN + (begun.state or "").encode())
 
 
 class LedgerRecorder:
-    """Asks the ledger before an attempt and tells it after: what a worker calls a Recorder."""
+    """The `Recorder` of workers: begins and ends attempts in the ledger."""
 
     def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
 
     async def begin(self, lease: Lease, *, most: int = ATTEMPTS) -> Lease | Settlement | None:
-        """The lease with payload and attempt of the row, or what to tell the server instead."""
+        """Begin an attempt. Returns the lease with payload and attempt of the row, or how to settle
+        the job instead of running it; None if the lease is stale.
+        """
         begun = await self._jobs.begin(msgspec.structs.replace(lease, max_attempts=most))
         match begun.standing:
             case Standing.BEGUN:
@@ -325,25 +335,25 @@ class LedgerRecorder:
     async def _without_record(self, lease: Lease) -> Settlement:
         if SCHEDULED not in lease.headers:
             return Bury(lease, f"{RECORD_MISSING}: the ledger has no record of this job")
-        # Fired by a schedule: Redis has it first, and its record is made here, once.
-        await self._jobs.submit_new(_fired(lease))
+        # A schedule submits its jobs in Redis; their records are created here, once.
+        await self._jobs.submit_new(_record_of_firing(lease))
         return Release(lease)
 
     async def end(
         self, lease: Lease, settlement: Settlement, *, cancelled: bool
     ) -> Settlement | None:
-        """What to tell the server, now that the row knows."""
+        """End an attempt. Returns how to settle the job in Redis; None if the attempt was stale."""
         match await self._jobs.end(Ending(lease, settlement, cancelled)):
             case None:
                 return None
             case RecordState.CANCELLED:
-                # If the server was asked to cancel it, it does now; if not, the row says so at
-                # the next claim.
+                # If Redis knows of the cancellation, it cancels a released job. If not, the next
+                # claim ends the job by its row.
                 return Release(lease)
             case RecordState.COMPLETED:
-                # Also where the answer to the first call was lost.
+                # The settlement differs if the answer to an earlier `end` was lost.
                 return settlement if isinstance(settlement, Complete) else Complete(lease)
             case RecordState.FAILED | RecordState.PENDING if isinstance(settlement, Complete):
-                return Release(lease)  # it has ended otherwise before: the row says when it runs
+                return Release(lease)  # an earlier `end` counts; the row says when the job runs
             case _:
                 return settlement

@@ -1,4 +1,4 @@
-"""Records in the caller's own transaction: made when it commits, never when it does not."""
+"""Records in the caller's own transaction: they exist if, and only if, it commits."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from towpath.ledger.records.making import submit
 from towpath.ledger.records.record import NewRecord, Recorded
 
 if TYPE_CHECKING:
-    # A quarter of a second, which only those need who have imported it themselves.
+    # These imports take a quarter of a second; callers who need them have imported them anyway.
     from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_scoped_session
     from sqlalchemy.orm import Session, SessionTransaction, scoped_session
 
     from towpath.ledger.ledger import Ledger
 
     Transaction = AsyncSession | AsyncConnection | async_scoped_session[Any]
-    """What a caller may have begun."""
+    """The transactions that a caller can pass."""
     BlockingTransaction = Session | Connection | scoped_session[Any]
     """The same in code without an event loop."""
 
 Told = Callable[[list[Recorded]], None]
-"""Hears of records whose transaction has committed."""
+"""Called with records whose transaction has committed."""
 Accept = Callable[[list[Recorded]], None]
-"""Raises if what was made is not what was wanted."""
+"""Raises if the created records are not those that the caller wanted."""
 _PENDING = "towpath.pending"
 _OPTION = "in_transaction"
 _NO_TABLE = "it has no table towpath_jobs"
@@ -43,7 +43,7 @@ def _nobody(_: list[Recorded]) -> None: ...
 
 
 class Made(NamedTuple):
-    """Records that count once their transaction commits."""
+    """Records that exist once their transaction commits."""
 
     recorded: list[Recorded]
     transaction: RootTransaction
@@ -51,13 +51,13 @@ class Made(NamedTuple):
 
 
 class Transactions:
-    """Makes records in transactions of callers, which may be in any thread."""
+    """Creates records in transactions of callers, which may be in any thread."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._database: Database | None = None
         self._known: WeakSet[Engine] = WeakSet()
-        """Those that are known to be on the ledger's database."""
+        """Engines of SQLAlchemy that are known to be on the ledger's database."""
 
     async def submit(
         self,
@@ -66,18 +66,18 @@ class Transactions:
         told: Told = _nobody,
         accept: Accept = _nobody,
     ) -> Made:
-        """Make records in *transaction*; *told* hears of them once they count.
+        """Create records in *transaction*; call *told* with them after it commits.
 
-        A bare connection does not tell when it has committed: of its records *told* hears at once.
-        Raises InvalidOption, LedgerElsewhere, LedgerError and what *accept* raises; then none of
-        the records is in the transaction, which can go on.
+        A bare connection has no event for its commit, so *told* is then called at once. Raises
+        InvalidOption, LedgerElsewhere, LedgerError and what *accept* raises; then none of the
+        records is in the transaction, which can be continued.
         """
-        begun = _begun(transaction)
-        with _understood():
-            theirs = await begun.run_sync(self._unknown)
+        begun = _require_async(transaction)
+        with _translate_errors():
+            theirs = await begun.run_sync(self._find_database)
             if theirs is not None:
                 if theirs != self._database and self._ledger.entered:
-                    # Again where it was known: a server that was started anew looks like another.
+                    # Read it again if they differ: a restarted server looks like another database.
                     self._database = await self._ledger.read(database_of)
                 self._require_same(theirs)
             return await begun.run_sync(self._make, wanted, told, accept)
@@ -89,16 +89,18 @@ class Transactions:
         told: Told,
         accept: Accept,
     ) -> Made:
-        """The same in a plain transaction, in the caller's thread; the ledger need not be open."""
-        begun = _begun_blocking(transaction)
-        with _understood():
-            theirs = self._unknown(begun)
+        """Like `submit`, for a blocking transaction. Runs in the caller's thread; the ledger need
+        not be open.
+        """
+        begun = _require_blocking(transaction)
+        with _translate_errors():
+            theirs = self._find_database(begun)
             if theirs is not None:
                 self._require_same(theirs)
             return self._make(begun, wanted, told, accept)
 
-    def _unknown(self, begun: Session | Connection) -> Database | None:
-        """Which database it is on, unless that was seen before."""
+    def _find_database(self, begun: Session | Connection) -> Database | None:
+        """Return the database of a transaction; None if it is known to be that of the ledger."""
         connection = _connection(begun)
         return None if connection.engine in self._known else database_of(connection)
 
@@ -123,9 +125,9 @@ class Transactions:
             rule = "is in AUTOCOMMIT mode and would commit the job at once; begin a transaction"
             raise InvalidOption(_OPTION, "…", rule=rule)
         transaction = connection.get_transaction() or connection.begin()
-        tells = not isinstance(begun, Connection)
-        nudged = tells and jobs.fastpath is not None
-        # One that is refused has made nothing: only several need to be undone.
+        has_commit_event = not isinstance(begun, Connection)
+        nudged = has_commit_event and jobs.fastpath is not None
+        # A single record needs no savepoint: if it is refused, nothing was written.
         with _all_or_none(connection) if len(wanted) > 1 else nullcontext():
             recorded = submit(connection, wanted, jobs.tell, nudged=nudged)(connection)()
             accept(recorded)
@@ -137,7 +139,7 @@ class Transactions:
         return Made(recorded, transaction)
 
     def _nudge(self, recorded: list[Recorded]) -> None:
-        """Bring them to Redis, in the loop of the ledger; without one, a relay elsewhere does."""
+        """Queue records in Redis, in the ledger's event loop; without one, a relay does it."""
         loop = self._ledger.loop
         if loop is not None:
             with suppress(RuntimeError):  # closed meanwhile
@@ -148,18 +150,18 @@ class Transactions:
 
 @contextmanager
 def _all_or_none(connection: Connection) -> Generator[None]:
-    """A savepoint. Python's SQLite driver begins no transaction for one, and its release would
-    then commit.
+    """Run the body in a savepoint. On SQLite, begin a transaction first: Python's driver does not
+    do that for a savepoint, whose release would then commit.
     """
     driver = connection.connection.driver_connection
     if not getattr(driver, "in_transaction", True):
-        # Not a plain BEGIN: after a read, the first write would not wait for another writer.
+        # Not a plain BEGIN: in a transaction that has read, SQLite can't wait for another writer.
         connection.exec_driver_sql("BEGIN IMMEDIATE")
     with connection.begin_nested():
         yield
 
 
-def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
+def _require_async(transaction: Transaction) -> AsyncSession | AsyncConnection:
     from sqlalchemy.ext.asyncio import (  # noqa: PLC0415 -- see above
         AsyncConnection,
         AsyncSession,
@@ -173,7 +175,7 @@ def _begun(transaction: Transaction) -> AsyncSession | AsyncConnection:
     raise InvalidOption(_OPTION, type(begun).__name__, rule=f"{rule} to `handler.blocking.submit`")
 
 
-def _begun_blocking(transaction: BlockingTransaction) -> Session | Connection:
+def _require_blocking(transaction: BlockingTransaction) -> Session | Connection:
     from sqlalchemy.orm import Session, scoped_session  # noqa: PLC0415 -- see above
 
     begun = transaction() if isinstance(transaction, scoped_session) else transaction
@@ -198,39 +200,39 @@ def _pending(session: Session) -> _Pending:
 
 
 class _Pending:
-    """Records that a session has made in its present transaction."""
+    """Records that a session has created in its current transaction."""
 
     def __init__(self, session: Session) -> None:
         self._made: list[tuple[SessionTransaction | None, list[Recorded], Told]] = []
         self._nudges: dict[Told, None] = {}
-        event.listen(session, "after_commit", self._committed)
-        event.listen(session, "after_soft_rollback", self._undone)
-        event.listen(session, "after_transaction_end", self._ended)
+        event.listen(session, "after_commit", self._on_commit)
+        event.listen(session, "after_soft_rollback", self._on_rollback)
+        event.listen(session, "after_transaction_end", self._on_transaction_end)
 
     def add(self, session: Session, recorded: list[Recorded], told: Told, nudge: Told) -> None:
-        """*told* hears of these once they count, *nudge* of all that count then."""
+        """After the commit, call *told* with these records, and *nudge* with all of the session."""
         at = session.get_nested_transaction() or session.get_transaction()
         self._made.append((at, recorded, told))
         self._nudges[nudge] = None
 
-    def _committed(self, session: Session) -> None:
+    def _on_commit(self, session: Session) -> None:
         if session.in_nested_transaction():
-            return  # a savepoint was released: nothing counts yet
+            return  # only a savepoint was released
         made, self._made = self._made, []
         for _, recorded, told in made:
             told(recorded)
-        # In one piece and in the order they were made: lanes go by that.
+        # All together, in the order of their creation, which is their order in lanes.
         together = [entry for _, recorded, _ in made for entry in recorded]
         for nudge in self._nudges if together else ():
             nudge(together)
 
-    def _undone(self, _: Session, transaction: SessionTransaction) -> None:
-        """Forget what was made inside of it. What was made before a savepoint stays."""
+    def _on_rollback(self, _: Session, transaction: SessionTransaction) -> None:
+        """Forget the records of *transaction*. Those from before a savepoint stay."""
         self._made = [made for made in self._made if not _is_within(made[0], transaction)]
 
-    def _ended(self, _: Session, transaction: SessionTransaction) -> None:
+    def _on_transaction_end(self, _: Session, transaction: SessionTransaction) -> None:
         if transaction.parent is None:
-            self._made = []  # closed, and never committed
+            self._made = []  # the transaction was closed without a commit
 
 
 def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> bool:
@@ -239,20 +241,20 @@ def _is_within(inner: SessionTransaction | None, outer: SessionTransaction) -> b
     return inner is outer
 
 
-# ── which database it is ─────────────────────────────────────────────────────────────────
+# ── identity of the database ─────────────────────────────────────────────────────────────
 
 Database = tuple[Any, ...]
-"""The same for two connections if and only if they are to the same tables."""
+"""Identifies a database: equal for two connections if, and only if, they have the same tables."""
 
 _SQLITE = text("SELECT file FROM pragma_database_list WHERE name = 'main'")
-# The start of the server tells it from another one whose database was made in the same way.
+# The server's start time distinguishes it from another server with an equal database.
 _POSTGRES = text(
     "SELECT current_database(), pg_postmaster_start_time(), to_regclass('towpath_jobs')::oid"
 )
 
 
 def database_of(connection: Connection) -> Database:
-    """What tells the database behind *connection* from others."""
+    """Return what identifies the database of *connection*."""
     kind = connection.dialect.name
     match kind:
         case "sqlite":
@@ -264,7 +266,7 @@ def database_of(connection: Connection) -> Database:
 
 
 def _file(path: str) -> Database:
-    """Which file it is, whatever it is called; nothing for one that is not there."""
+    """Return what identifies the file on disk, whatever its path; empty if it does not exist."""
     try:
         found = Path(path).stat()
     except OSError:
@@ -273,8 +275,8 @@ def _file(path: str) -> Database:
 
 
 @contextmanager
-def _understood() -> Generator[None]:
-    """What a database library raises inside, as errors of ours."""
+def _translate_errors() -> Generator[None]:
+    """Raise errors of the database libraries as Towpath's own errors."""
     with translated():
         try:
             yield
@@ -285,7 +287,9 @@ def _understood() -> Generator[None]:
             rule = f"can't be used any more: {error}; begin another transaction"
             raise InvalidOption(_OPTION, "…", rule=rule) from error
         except DBAPIError as error:
-            said = str(error.orig)
-            if "towpath_jobs" in said and ("no such table" in said or "does not exist" in said):
+            message = str(error.orig)
+            if "towpath_jobs" in message and (
+                "no such table" in message or "does not exist" in message
+            ):
                 raise LedgerElsewhere(_NO_TABLE) from error
             raise

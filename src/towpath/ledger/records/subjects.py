@@ -1,10 +1,10 @@
-"""Which of the records about one subject is the latest, in whatever order they come.
+"""Supersession: which record about a subject is the latest, in whatever order records are created.
 
-Which one that is: the greater version, where the caller has one; among equals the one that says it
-follows the other; else the one that came later. Versions are other people's times, often in whole
-seconds, and ids are chance: neither tells which of two came last.
+The latest is the one with the highest version, if callers give versions; among equal versions, the
+one that follows the other; otherwise the one created later. Versions alone are not enough: they are
+times of other systems, often in whole seconds. Ids are random.
 
-Each owner has a latest one: nobody supersedes what another owner submitted.
+Each owner has its own latest record: a record never supersedes those of another owner.
 """
 
 from __future__ import annotations
@@ -24,51 +24,51 @@ Key = tuple[str, str]
 """A queue, and the id or the subject of a record there."""
 Row = dict[str, Any]
 LOOKED_BACK = 32
-"""Records of a subject that are compared: more than come in one second."""
+"""How many of a subject's last records are compared: more than are created in a second."""
 
 
 def by_queue(keys: Iterable[Key]) -> Iterable[tuple[str, list[str]]]:
-    """The keys of each queue; in one order for everybody who locks what they name."""
+    """Group keys by queue, sorted, so that all callers lock rows in the same order."""
     for queue, group in groupby(sorted(keys), key=lambda key: key[0]):
         yield queue, [name for _, name in group]
 
 
 # ── the order ────────────────────────────────────────────────────────────────────────────
 
-_TOLD = "seq, id, job, state, subject, version, revision, follows, options"
+_COLUMNS = "seq, id, job, state, subject, version, revision, follows, options"
 _FOUND = "FROM towpath_jobs WHERE queue = :in_queue AND subject ="
 _MOST = f"ORDER BY version DESC, seq DESC LIMIT {LOOKED_BACK}"
-# Names of ours, and the places of parameters: nothing of anybody else's is in these texts. Each is
-# one look at an index per subject, whatever the server knows of the table.
+# These texts contain only our own names and placeholders of parameters, no outside values. Each
+# costs one index lookup per subject, even if the table has no statistics.
 _names = bindparam("names", type_=Texts())
 _last_postgres = text(
     f"SELECT it.* FROM unnest(CAST(:names AS text[])) AS name,"  # noqa: S608 -- see above
-    f" LATERAL (SELECT {_TOLD} {_FOUND} name {_MOST}) AS it"
+    f" LATERAL (SELECT {_COLUMNS} {_FOUND} name {_MOST}) AS it"
 ).bindparams(_names)
 _last_sqlite = text(
-    f"SELECT {_TOLD} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
+    f"SELECT {_COLUMNS} FROM (SELECT value AS name FROM json_each(:names))"  # noqa: S608 -- see above
     f" CROSS JOIN towpath_jobs WHERE seq IN (SELECT seq {_FOUND} name {_MOST})"
 ).bindparams(_names)
 
 
 def histories(connection: Connection, subjects: Iterable[Key]) -> dict[Key, list[Row]]:
-    """The last records about each subject, in the order they came."""
+    """Read the last records about each subject, in the order of their creation."""
     found: dict[Key, list[Row]] = {subject: [] for subject in subjects}
     last = _last_postgres if has_arrays(connection) else _last_sqlite
     for queue, names in by_queue(found):
         for row in rows_of(connection.execute(last, {"in_queue": queue, "names": names})):
-            if row["version"] is not None:  # else somebody has spoilt the row
+            if row["version"] is not None:  # null only if the row was edited by hand
                 found[queue, row["subject"]].append(with_owner(row))
     return {key: sorted(rows, key=lambda row: row["seq"]) for key, rows in found.items()}
 
 
 def with_owner(row: Row) -> Row:
-    """*row*, with the owner that its options name."""
+    """Return *row* with the owner from its options."""
     return {**row, "owner": owner_in(row["options"])}
 
 
 def by_owner(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
-    """The rows of each owner, in the order they came."""
+    """Group rows by owner, in the same order."""
     found: dict[str | None, list[Row]] = {}
     for row in rows:
         found.setdefault(row["owner"], []).append(row)
@@ -76,9 +76,9 @@ def by_owner(rows: Iterable[Row]) -> dict[str | None, list[Row]]:
 
 
 def in_order(rows: Sequence[Row]) -> list[Row]:
-    """*rows*, which came in this order, each behind the one that it follows.
+    """Sort *rows*, given in the order of creation, so that each is behind the one that it follows.
 
-    What names no other, or one that never came, stays where it came.
+    A row that follows none, or one that does not exist, keeps its place.
     """
     ordered: list[Row] = []
     begun: set[str] = set()
@@ -88,7 +88,7 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
         before = row["follows"]
         if before is not None and all(other["revision"] != before for other in ordered):
             for other in rows:
-                # One that goes back to there is later, not earlier.
+                # A row that follows this one, and goes back to that revision, is later.
                 is_back = other["follows"] == row["revision"]
                 if other["revision"] == before and other["id"] not in begun and not is_back:
                     place(other)
@@ -102,24 +102,26 @@ def in_order(rows: Sequence[Row]) -> list[Row]:
 
 
 def latest(known: Sequence[Row]) -> Row | None:
-    """The one that counts; None if there is none."""
+    """Return the latest of *known*; None if there is none."""
     top = max((row["version"] for row in known), default=None)
     ordered = in_order([row for row in known if row["version"] == top])
     return ordered[-1] if ordered else None
 
 
 def version_of(known: Sequence[Row], version: int | None) -> int:
-    """*version*, or that of the latest: among equals it counts what follows what, and arrival."""
+    """Return *version*; if it is None, the highest version, so that ties are broken by `follows`,
+    then by the order of creation.
+    """
     return max((row["version"] for row in known), default=0) if version is None else version
 
 
 def told_before(
     known: Sequence[Row], *, version: int, revision: str, follows: str | None
 ) -> Row | None:
-    """The record of the same event, if there is one: it may be told again under another id.
+    """Return the record of the same event, if there is one: callers may repeat it under another id.
 
-    It is the same if revision and version are, and it follows the same, as far as both say so:
-    unless the subject has been back at what it follows since.
+    Events are the same if revision, version and, as far as both have it, `follows` are equal;
+    but not if the subject has returned to the revision in *follows* since that record.
     """
     ordered = in_order([row for row in known if row["version"] == version])
     for place in reversed(range(len(ordered))):
@@ -133,7 +135,7 @@ def told_before(
     return None
 
 
-# ── what follows from it ─────────────────────────────────────────────────────────────────
+# ── superseding ──────────────────────────────────────────────────────────────────────────
 
 _resting = or_(*(jobs.c.state == state for state in RESTING))
 _waiting = select(jobs.c.seq, jobs.c.id, jobs.c.subject, jobs.c.state, jobs.c.options).where(
@@ -172,7 +174,7 @@ _revived = (
 
 
 def left_out(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict[Key, list[Row]]:
-    """Of subjects that may have more records than are *known*, all that have not begun."""
+    """Read all waiting records of subjects that may have more records than those in *known*."""
     found = {key: list[Row]() for key, rows in known.items() if len(rows) >= LOOKED_BACK}
     for queue, names in by_queue(found):
         for row in rows_of(connection.execute(_waiting, {"in_queue": queue, "names": names})):
@@ -183,9 +185,9 @@ def left_out(connection: Connection, known: Mapping[Key, Sequence[Row]]) -> dict
 def outdated(
     known: Mapping[Key, Sequence[Row]], more: Mapping[Key, Sequence[Row]]
 ) -> dict[int, str]:
-    """The places of all that have not begun and are not the latest of their subject and owner; of
-    each the id of that one. *known* are the last records about each, *more* those that it leaves
-    out.
+    """Return the numbers of waiting records that are not the latest of their subject and owner,
+    each with the id of the latest. *known* are the last records about each subject, *more* those
+    that it leaves out.
     """
     return {
         row["seq"]: newest["id"]
@@ -198,7 +200,7 @@ def outdated(
 
 
 def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: Tell) -> list[Row]:
-    """End those that are *outdated*, where nobody has begun them meanwhile; as they are then."""
+    """End records that are *outdated* and still waiting. Returns their rows after that."""
     if not over:
         return []
     held = rows_of(connection.execute(_held, {"seqs": list(over)}))
@@ -213,10 +215,10 @@ def supersede(connection: Connection, over: Mapping[int, str], now: int, tell: T
 
 
 def revive(connection: Connection, known: Mapping[Key, Sequence[Row]], now: int) -> None:
-    """Let the latest of each subject and owner run if it was superseded by one that turned out to
-    be older.
+    """Queue the latest record of each subject and owner again if it was superseded by a record that
+    turned out to be older.
 
-    That is known only when what lies between the two comes at last.
+    That happens if a record between two others is created last: only then their order is known.
     """
     for rows in known.values():
         for own in by_owner(rows).values():

@@ -1,7 +1,7 @@
-"""How the ledger's schema came to be, one step per file, shipped with the package.
+"""The migrations of the ledger's schema, one step per file, shipped with the package.
 
-A new step: the next number in the file's name and as `revision`, `SCHEMA` in `schema.py` set to
-it, and `additive = True` if code that works with the step before goes on working. Steps only go
-up: to go back, restore a backup. A step that has been released never changes. All steps that are
-missing run in one transaction.
+For a new step, use the next number in the file's name and as `revision`, set `SCHEMA` in
+`schema.py` to it, and say `additive = True` if code written for the previous step still works.
+There are no downgrades: to go back, restore a backup. Never change a step that has been released.
+All missing steps run in one transaction.
 """

@@ -1,4 +1,4 @@
-"""Jobs whose record is the database."""
+"""Records: jobs whose row in the database is the truth."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Events on their way out."""
+"""The outbox, and the leases of its couriers."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -25,7 +25,7 @@ def upgrade() -> None:
         sa.Column("refused_at", sa.BigInteger()),
         sa.Column("reason", sa.Text()),
         sa.PrimaryKeyConstraint("seq", name="pk_towpath_outbox"),
-        # A place is never given out twice: a late courier must not delete another's row.
+        # Numbers are never reused: a courier with an old number must not delete a newer row.
         sqlite_autoincrement=True,
     )
     for name, which in (("pending", "refused_at IS NULL"), ("refused", "refused_at IS NOT NULL")):

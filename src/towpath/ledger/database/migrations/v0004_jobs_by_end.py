@@ -1,4 +1,4 @@
-"""Records that ended long ago are found without reading all of them."""
+"""An index for finding records that ended long ago."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""What of its subject a record is about, and what came before: that tells the order of two."""
+"""The revision of a record's subject and the revision before it, which order two records."""
 
 import sqlalchemy as sa
 from alembic import op

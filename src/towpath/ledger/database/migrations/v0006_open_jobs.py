@@ -1,4 +1,4 @@
-"""What a relay looks for is found without reading what has ended; so is the head of a lane."""
+"""Indexes of open records: those that a relay looks for, and the heads of lanes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Sessions of the dashboard, and what was done there."""
+"""Login sessions of the dashboard, and the audit log."""
 
 import sqlalchemy as sa
 from alembic import op

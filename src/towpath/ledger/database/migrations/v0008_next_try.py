@@ -1,4 +1,4 @@
-"""When a record is tried again, beside its due time: a retry no longer replaces that."""
+"""The time of a record's next try, so that a retry no longer replaces its due time."""
 
 import sqlalchemy as sa
 from alembic import op

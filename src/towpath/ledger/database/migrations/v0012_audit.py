@@ -1,4 +1,4 @@
-"""The audit log has the changes of the API too, and what was changed."""
+"""The audit log also has changes through the API, and what they changed."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The logins of one key are found by an index: another login ends the oldest of them."""
+"""An index of the logins of a key, because a new login may end the key's oldest one."""
 
 from alembic import op
 

@@ -1,4 +1,4 @@
-"""Where events go: a Redis stream, Kafka, a webhook, or whatever keeps to `event.Sink`.
+"""The sinks: a Redis stream, Kafka and a webhook. Others can implement `event.Sink`.
 
-Each is in a module of its own, so that only what is used has to be installed.
+Each sink has a module of its own, so that only the libraries of used sinks must be installed.
 """

@@ -1,8 +1,8 @@
-"""A topic of Kafka, or of whatever speaks its protocol.
+"""A topic of Kafka, or of a server that speaks its protocol.
 
-confluent-kafka (librdkafka) and not aiokafka: a courier must be able to give up on a batch and
-know that nothing of it is still sent later. librdkafka can purge what it holds. aiokafka's
-idempotent producer retries for ever, and its `stop` waits for that.
+It uses confluent-kafka (librdkafka), not aiokafka: a courier must be able to give up a batch and
+know that nothing of it is sent later. librdkafka can purge its queue. aiokafka's idempotent
+producer retries for ever, and its `stop` waits for that.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from confluent_kafka import KafkaError, Producer
 
 LIMIT = seconds(10)
-"""How long Kafka has to acknowledge a batch."""
+"""How long to wait for Kafka to acknowledge a batch."""
 _NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 _OURS: Mapping[str, Any] = MappingProxyType(
     {
@@ -33,7 +33,7 @@ _OURS: Mapping[str, Any] = MappingProxyType(
         "enable.idempotence": True,
         # The same partition for a key as Java's clients choose.
         "partitioner": "murmur2_random",
-        # A batch is given up as a whole, never a message of it by itself.
+        # No timeout for single messages: a batch is only given up as a whole.
         "message.timeout.ms": 0,
         "linger.ms": 0,
         "log_level": 4,
@@ -44,16 +44,16 @@ _REFUSALS = frozenset(
     {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", "INVALID_MSG_SIZE",
      "INVALID_TIMESTAMP", "INVALID_RECORD", "POLICY_VIOLATION"}
 )  # fmt: skip
-"""What Kafka says of a message that it will never take."""
+"""Errors with which Kafka refuses a message for good."""
 
 
 class KafkaSink:
     """Produces events to *topic*, keyed by their key, as CloudEvents in structured JSON.
 
-    All in-sync replicas have them when they count as sent; Kafka itself drops what is repeated
-    on a broken connection. *options* are librdkafka's (`sasl.username`, `ssl.ca.location`, …),
-    but for those that the promise rests on. Events of one key wait for each other: about as many
-    per second as there are round trips. Raises SinkNotInstalled, InvalidOption.
+    An event counts as sent when all in-sync replicas have it; Kafka drops messages that the client
+    repeats after a broken connection. *options* are librdkafka's (`sasl.username`,
+    `ssl.ca.location`, …), except those that the guarantee depends on. Events of one key are sent
+    one per round trip. Raises SinkNotInstalled, InvalidOption.
     """
 
     def __init__(
@@ -78,7 +78,9 @@ class KafkaSink:
         self._producer: Producer | None = self._new_producer()
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """Produce *events*; Kafka has those without an outcome. Raises SinkUnreachable."""
+        """Produce *events*. Returns their outcomes; None = Kafka has the event. Raises
+        SinkUnreachable.
+        """
         self._producer = self._producer or self._new_producer()
         round_ = _Round(self._producer, self._topic, events)
         running = asyncio.ensure_future(asyncio.to_thread(round_.run, self._limit))
@@ -90,13 +92,13 @@ class KafkaSink:
             self._producer = None
             raise
         if round_.trouble:
-            self._producer = None  # a new one knows nothing of what went wrong
+            self._producer = None  # its state is unknown; the next send makes a new one
         if not round_.outcomes:
             raise SinkUnreachable(self.name, self._heard.word or round_.trouble)
         return [round_.outcomes.get(event.seq, Behind()) for event in events]
 
     async def close(self) -> None:
-        """End the connections. Nothing is under way between two sends."""
+        """Drop the producer with its connections. No message is in flight between two sends."""
         self._producer = None
 
     def _new_producer(self) -> Producer:
@@ -113,35 +115,35 @@ class KafkaSink:
 
 
 class _Round:
-    """One batch on its way to Kafka: of each key one event at a time.
+    """The send of one batch, with at most one event of each key in flight.
 
-    Kafka's order is that of a partition, and holds only while nothing fails: with two events of
-    a key under way, the second can be taken where the first was not.
+    Kafka keeps the order within a partition only as long as nothing fails: with two events of a key
+    in flight, it may accept the second but not the first.
     """
 
     def __init__(self, producer: Producer, topic: str, events: Sequence[OutboxEvent]) -> None:
         self._producer, self._topic = producer, topic
         self.outcomes: dict[int, Outcome] = {}
         self.trouble = ""
-        """What came instead of an acknowledgement; then the producer is of no more use."""
+        """The error instead of an acknowledgement; the producer must not be used again then."""
         self._waiting: dict[str, deque[OutboxEvent]] = {}
         for event in events:
             self._waiting.setdefault(event.key, deque()).append(event)
         self._suspects: list[OutboxEvent] = []
 
     def run(self, limit: float) -> None:
-        """Produce, and wait for the acknowledgements. In a thread: it blocks."""
+        """Produce the batch and wait for the acknowledgements. Blocks, so it runs in a thread."""
         for key in self._waiting:
             self._next(key)
         self._flush(limit)
-        # Kafka refuses a whole batch of messages: which of them it meant, each alone shows.
+        # Kafka refuses whole batches of messages. Sending each alone shows which one it refuses.
         for event in self._suspects:
             if not self.trouble:
-                self._produce(event, partial(self._answered, event, alone=True))
+                self._produce(event, partial(self._on_delivery, event, alone=True))
                 self._flush(limit)
 
     def stop(self) -> None:
-        """Let `run` end now; from another thread."""
+        """Make `run` end now. Called from another thread."""
         self.trouble = "it was cancelled"
         self._producer.purge()
 
@@ -152,36 +154,34 @@ class _Round:
                 self._producer.purge()
                 self._producer.flush(1)
         except (_kafka_exception(), SystemError) as error:
-            # The library raises a fatal error from whatever runs then; out of a callback, Python
-            # makes it a SystemError.
+            # librdkafka may raise a fatal error from any call. During a callback, Python turns it
+            # into a SystemError.
             self.trouble = str(error.__cause__ or error)
 
     def _next(self, key: str) -> None:
-        """Produce the next event of *key*, unless it is refused before it leaves: then the one
-        behind it.
-        """
+        """Produce the next event of *key*; if it is refused right away, the one after it."""
         waiting = self._waiting[key]
         while waiting and not self.trouble:
             event = waiting.popleft()
-            if self._produce(event, partial(self._answered, event)):
+            if self._produce(event, partial(self._on_delivery, event)):
                 return
 
     def _produce(self, event: OutboxEvent, answered: Any) -> bool:
-        """Hand *event* over; False if that is refused."""
+        """Hand *event* to librdkafka. Returns False if it is not accepted."""
         value, key = event.encoded(), event.key.encode()
         try:
             self._producer.produce(
                 self._topic, value, key=key, headers=_HEADERS, on_delivery=answered
             )
         except _kafka_exception() as error:
-            self._failed(event, error.args[0])
+            self._note_failure(event, error.args[0])
             return False
         except BufferError as error:
             self.trouble = str(error)
             return False
         return True
 
-    def _answered(
+    def _on_delivery(
         self, event: OutboxEvent, error: KafkaError | None, _: object, *, alone: bool = False
     ) -> None:
         if error is None:
@@ -191,9 +191,9 @@ class _Round:
         elif error.name() in _REFUSALS and not alone:
             self._suspects.append(event)
         else:
-            self._failed(event, error)
+            self._note_failure(event, error)
 
-    def _failed(self, event: OutboxEvent, error: KafkaError) -> None:
+    def _note_failure(self, event: OutboxEvent, error: KafkaError) -> None:
         if error.name() in _REFUSALS:
             self.outcomes[event.seq] = Refusal(f"Kafka refused it: {error.str()}")
         else:
@@ -201,7 +201,7 @@ class _Round:
 
 
 class _LastWord(logging.Handler):
-    """What librdkafka said last about its connections; it would write it to stderr."""
+    """Keeps librdkafka's last log line about its connections, which otherwise goes to stderr."""
 
     def __init__(self) -> None:
         super().__init__()

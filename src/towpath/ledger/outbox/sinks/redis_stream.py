@@ -17,9 +17,10 @@ from towpath.ledger.outbox.options import DEFAULTS
 class RedisStreamSink:
     """Appends events to `towpath:stream:<stream>`: `id`, `type` and the whole `event` as JSON.
 
-    The stream keeps about the last *kept* entries, read or not. A batch is one round trip, and is
-    there whole or not at all; one that was given up and is sent again may be there twice. *engine*
-    is one, or gives one: it raises ServerError while there is none.
+    The stream keeps about the last *kept* entries, read or not. A batch is appended in one round
+    trip, completely or not at all; a batch that is sent again after a timeout may be in the stream
+    twice. *engine* is an engine or a function that returns one, and raises ServerError while there
+    is none.
     """
 
     def __init__(
@@ -35,7 +36,7 @@ class RedisStreamSink:
         self._kept = whole("kept", kept, 1, MOST_KEPT)
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """Append all of *events*. Raises SinkUnreachable; whatever Redis says may pass."""
+        """Append all *events*. Raises SinkUnreachable for any error of Redis, as it may pass."""
         entries = [
             {"id": event.id, "type": event.type, "event": event.encoded()} for event in events
         ]
@@ -47,4 +48,4 @@ class RedisStreamSink:
         return [None] * len(events)
 
     async def close(self) -> None:
-        """Nothing to close: the engine is its owner's."""
+        """Do nothing: the owner of the engine closes it."""

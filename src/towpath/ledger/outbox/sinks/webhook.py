@@ -1,4 +1,4 @@
-"""A signed call to somebody's HTTP endpoint, one per event."""
+"""A webhook: one signed call to an HTTP endpoint per event."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _HEADERS = {"content-type": CONTENT_TYPE}
 
 
 class WebhookSink:
-    """Posts each event to *url*, signed with *secrets* as Standard Webhooks has it.
+    """Posts each event to *url*, signed with *secrets* by Standard Webhooks.
 
-    `webhook-id` is the event's id, the same in every attempt. Events of one key wait for each
-    other, up to *at_once* keys are called side by side. 2xx is taken; what may be taken later
-    (`calls/answer.py`) and no answer are later; everything else is refused for good. Raises
-    CallRefused where calls may not go, and SecretInvalid.
+    `webhook-id` is the event's id, the same in every attempt. Events of one key are sent one after
+    the other, those of up to *at_once* keys in parallel. 2xx means accepted; without an answer, or
+    for statuses that mean later (`calls/answer.py`), the event is sent again; everything else is a
+    refusal for good. Raises CallRefused for a forbidden address, and SecretInvalid.
     """
 
     def __init__(
@@ -47,12 +47,14 @@ class WebhookSink:
     ) -> None:
         self.name = sink_name(name)
         caller.check(url)
-        headers_for(secrets, "one", b"")  # said now, not with the first event
+        headers_for(secrets, "one", b"")  # raises SecretInvalid now, not at the first event
         self._caller, self._url, self._secrets = caller, url, list(secrets)
         self._at_once = whole("at_once", at_once, 1, 100)
 
     async def send(self, events: Sequence[OutboxEvent]) -> Sequence[Outcome]:
-        """Call for each. Raises no SinkUnreachable: what was answered is worth knowing."""
+        """Send each event in a call of its own. Does not raise SinkUnreachable: each event has an
+        outcome of its own.
+        """
         round_ = _Round(events, patience=self._at_once)
         async with asyncio.TaskGroup() as calls:
             for _ in range(min(self._at_once, len(round_.keys))):
@@ -60,10 +62,10 @@ class WebhookSink:
         return [round_.outcomes.get(event.seq, Behind()) for event in events]
 
     async def close(self) -> None:
-        """Nothing to close: the caller is its owner's."""
+        """Do nothing: the owner of the caller closes it."""
 
     async def _walk(self, round_: _Round) -> None:
-        """Call for one key after the other, as long as somebody answers."""
+        """Send the events of one key after the other, as long as the receiver answers."""
         for waiting in round_.next_keys():
             for event in waiting:
                 outcome = await self._deliver(event)
@@ -90,7 +92,7 @@ class WebhookSink:
 
 
 class _Round:
-    """One batch on its way: the events of each key in order, and what became of them."""
+    """The send of one batch: the events of each key in order, and their outcomes."""
 
     def __init__(self, events: Sequence[OutboxEvent], *, patience: int) -> None:
         self.keys: dict[str, list[OutboxEvent]] = {}
@@ -101,9 +103,9 @@ class _Round:
         self._patience, self._in_vain = patience, 0
 
     def next_keys(self) -> Iterator[list[OutboxEvent]]:
-        """Keys that nobody has begun; none once nothing but failures came in a row.
+        """Yield the events of keys that are not yet begun; stop after several failures in a row.
 
-        A receiver that is down need not be asked a hundred times to be believed.
+        A receiver that is down is not called for every key.
         """
         while self._in_vain < self._patience:
             waiting = next(self._waiting, None)
@@ -117,14 +119,14 @@ class _Round:
 
 
 def _message(event: OutboxEvent) -> str:
-    """The event's id as a header takes it; one that is too long, by its digest."""
+    """Encode the event's id for the header; if it is too long, return its digest."""
     id = message_id(event.id)
     return id if len(id) <= _LONGEST_ID else f"sha256:{sha256(id.encode()).hexdigest()}"
 
 
 def _meaning(answer: CallAnswer) -> Outcome:
-    told = advice(answer)
-    if told.next is Next.DONE:
+    advised = advice(answer)
+    if advised.next is Next.DONE:
         return None
     reason = f"the receiver answered {answer.status}"
-    return Postponed(reason, told.after) if told.next is Next.LATER else Refusal(reason)
+    return Postponed(reason, advised.after) if advised.next is Next.LATER else Refusal(reason)
