@@ -12,11 +12,11 @@ from towpath.ids import queue_name, worker_name
 from towpath.options import Mark, Options
 
 BY_HANDLERS = 0
-"""The weight of a queue for which none is given: what its handlers say."""
+"""Instead of a weight: the queue has the weight of its handlers."""
 
 
 def _queues(value: object) -> object:
-    """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
+    """Read `a,b=3`, or a table of weights. Returns the weight of each queue."""
     said: dict[str, object] = {}
     wanted: dict[str, object] = {}
     if isinstance(value, str):

@@ -1,4 +1,4 @@
-"""The outcomes of attempts, as log lines and metrics, once per batch."""
+"""The outcomes of attempts, as log lines and metrics."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from towpath.worker.recorded import SKIPPED
 from towpath.worker.settlements import server_now
 
 Ended = tuple[Attempt, Settlement]
-"""An attempt that is over, and how."""
+"""An attempt that has ended, and its settlement."""
 _WARN_EVERY, _WARNED_MOST = 60.0, 100
-"""Seconds between two warnings of the same handler, and handlers that are warned of meanwhile."""
+"""Seconds between two warnings about the same missing handler, and how many missing handlers are
+warned of in this time."""
 UNKNOWN_HANDLER = "unknown"
-"""The label of jobs whose handler is not here: what a job names may be anything."""
+"""The metrics' label for missing handlers. Their names come from jobs, so there may be any number
+of them."""
 
 
 def was_handed_over(settlement: Settlement, outcome: Outcome) -> bool:
-    """Whether whoever has the token goes on with an attempt, or has been so fast as to end it."""
+    """Whether the settlement handed the attempt over; the new holder may have ended it already."""
     if not isinstance(settlement, Renew):
         return False
     if isinstance(outcome, LeaseLost):
@@ -44,7 +46,7 @@ class Report:
         self._warned: dict[tuple[str, str], float] = {}
 
     def started(self, attempt: Attempt) -> None:
-        """The attempt begins."""
+        """Count and log the start of *attempt*."""
         lease, metrics = attempt.lease, self._of(attempt)
         metrics.started.inc()
         if lease.due_ms:
@@ -56,7 +58,7 @@ class Report:
             self.log.emit(events.JOB_STARTED, **_named(attempt), waited=attempt.waited)
 
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """The server's word on each settlement."""
+        """Count and log the outcome of each settlement in *batch*."""
         done: dict[HandlerMetrics, list[Attempt]] = {}
         for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
             if outcome is State.DONE and attempt.error == SKIPPED:
@@ -71,7 +73,9 @@ class Report:
             self._completed(metrics, attempts)
 
     def stopped(self, attempt: Attempt, why: StopReason) -> None:
-        """The attempt has to end before its handler: said once, by whoever comes first."""
+        """Count and log that *attempt* has to end before its handler, once per reason. The worker's
+        loop and the heartbeat may both report it.
+        """
         if attempt.told is why:
             return
         attempt.told = why
@@ -149,12 +153,12 @@ class Report:
                 pass
 
     def _unhandled(self, attempt: Attempt, why: str) -> None:
-        """Warn of a missing handler from time to time, not for every job."""
+        """Warn of a missing handler, but not for every job."""
         now, kind = steady(), (attempt.lease.queue, attempt.handler_name)
         if now - self._warned.get(kind, -inf) < _WARN_EVERY:
             return
         self._warned = {kind: at for kind, at in self._warned.items() if now - at < _WARN_EVERY}
-        if len(self._warned) < _WARNED_MOST:  # what a job names may be anything
+        if len(self._warned) < _WARNED_MOST:  # bounded, as the names come from jobs
             self._warned[kind] = now
             self.log.emit(events.JOB_UNHANDLED, **_named(attempt), reason=why)
 
@@ -165,7 +169,9 @@ class Report:
             metrics.waited.observe(attempt.waited)
 
     def _taken(self, attempt: Attempt) -> BaseException | None:
-        """What was raised, once: its frames hold the attempt, and that would hold them."""
+        """Take the error from *attempt*: its frames refer to the attempt, so keeping it would be a
+        reference cycle.
+        """
         raised, attempt.raised = attempt.raised, None
         return raised
 

@@ -1,6 +1,6 @@
-"""Runs one attempt: payload in, handler called where it belongs, settlement out.
+"""Runs one attempt: decodes the payload, calls the handler, returns the settlement.
 
-The only place with a broad except: whatever a handler raises ends its attempt, not the worker.
+Here, exceptions of every class are caught: what a handler raises ends its attempt, not the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """Runs attempts, wherever their handlers belong."""
+    """Runs attempts in the event loop, in threads or in processes, as their handlers need."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution, self._middleware = execution, execution.middleware
@@ -33,13 +33,13 @@ class Runner:
         self._tracing = traces.active()
 
     def look(self) -> None:
-        """See whether somebody wants traces by now: once per batch, it costs as much as a job."""
+        """Check whether tracing is active. Done once per batch, as it costs as much as a job."""
         self._tracing = traces.active()
 
     async def run(self, attempt: Attempt) -> Settlement | None:
-        """What the attempt ended as; None if there is nothing left to settle. Never raises."""
+        """Run *attempt*. Returns its settlement; None = nothing is left to settle. Never raises."""
         lease = attempt.lease
-        # Each attempt has a task of its own, and so a context: nothing has to be undone.
+        # Each attempt has its own task, and so its own context: the value needs no reset.
         current_job.set(JobLine(lease.id, lease.queue, attempt.handler_name, lease.attempt))
         try:
             if self._tracing:
@@ -51,7 +51,7 @@ class Runner:
             return _ending(attempt, error)
 
     async def _traced(self, attempt: Attempt) -> Settlement | None:
-        """The same inside of a span; only what is a failure may mark it as one."""
+        """Run *attempt* inside a span, which Snooze, HandOver and stops do not mark as failed."""
         lease = attempt.lease
         with traces.consumer_span(
             lease.headers,
@@ -106,7 +106,7 @@ class Runner:
         )
 
     async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
-        """What the handler returned, with the middleware around it."""
+        """Run the handler inside its middleware. Returns the value of the outermost middleware."""
         handler = cast("Handler[Any, Any, Any]", attempt.handler)
 
         async def call() -> Any:
@@ -114,7 +114,7 @@ class Runner:
             _require_uncancelled(attempt, ctx)
             if handler.place is not Place.PROCESS:
                 return value
-            return handler.result.decode(value) if value else None  # as it will be kept
+            return handler.result.decode(value) if value else None  # middleware gets no JSON
 
         def failed(middleware: object, error: Exception) -> None:
             lease = attempt.lease
@@ -157,7 +157,9 @@ class Runner:
     async def _encoded(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any
     ) -> Settlement:
-        """A result that can't be kept is a defect of the handler: another attempt can't help."""
+        """Returns Complete with *value* as JSON. Returns Bury if it can't be encoded: that is a
+        defect of the handler, and another attempt can't help.
+        """
         try:
             result = handler.result.encode(value)
         except TowpathError as error:
@@ -181,7 +183,7 @@ class Runner:
 def _require_uncancelled(attempt: Attempt, ctx: Context) -> None:
     """Raise CancelledError if the handler saw that its job was cancelled, and returned.
 
-    It ends like one that was cancelled at an await: what it returned may be half of the work.
+    Then the attempt ends as if it was cancelled at an await: its result may be incomplete.
     """
     if ctx.noticed and attempt.stop is StopReason.CANCELLED:
         raise asyncio.CancelledError
@@ -191,8 +193,8 @@ def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
     if attempt.stop is StopReason.LOST:
         return None
     if attempt.stop is StopReason.STOPPING and not isinstance(only_leaf(error), AttemptEnd):
-        return stopped(attempt)  # it broke off because it was asked to
+        return stopped(attempt)  # the error is a consequence of the stop
     try:
         return ending(attempt, error)
-    except BaseException as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+    except BaseException as defect:  # noqa: BLE001 -- user code: an AttemptEnd with invalid values
         return failed(attempt, reason_of(defect))

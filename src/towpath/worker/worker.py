@@ -36,7 +36,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
 _IDENTIFIED_S = 2.0
-"""Seconds for the database to return its id; then it is asked again later."""
+"""Seconds for the database to return its id before the query is repeated later."""
 
 
 class ExitCode(IntEnum):
@@ -97,7 +97,7 @@ class Worker:
         self._begin_anew()
 
     def _begin_anew(self) -> None:
-        """As if it had never run: it may run again, in another event loop too."""
+        """Reset the state, so that the worker can run again, also in another event loop."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "no job was left to run"
         self._code = ExitCode.CLEAN
@@ -193,7 +193,7 @@ class Worker:
         feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            # What runs beside it never ends by itself: if it does, it says why below.
+            # *beside* ends only with an error, which `_ended` raises below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
             beside.cancel()
             if not feeding.done():
@@ -204,7 +204,7 @@ class Worker:
             await _ended([beside, stopping, feeding])
 
     async def _beside(self, execution: Execution, following: Following) -> None:
-        """What a worker does beside running jobs, until cancelled."""
+        """Do what a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
             group.create_task(self._app.keep_firing(following.served, self.log))
@@ -213,7 +213,7 @@ class Worker:
             group.create_task(self._identify_ledger(execution))
 
     async def _identify_ledger(self, execution: Execution) -> None:
-        """Find the id of the database with the records, which the list of workers shows."""
+        """Read the id of the database with the records, which the list of workers shows."""
         while True:
             if execution.ledger_id is None and execution.recorded_queues():
                 with suppress(TowpathError, TimeoutError):
@@ -243,7 +243,7 @@ class Worker:
             await asyncio.wait((feeding,))
 
     def _slots_exhausted(self) -> None:
-        """Nothing can run here any more."""
+        """Stop the worker: it has no slots left."""
         self.log.emit(events.SLOTS_EXHAUSTED, concurrency=self.concurrency)
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
@@ -272,11 +272,11 @@ class Worker:
     # ── in the heartbeat's thread ────────────────────────────────────────────────────────
 
     def _is_overdue(self, now: float) -> bool:
-        """Whether a loop that says nothing should have ended the worker. It has a moment more."""
+        """Whether the worker should have ended; a silent loop has PATIENCE seconds more."""
         return self._signals.overdue(now, self.grace.total_seconds() + PATIENCE)
 
     def _leave(self, report: Report, began: float) -> None:
-        """End the process: a handler that blocks the loop lets nothing else end."""
+        """End the process at once: a handler blocks the loop, so a clean end is not possible."""
         self._why = f"{self._signals.words}, and the event loop is blocked"
         self._code = ExitCode.UNSETTLED
         self._say_stopped(report, began)
@@ -284,7 +284,9 @@ class Worker:
 
 
 async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
-    """End what runs beside the jobs. A server that is away keeps no worker from stopping."""
+    """Cancel *tasks* and wait for them. Raises their errors, except those of an unreachable Redis:
+    the worker stops all the same.
+    """
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -303,7 +305,7 @@ def _own_name() -> str:
 
 
 class Signals:
-    """What was heard so far; read by the heartbeat's thread too."""
+    """The signals received so far; read by the heartbeat's thread, too."""
 
     def __init__(self, numbers: Sequence[signal.Signals], stop: Callable[[str], None]) -> None:
         self._numbers, self._stop = numbers, stop
@@ -311,15 +313,15 @@ class Signals:
         self._first, self._times = 0.0, 0
 
     def overdue(self, now: float, grace: float) -> bool:
-        """Whether a worker that goes on by now does so against a signal."""
+        """Whether a worker that still runs should have ended: after *grace*, or a second signal."""
         return self._times > 1 or (self._times == 1 and now - self._first >= grace)
 
     @contextmanager
     def heard(self) -> Generator[None]:
-        """Listen while the body runs. Only a program's main thread may; in others, without effect.
+        """Handle signals while the body runs. Has no effect outside the main thread.
 
-        Not with the loop's own add_signal_handler: that tells nobody before the loop runs again.
-        A handler that blocks inside of C code and never looks up keeps this from hearing as well.
+        Does not use the loop's add_signal_handler, which does nothing while the loop is blocked.
+        A handler that blocks inside C code without checking for signals delays this one as well.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -340,5 +342,5 @@ class Signals:
         if not self._times:
             self._first, self.words = steady(), f"received {number.name}"
         self._times += 1
-        with suppress(RuntimeError):  # a closed loop has nothing left to stop
+        with suppress(RuntimeError):  # the loop is closed: there is nothing left to stop
             loop.call_soon_threadsafe(self._stop, f"received {number.name}")
