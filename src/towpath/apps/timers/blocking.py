@@ -76,7 +76,7 @@ class BlockingTimers:
         return self._app.blocking.run(lambda engine: do(self._service(engine)))
 
     def _service(self, engine: Engine) -> TimerService:
-        # In a forked child the app has another one.
+        # In a forked child, the app has another engine.
         if self._of is None or self._of[0] is not engine:
             self._of = engine, TimerService(lambda: engine, self._options)
         return self._of[1]
@@ -118,7 +118,7 @@ class BackgroundWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin. In a thread it is ended with the program, in good order."""
+        """Start the worker. In a thread, it is stopped cleanly when the program ends."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -133,7 +133,7 @@ class BackgroundWorker:
             self._task = asyncio.create_task(self._worker.run(), name="towpath timers")
 
     def stop(self) -> None:
-        """Claim no more; in a thread, return when what runs has ended. Twice does no harm."""
+        """Claim no more. In a thread, return when running jobs have ended. May be called twice."""
         if self._thread is None:
             self._worker.stop()
             return
@@ -143,7 +143,7 @@ class BackgroundWorker:
         self._thread.join()
 
     async def stopped(self) -> None:
-        """The same in an event loop."""
+        """Stop the worker in an event loop, and return when running jobs have ended."""
         self._worker.stop()
         if self._task is not None:
             await self._task

@@ -157,7 +157,7 @@ async def show(
             try:
                 why = (await timers.explain(key, id)).text
             except TowpathError:
-                why = None  # it has ended since, or only the row knows it
+                why = None  # it has ended since, or only its record exists
     if session.out.as_json:
         session.out.object(view.described(timer) | ({"why": why} if why else {}))
     else:
@@ -307,7 +307,9 @@ async def log(
 async def _timers(
     session: Session, database: str | None, *, record: bool = False
 ) -> AsyncGenerator[TimerService]:
-    """The timers, with their rows if a database is said, set, or beside this command."""
+    """Yields the service; with records if *database*, the settings or the data folder has a
+    database, or *record* demands one.
+    """
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(session.engine())
         from towpath.apps.timers.options import TimersOptions  # noqa: PLC0415 -- slow to import
@@ -342,7 +344,7 @@ def _new(
 
 
 def _params(given: str, *, text: bool) -> Any:
-    """What PARAMS mean. Raises InvalidOption."""
+    """Read the value of PARAMS: JSON, @FILE or -. Raises InvalidOption."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     from towpath.errors import InvalidOption  # noqa: PLC0415
@@ -381,7 +383,7 @@ def _state(text: str | None) -> Any:
 
 
 def _again(what: str, said: dict[str, Any]) -> str:
-    """The command that asks for the same once more."""
+    """Returns the command line that repeats the query."""
     words = [f"--{name} {value}" for name, value in said.items() if value is not None]
     return " ".join(["towpath timers", what, *words])
 

@@ -42,7 +42,7 @@ _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _W = TypeVar("_W")
 _REMEMBERED_MOST = 10_000
-"""Timers whose last call is remembered."""
+"""Number of timers whose last call is remembered."""
 _LARGEST_CALL = 16 << 20
 HANDED_OVER = seconds(60)
 
@@ -97,14 +97,14 @@ class _Handler(NamedTuple):
 
 
 class _Remembered:
-    """The last call for a timer that was run here."""
+    """The last call for a timer that was run in this process."""
 
     __slots__ = ("answer", "sent", "token")
 
     def __init__(self, token: int, sent: datetime) -> None:
         self.token, self.sent = token, sent
         self.answer: TimerAnswer | None = None
-        """None while it runs."""
+        """The answer to the call; None while its handler runs."""
 
 
 class TimerClient:
@@ -122,7 +122,7 @@ class TimerClient:
         self._secrets: list[str] = []
         self._remembered: OrderedDict[tuple[str | None, str, str], _Remembered] = OrderedDict()
         self._forgotten_until = instant(0)
-        """When the latest call was signed that is no longer remembered."""
+        """When the latest of the calls that were forgotten was signed."""
         self._lock = threading.Lock()
         self._registration: Registration | None = None
 
@@ -236,7 +236,8 @@ class TimerClient:
             {"address": self.address, "task_types": list(self._handlers), "weight": self.weight},
         )
         with self._lock:
-            # The one before still counts: calls may be on their way, and other servers be behind.
+            # The previous secret stays valid: calls may be on their way, and other servers may
+            # still sign with it.
             self._secrets = list(dict.fromkeys([told["secret"], *self._secrets]))[:2]
         return told["instance_id"], float(told["heartbeat_s"])
 
@@ -296,7 +297,7 @@ class TimerClient:
         self._server.post(f"{path}/{verb}", {"token": call.token, **app, **more})
 
     def _checked(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
-        """The call, or what to answer instead of taking it."""
+        """Check signature and form. Returns the call to run, or the answer if it must not run."""
         with self._lock:
             secrets = list(self._secrets)
         if not secrets:
@@ -314,10 +315,10 @@ class TimerClient:
         return self._remember(call, sent) or call
 
     def _remember(self, call: TimerCall, sent: datetime) -> TimerAnswer | None:
-        """Remember that the call is run now; or what to answer to one that must not be run.
+        """Remember that the call runs now. Returns an answer instead if it must not run.
 
-        The token is part of the signed body: a replay has the one of the first time, the next
-        attempt at the timer a higher one.
+        The fencing token is part of the signed body: a replay has the same one, the next attempt at
+        the timer has a higher one.
         """
         timer = (call.app, call.task_type, call.task_id)
         with self._lock:
@@ -336,7 +337,7 @@ class TimerClient:
         return None
 
     def _ended(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
-        """*answer*, which is also that of a replay."""
+        """Store *answer* for replays of the call, and return it."""
         with self._lock:
             known = self._remembered.get((call.app, call.task_type, call.task_id))
             if known is not None and known.token == call.token:
@@ -417,6 +418,6 @@ def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing: a request's line is no news."""
+            """Log nothing: a line per request is too much."""
 
     return Calls

@@ -59,7 +59,7 @@ class NamedTimer(NamedTuple):
     task_id: str
 
     def checked(self, key: KeyInfo, scope: Scope) -> NamedTimer:
-        """Itself. 403 unless *key* has *scope* for the queue of its type."""
+        """Returns itself. 403 unless *key* has *scope* for the queue of its type."""
         require(key, scope, queue_of(self.key))
         return self
 
@@ -284,7 +284,7 @@ async def _submit_all(
     named: Repeatable | None,
     key: KeyInfo,
 ) -> list[TimerOut | RefusedTimerOut]:
-    """The timers' answers, in order; those that can't be right are not sent."""
+    """Submit the valid timers. Returns an answer for each timer, in order."""
     access = timers.access(key)
     made = [_new(body, named, key, access, place) for place, body in enumerate(bodies)]
     fit = [one for one in made if isinstance(one, NewTimer)]
@@ -336,7 +336,9 @@ def _place(timer: Timer) -> str:
 
 
 def _segment(name: str) -> str:
-    """A name as a part of a path. Clients take `.` and `..` for something else, as it is."""
+    """Returns *name* as a segment of a path. Clients would resolve `.` and `..`, so their dots are
+    percent-encoded.
+    """
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 

@@ -1,6 +1,4 @@
-"""Service mode over HTTP: instances of applications register, stay alive and leave; and they end
-the timers that they were handed over.
-"""
+"""Service mode over HTTP: instances register, send heartbeats, leave, and settle their timers."""
 
 from __future__ import annotations
 
@@ -170,8 +168,8 @@ async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
 
 
 def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
-    """403 unless the key is for these types. Who serves a type of an app may become the owner of
-    the timers without one, so it has to be for those as well.
+    """403 unless *key* covers the types, with and without the app: an app that serves a type may
+    become the owner of the type without an app.
     """
     for task_type in task_types:
         for of in (app, None):
@@ -185,7 +183,9 @@ def _covers(key: KeyInfo, instance: Instance) -> bool:
 
 
 async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
-    """The instance, if the key is for it: another's and a missing one get the same answer."""
+    """Returns the instance if *key* covers it. Raises InstanceNotFound otherwise, and if there is
+    none.
+    """
     found = await timers.instances.get(app, id, timers.access(key))
     if not _covers(key, found):
         raise InstanceNotFound(app, id)
@@ -247,7 +247,7 @@ class HandedOver(NamedTuple):
     app: str | None
 
     def key(self, key: KeyInfo, body: HandedOverIn) -> TypeKey:
-        """Its type, if *key* is for it; else 403. The app may be said in the path and in *body*."""
+        """Returns its type; 403 unless *key* covers it. Query and *body* may both name the app."""
         if self.app and body.app not in (None, self.app):
             raise InvalidOption("app", body.app, rule="must equal the one in the path")
         found = TypeKey(self.task_type, self.app or body.app)

@@ -235,7 +235,7 @@ class Timers:
 
     @asynccontextmanager
     async def _around(self, worker: AtWork) -> AsyncGenerator[None]:
-        """Say which types the worker serves as long as it runs; log what it did."""
+        """Send heartbeats for the worker's types while it runs, then write the log."""
         beats = Heartbeats(self.app, self._service.types, self._serving, worker)
         try:
             async with beats.beating():

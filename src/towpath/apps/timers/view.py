@@ -16,7 +16,7 @@ _NOBODY = {"no_worker": "no worker", "no_instance": "no instance"}
 
 
 def described(timer: Timer) -> dict[str, Any]:
-    """A timer for programs, in the words of the HTTP API. What it does not have is left out."""
+    """Returns a timer for programs, with the field names of the HTTP API, without empty fields."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     facts = msgspec.structs.asdict(timer)
@@ -27,7 +27,7 @@ def described(timer: Timer) -> dict[str, Any]:
 
 
 def facts(timer: Timer) -> dict[str, Any]:
-    """A timer for people: the params as they came, and one form of its time."""
+    """Returns a timer for people: params as JSON text, and its time only once."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     told = described(timer)
