@@ -1,6 +1,6 @@
 """How an attempt ends after an outgoing call failed or was refused.
 
-What a status asks for is in `calls/answer.py`; here it becomes a verdict of a handler.
+`calls/answer.py` says what a status asks the caller to do; here, that becomes Retry or Discard.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from towpath.worker.context import Discard, Retry
 
 @contextmanager
 def calling(who: str) -> Generator[None]:
-    """Discard where the same call would end the same way, else Retry; Retry-After is kept to.
+    """Turn errors of calls into Discard if a repeat can't help, else into Retry, which respects a
+    Retry-After header.
 
-    An answer too large to be read is judged by its status, if that is no success.
+    Of an answer that is too large to read, the status decides, unless it is a success.
     """
     try:
         with _judged(who):
