@@ -167,17 +167,17 @@ class Child:
         )
         try:
             value = handler.invoke(payload, self._ctx)
-        except BaseException as error:  # noqa: BLE001 -- user code: told to the runner
+        except BaseException as error:  # noqa: BLE001 -- user code: reported to the worker
             try:
                 return _raised(error)
-            except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+            except Exception as defect:  # noqa: BLE001 -- user code: an invalid AttemptEnd
                 return _raised(defect)
         noticed = self._ctx.noticed
         try:
             return Returned(b"" if value is None else handler.result.encode(value), noticed)
         except PayloadInvalid as error:
             return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
-        except Exception as error:  # noqa: BLE001 -- user code: a model may have its own way
+        except Exception as error:  # noqa: BLE001 -- user code: a model may have its own encoder
             return _raised(error)
 
     def _say(self, message: Said) -> None:

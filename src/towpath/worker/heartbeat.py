@@ -114,7 +114,7 @@ class Heartbeat:
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._beat())
-        except Exception as error:  # noqa: BLE001 -- told to the worker's own loop, see `died`
+        except Exception as error:  # noqa: BLE001 -- raised in the worker's own loop, see `died`
             self._error = error
         finally:
             self._in_loop(self._ended.set)

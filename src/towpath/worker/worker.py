@@ -111,7 +111,8 @@ class Worker:
     def run_forever(self) -> int:
         """Run in a new event loop until a signal stops it. Returns the exit code.
 
-        The process is the worker's from now on: what is loaded stays, whatever becomes of it.
+        Call it only in a process that does nothing else: all objects that exist now are exempt from
+        garbage collection for good.
         """
         exempt_from_collection()
         with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -156,7 +157,7 @@ class Worker:
         began = steady()
         async with self._app, self._app.around(self), self._app.living() as state:
             if leave_when_empty:
-                await self._app.engine.check()  # nobody who wants to leave waits for a server
+                await self._app.engine.check()  # `drain` must not wait for an unreachable Redis
                 await self._app.fire_due(self.weights, self.log)
             handlers = self._queues.handlers
             late = await configure_queues(self._app, handlers, self.log)

@@ -108,7 +108,7 @@ class _Remembered:
 
 
 class TimerClient:
-    """One instance of an app: what it is called for, and where.
+    """One instance of an app: its address, and the types that it is called for.
 
     *address* is where the server reaches it, *server* where it reaches the server, *key* an API
     key with the scope `work` for its types, and `submit` where it submits timers. Of several
@@ -173,7 +173,7 @@ class TimerClient:
         delay: float | str | None = None,
         delay_time: int | None = None,
     ) -> dict[str, Any]:
-        """Submit a timer of this app, over HTTP; what the server says of it. It is stored then.
+        """Submit a timer of this app, over HTTP. Returns it once it is stored.
 
         Its time is `delay` (seconds, or text such as "30m") or `delay_time` (13 digits ms, 16
         digits µs). The same *task_id* with the same content again is the timer that is there.
@@ -200,7 +200,7 @@ class TimerClient:
         return self
 
     def stop(self) -> None:
-        """Leave: no more calls come. Twice does no harm."""
+        """Deregister: no more calls come. May be called twice."""
         registration, self._registration = self._registration, None
         if registration is not None and registration.is_here():
             registration.stop()
@@ -214,7 +214,7 @@ class TimerClient:
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncGenerator[None]:
-        """The same for an event loop: `FastAPI(lifespan=timers.lifespan)`."""
+        """Register while an event loop runs: `FastAPI(lifespan=timers.lifespan)`."""
         self.start()
         try:
             yield
@@ -223,11 +223,11 @@ class TimerClient:
 
     @property
     def registered(self) -> bool:
-        """Whether the server has it among its instances, as far as this process knows."""
+        """Whether the server knows this instance, as far as this process can tell."""
         return self._registration is not None and self._registration.instance_id is not None
 
     def register(self) -> tuple[str, float]:
-        """Register once, now: the instance's id, and how many seconds apart heartbeats should be.
+        """Register once, now. Returns the instance's id and the seconds between heartbeats.
 
         Raises ServerAnswered, and OSError where the server can't be reached.
         """
@@ -244,10 +244,10 @@ class TimerClient:
     # ── being called ─────────────────────────────────────────────────────────────────────
 
     def answer(self, headers: Headers, body: bytes) -> TimerAnswer:
-        """Check a call, run its handler, and say what to answer. For code without an event loop.
+        """Check a call and run its handler. Returns what to answer. For code without an event loop.
 
         *body* is what came over the wire. A call that was run here before is not run again: it
-        gets the answer of the first time. Never raises for what somebody sent.
+        gets the answer of the first time. Never raises for an invalid call.
         """
         call = self._checked(headers, body)
         if isinstance(call, TimerAnswer):
@@ -261,7 +261,7 @@ class TimerClient:
         return self._ended(call, _taken(result))
 
     async def answer_async(self, headers: Headers, body: bytes) -> TimerAnswer:
-        """The same in an event loop: plain handlers run in a thread."""
+        """Do what `answer` does, in an event loop: plain handlers run in a thread."""
         call = self._checked(headers, body)
         if isinstance(call, TimerAnswer):
             return call
@@ -284,11 +284,11 @@ class TimerClient:
         self._settle(call, "complete", {})
 
     def fail(self, call: TimerCall, reason: str) -> None:
-        """The work failed: the timer comes again later, or is dead after its last attempt."""
+        """Report that the work failed: the timer comes again, or is dead after its last attempt."""
         self._settle(call, "fail", {"reason": reason})
 
     def renew(self, call: TimerCall, lease: Duration = HANDED_OVER) -> None:
-        """Hold the timer for longer, from now on."""
+        """Extend the lease of the timer to *lease* from now."""
         self._settle(call, "renew", {"lease_s": duration_ms("lease", lease) / 1000})
 
     def _settle(self, call: TimerCall, verb: str, more: dict[str, Any]) -> None:
@@ -363,7 +363,7 @@ class TimerClient:
     def serve(self, host: str | None = None, port: int | None = None) -> None:
         """Answer calls until SIGTERM or SIGINT, a thread each; registered meanwhile.
 
-        Listens where its address says, unless told otherwise.
+        Listens at the host and port of its address, unless *host* and *port* are given.
         """
         said = urlsplit(self.address)
         where = (host or said.hostname or "", said.port or 80 if port is None else port)

@@ -457,7 +457,9 @@ class TimerExplanation(NamedTuple):
 def _explained(
     found: Explanation, info: TypeInfo | None, *, retried: bool = False
 ) -> TimerExplanation:
-    """The engine's word, unless nobody is there to run it. *retried*: it was due before."""
+    """Returns the engine's explanation; or that no instance or worker serves the type. *retried* =
+    the timer was due before, and waits for another attempt.
+    """
     why = "next_try" if retried else found.why
     if info is None or info.alive or found.why in (Why.LEASED, Why.ENDED, Why.PAUSED):
         return TimerExplanation(why, found.text)

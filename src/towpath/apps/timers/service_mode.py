@@ -280,7 +280,7 @@ class ServiceMode:
 
     async def _settled(self, held: _Held, settlement: Settlement) -> State:
         """Settle the lease, log it, and return the new state. For a recorded timer, the record
-        decides first, then Redis is told.
+        decides first, then the lease is settled in Redis.
         """
         lease, record = held.lease, held.record
         if record is not None and self._jobs is not None:
