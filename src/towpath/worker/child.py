@@ -106,7 +106,7 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
 Said = Ready | Note | Logged | Returned | Raised
 Told = Order | Cancel | Leave
 _encode = msgspec.msgpack.encode
-_decode_told = msgspec.msgpack.Decoder(Told).decode
+_decode_message = msgspec.msgpack.Decoder(Told).decode
 
 
 def framed(message: Told | Said) -> bytes:
@@ -122,7 +122,7 @@ class Child:
         self._line, self._handler = line, handler
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._ctx: Context | None = None
-        self._saying = threading.Lock()
+        self._sending = threading.Lock()
         self._lines: logging.Handler | None = None
         self._state: Any = NO_STATE
 
@@ -131,9 +131,9 @@ class Child:
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
         root = logging.getLogger()
         if not root.handlers:  # the handler's module may have configured logging itself
-            self._lines = _Lines(self._say)
+            self._lines = _Lines(self._send)
             root.addHandler(self._lines)
-        self._say(Ready())
+        self._send(Ready())
         lifespan = self._handler.lifespan
         if lifespan is None:
             self._take_orders()
@@ -143,11 +143,13 @@ class Child:
                 self._take_orders()
         except LifespanFailed as error:
             if self._state is NO_STATE and self._orders.get() is not None:
-                self._say(_raised(error))  # fails this job; the next one gets a new process
+                self._send(
+                    _describe_error(error)
+                )  # fails this job; the next one gets a new process
 
     def _take_orders(self) -> None:
         while (order := self._orders.get()) is not None:
-            self._say(self._answer(order))
+            self._send(self._answer(order))
 
     def _answer(self, order: Order) -> Returned | Raised:
         handler, lease = self._handler, order.lease
@@ -162,36 +164,36 @@ class Child:
             handler=handler.name,
             time_limit=handler.options.time_limit,
             waited=order.waited,
-            tell=lambda note: self._say(Note(note)),
+            tell=lambda note: self._send(Note(note)),
             state=self._state,
         )
         try:
             value = handler.invoke(payload, self._ctx)
         except BaseException as error:  # noqa: BLE001 -- user code: reported to the worker
             try:
-                return _raised(error)
+                return _describe_error(error)
             except Exception as defect:  # noqa: BLE001 -- user code: an invalid AttemptEnd
-                return _raised(defect)
+                return _describe_error(defect)
         noticed = self._ctx.noticed
         try:
             return Returned(b"" if value is None else handler.result.encode(value), noticed)
         except PayloadInvalid as error:
             return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
         except Exception as error:  # noqa: BLE001 -- user code: a model may have its own encoder
-            return _raised(error)
+            return _describe_error(error)
 
-    def _say(self, message: Said) -> None:
-        with self._saying:
+    def _send(self, message: Said) -> None:
+        with self._sending:
             self._line.sendall(framed(message))
 
     def _listen(self) -> None:
         with suppress(OSError):
             while head := self._line.recv(LENGTH.size, socket.MSG_WAITALL):
                 (size,) = LENGTH.unpack(head)
-                told = _decode_told(self._line.recv(size, socket.MSG_WAITALL))
-                if isinstance(told, Order):
-                    self._orders.put(told)
-                elif isinstance(told, Leave):
+                message = _decode_message(self._line.recv(size, socket.MSG_WAITALL))
+                if isinstance(message, Order):
+                    self._orders.put(message)
+                elif isinstance(message, Leave):
                     self._orders.put(None)
                 elif self._ctx is not None:
                     self._ctx.cancelled = True
@@ -213,7 +215,7 @@ class _Lines(logging.Handler):
         self._send(Logged(record.name, record.levelno, text))
 
 
-def _raised(error: BaseException) -> Raised:
+def _describe_error(error: BaseException) -> Raised:
     name = type(only_leaf(error)).__qualname__
     match only_leaf(error):
         case Discard() as discard:

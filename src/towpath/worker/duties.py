@@ -38,7 +38,7 @@ async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log)
     Pass them to `keep_configuring`, and do not claim from them before it returns. If all queues
     have permanent errors, raises the first of these.
     """
-    tasks = {asyncio.create_task(_trouble(app, queue, log)): queue for queue in queues}
+    tasks = {asyncio.create_task(_try_to_configure(app, queue, log)): queue for queue in queues}
     if not tasks:
         return []
     done, slow = await asyncio.wait(tasks, timeout=_CONFIGURED_S)
@@ -54,11 +54,11 @@ async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log)
 
 async def keep_configuring(app: Registry, queue: QueueName, log: Log) -> None:
     """Return once *queue* has the options its handlers ask for, or may be served without them."""
-    while await _trouble(app, queue, log) is not None:  # noqa: ASYNC110 -- Redis sends no event
+    while await _try_to_configure(app, queue, log) is not None:  # noqa: ASYNC110 -- Redis sends no event
         await asyncio.sleep(_CONFIGURED_S * uniform(0.5, 1.5))  # noqa: S311 -- jitter
 
 
-async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | None:
+async def _try_to_configure(app: Registry, queue: QueueName, log: Log) -> ServerError | None:
     """Configure *queue*. Returns the error that prevents it; None = it may be served."""
     try:
         await _configure(app, queue, log)

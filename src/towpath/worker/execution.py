@@ -93,7 +93,7 @@ class Execution:
 
     async def __aenter__(self) -> Self:
         self.notes = ProgressNotes(self.engine)
-        self.threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
+        self.threads = Threads(lost=self._lose_slot, regained=self.slots.regain)
         self.processes = Processes(self.notes, self.log)
         self._runner = Runner(self)
         self.registration = WorkerRegistration(self.name, self._describe)
@@ -219,7 +219,7 @@ class Execution:
         """End what still runs, and give the jobs of all attempts that do not end back to Redis."""
         for attempt in self.held:
             self.stop(attempt, StopReason.STOPPING)
-        await self._have_ended(self._held)
+        await self._wait_for_end(self._held)
         left = [
             attempt
             for attempt in self._held
@@ -228,11 +228,11 @@ class Execution:
         for attempt in left:
             if attempt.task is not None:
                 attempt.task.cancel()
-        await self._have_ended(left)
+        await self._wait_for_end(left)
         for attempt in self.held:
             self._finish(attempt, Release(attempt.lease))
 
-    async def _have_ended(self, attempts: Iterable[Attempt]) -> None:
+    async def _wait_for_end(self, attempts: Iterable[Attempt]) -> None:
         tasks = [attempt.task for attempt in attempts if attempt.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=PATIENCE)
@@ -259,9 +259,11 @@ class Execution:
         ATTEMPT_TASK.set(attempt.task)
         limit = self._limits.get(attempt.handler)
         if attempt.handler is None:
-            settlement = await self._judge(attempt)
+            settlement = await self._settle_missing(attempt)
         else:
-            attended = self._attend(attempt) if limit is None else self._queue(attempt, limit)
+            attended = (
+                self._attend(attempt) if limit is None else self._attend_in_turn(attempt, limit)
+            )
             settlement = await attended
         if attempt.ctx is not None and attempt.ctx.noted:
             # The outcome is final; ignore cancellation from here on.
@@ -306,7 +308,7 @@ class Execution:
         except asyncio.CancelledError:
             return stopped(attempt)
 
-    async def _judge(self, attempt: Attempt) -> Settlement | None:
+    async def _settle_missing(self, attempt: Attempt) -> Settlement | None:
         """Returns the settlement of a job whose handler has been missing for long."""
         attempt.error = HANDLER_MISSING
         known = self._handlers.get(attempt.lease.queue, {})
@@ -315,7 +317,9 @@ class Execution:
         except asyncio.CancelledError:
             return stopped(attempt)
 
-    async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
+    async def _attend_in_turn(
+        self, attempt: Attempt, limit: asyncio.Semaphore
+    ) -> Settlement | None:
         """Attend to *attempt* once its handler runs fewer jobs than its limit. The time limit
         begins then.
         """
@@ -353,7 +357,7 @@ class Execution:
             pass  # a thread can't be ended: the handler may read ctx.cancelled; it keeps its slot
         elif attempt.task is not None and attempt.entered:  # else `_attend` ends it when it begins
             if place is Place.THREAD and why is StopReason.TIMED_OUT:
-                self._say_lost(attempt)
+                self._log_lost_slot(attempt)
             attempt.task.cancel()
 
     def _end_process(self, attempt: Attempt) -> None:
@@ -372,9 +376,9 @@ class Execution:
             # This loop was blocked, so the attempt was stopped only now.
             asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
             return
-        self._say_lost(attempt)
+        self._log_lost_slot(attempt)
         self._finish(attempt, None)
-        self._slot_lost()
+        self._lose_slot()
 
     def look_for_traces(self) -> None:
         """Check whether tracing is active by now."""
@@ -382,32 +386,32 @@ class Execution:
 
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
-        self._pass_on(batch, outcomes)
+        self._notify_handlers(batch, outcomes)
         if self._gone:
             self._forget()
 
-    def _pass_on(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    def _notify_handlers(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         """Call `heard` of each handler with the outcomes of its own attempts. A batch may have
         attempts of several handlers, and attempts without a handler.
         """
-        heard: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
+        by_callback: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
         for ended, outcome in zip(batch, outcomes, strict=True):
             handler = ended[0].handler
             if handler is not None and handler.heard is not None:
-                own, theirs = heard.setdefault(handler.heard, ([], []))
+                own, theirs = by_callback.setdefault(handler.heard, ([], []))
                 own.append(ended)
                 theirs.append(outcome)
-        for hear, (own, theirs) in heard.items():
-            hear(own, theirs)
+        for callback, (own, theirs) in by_callback.items():
+            callback(own, theirs)
 
     # ── slots and errors of Redis ────────────────────────────────────────────────────────
 
-    def _slot_lost(self) -> None:
+    def _lose_slot(self) -> None:
         self.slots.lose()
         if self.slots.total <= 0 and not self.queues.ending:
             self._exhausted()
 
-    def _say_lost(self, attempt: Attempt) -> None:
+    def _log_lost_slot(self, attempt: Attempt) -> None:
         self.log.emit(
             events.SLOT_LOST,
             job=attempt.lease.id,

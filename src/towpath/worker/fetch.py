@@ -73,12 +73,12 @@ class Feeder:
         self._failures = 0
         """Claims in a row that failed."""
         self._on_hold = self.stopping = False
-        self._resting: asyncio.TimerHandle | None = None
+        self._pause: asyncio.TimerHandle | None = None
         """The pause after a failed claim; None = claims may be sent."""
         self._hungry = True
         """Whether the queue may have more jobs to claim."""
         self._yields_until = 0.0
-        self._called = False
+        self._was_called = False
         """Whether a wake-up meant for one waiter came to this feeder."""
         self._watch: WorkWatch | asyncio.Handle | None = None
         """Wakes this feeder when there may be work; a Handle = the watch is about to begin."""
@@ -121,7 +121,7 @@ class Feeder:
         """Claim no more. Running attempts are still settled; jobs that arrive now are released."""
         self.stopping = True
         self._slots.content(self._share)
-        self._look_no_more()
+        self._stop_watch()
         self._wake.set()
 
     def hold(self) -> None:
@@ -152,7 +152,7 @@ class Feeder:
                 self._wake.clear()
                 batch = self._next_batch()
                 self._asked = self._next_claim(batch)
-                self._answer_call()
+                self._pass_wake_up_on()
                 if not batch and not self._asked:
                     if self.idle:
                         self._execution.queues.rested.set()
@@ -167,14 +167,14 @@ class Feeder:
                     self._execution.settled(batch, exchanged.outcomes)
         finally:
             self._slots.content(self._share)
-            self._answer_call()
-            self._look_no_more()
+            self._pass_wake_up_on()
+            self._stop_watch()
 
-    def _answer_call(self) -> None:
+    def _pass_wake_up_on(self) -> None:
         """Pass a wake-up on to another waiter if this feeder can't claim now."""
-        if self._called and not self._asked:
+        if self._was_called and not self._asked:
             self._engine.hand_on(self.queue)
-        self._called = False
+        self._was_called = False
 
     def _next_batch(self) -> list[Ended]:
         """Take as many ended attempts from the outbox as one call carries."""
@@ -187,7 +187,7 @@ class Feeder:
 
     def _next_claim(self, batch: list[Ended]) -> int:
         """Take slots for the next claim. Returns how many jobs to claim."""
-        waits = self._on_hold or self._resting is not None
+        waits = self._on_hold or self._pause is not None
         if waits or self.stopping or not (self._hungry or batch):
             self._slots.content(self._share)
             return 0
@@ -202,7 +202,7 @@ class Feeder:
             self._slots.content(self._share)
         if not count:
             # Without free slots, wake-ups must go to other workers.
-            self._look_no_more()
+            self._stop_watch()
         return count
 
     def _take(self, count: int, exchanged: Exchanged) -> None:
@@ -226,7 +226,7 @@ class Feeder:
         if short := kept - len(leases[:kept]):
             self._slots.content(self._share)
             self._slots.give_back(self._share, short)
-            self._look_out(exchanged.due_in)
+            self._start_watch(exchanged.due_in)
 
     def _decline(self, lease: Lease, now_ms: int) -> None:
         """Release a job whose slot was lent to another queue, for another worker to run."""
@@ -262,10 +262,10 @@ class Feeder:
             except PayloadTooLarge as error:
                 # The queue's limit was lowered since the result was checked. The call keeps its
                 # name: if an earlier try had an effect, its answer counts.
-                settlements = [_fitting(settlement, error.limit) for settlement in settlements]
+                settlements = [_fit_limit(settlement, error.limit) for settlement in settlements]
             except ServerError as error:
                 self._lend()
-                wait = self._failed(error, sent)
+                wait = self._back_off(error, sent)
                 failed, unknown = True, unknown or isinstance(error, ServerUnreachable)
                 if not unknown and not batch:
                     self.unanswered = None
@@ -275,37 +275,37 @@ class Feeder:
                 # An exchange that only settled does not show that claims work again.
                 if asked or unknown or (failed and not count):
                     self._failures = 0
-                    self._rest_no_more()
+                    self._end_pause()
                     self._execution.report_trouble(self.queue, None, sent)
                 self._take(count, exchanged)
                 self.unanswered = None
                 return exchanged
 
-    def _failed(self, error: ServerError, sent: float) -> float:
+    def _back_off(self, error: ServerError, sent: float) -> float:
         """Stop claiming for a while, longer after each failure. Returns how many seconds."""
         self._execution.report_trouble(self.queue, error, sent)
         wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
         wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
         self._failures += 1
-        self._rest_no_more()
-        self._resting = asyncio.get_running_loop().call_later(wait, self._rest_no_more)
+        self._end_pause()
+        self._pause = asyncio.get_running_loop().call_later(wait, self._end_pause)
         return wait
 
-    def _rest_no_more(self) -> None:
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
             self._wake.set()
 
     # ── waiting for work ─────────────────────────────────────────────────────────────────
 
-    def _look_out(self, due_in: Duration | None) -> None:
+    def _start_watch(self, due_in: Duration | None) -> None:
         """Wait for a wake-up, or until a job is due.
 
         The watch begins after the handlers of this answer have begun: while one of them blocks the
         loop, wake-ups go to other workers.
         """
-        self._look_no_more()
+        self._stop_watch()
         if not self.stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
             if due_in and steady() < self._yields_until:
@@ -314,15 +314,17 @@ class Feeder:
             self._watch = loop.call_soon(self._watch_for, wait, steady())
 
     def _watch_for(self, wait: Duration, since: float) -> None:
-        self._watch = self._engine.watch_for_work(self.queue, self._woken, within=wait, since=since)
+        self._watch = self._engine.watch_for_work(
+            self.queue, self._on_wake_up, within=wait, since=since
+        )
 
-    def _look_no_more(self) -> None:
+    def _stop_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _woken(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
-        self._watch, self._called = None, was_called
+    def _on_wake_up(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
+        self._watch, self._was_called = None, was_called
         self.look()
 
 
@@ -330,7 +332,7 @@ def _is_unhandled(settlement: Settlement) -> bool:
     return isinstance(settlement, Release) and bool(settlement.unhandled)
 
 
-def _fitting(settlement: Settlement, limit: int) -> Settlement:
+def _fit_limit(settlement: Settlement, limit: int) -> Settlement:
     if isinstance(settlement, Complete) and len(settlement.result) > limit:
         reason = f"ResultTooLarge: {len(settlement.result)} bytes, at most {limit} are kept"
         return Bury(settlement.lease, reason)

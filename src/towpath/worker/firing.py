@@ -156,7 +156,7 @@ class QueueFiring:
         # In random order, so that workers that look at the same time share the due schedules
         # instead of racing for each.
         work = self._work()
-        pauses = [await self._see_to(planned, known) for planned in sample(work, len(work))]
+        pauses = [await self._fire_if_due(planned, known) for planned in sample(work, len(work))]
         # With jitter, so that queues that began together are not all looked at together.
         longest = LOOK_EVERY if self._declared else LOOK_AGAIN * uniform(0.8, 1.2)  # noqa: S311 -- no secret
         return min([longest, *pauses])
@@ -178,7 +178,7 @@ class QueueFiring:
                 found.append(_Work(schedule.work, schedule.version, schedule.size))
         return found
 
-    async def _see_to(self, work: _Work, known: QueueSchedules) -> Duration:
+    async def _fire_if_due(self, work: _Work, known: QueueSchedules) -> Duration:
         """Fire *work* if it is due. Returns how long to wait; ZERO = look again now."""
         name = work.what.name
         last = known.last.get(name)

@@ -56,13 +56,13 @@ class Heartbeat:
         self._answered = 0.0
         self._warned = False
         self._error: Exception | None = None
-        self._told: dict[Attempt, float] = {}
+        self._stopped_at: dict[Attempt, float] = {}
         self._renewing: dict[QueueName, float] = {}
         """When each queue's leases may be renewed again; infinite while a renewal is under way."""
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
         self._unread: dict[Feeder, UnreadAnswer] = {}
         """Leases that the worker has claimed and does not know of while its loop is blocked."""
-        self._said: dict[QueueName, float] = {}
+        self._quiet_until: dict[QueueName, float] = {}
         """When failed renewals of each queue may be logged again."""
 
     def start(self) -> None:
@@ -129,7 +129,7 @@ class Heartbeat:
                     async with self._execution.connect_heartbeat() as engine:
                         await self._watch(engine)
                 except ServerError as error:
-                    self._failed(error, self._execution.held)
+                    self._log_failure(error, self._execution.held)
                     await self._pause()
 
     async def _watch(self, engine: Engine) -> None:
@@ -149,18 +149,20 @@ class Heartbeat:
         now = steady()
         held = [attempt for attempt in self._execution.held if not attempt.over]
         if now - self._answered >= PATIENCE and self._execution.is_overdue(now):
-            await self._leave_without([*held, *self._given()])
-        self._told = {attempt: at for attempt, at in self._told.items() if not attempt.over}
+            await self._settle_and_leave([*held, *self._unread_attempts()])
+        self._stopped_at = {
+            attempt: at for attempt, at in self._stopped_at.items() if not attempt.over
+        }
         for attempt in held:
             if attempt.deadline <= now:
-                self._out_of_time(attempt, now)
+                self._enforce_time_limit(attempt, now)
         self._read_answers(now)
         self._renew_due(held, now)
 
     def _renew_due(self, held: Sequence[Attempt], now: float) -> None:
         due = [
             attempt
-            for attempt in [*held, *self._given()]
+            for attempt in [*held, *self._unread_attempts()]
             if attempt.renew_at <= now < attempt.deadline and attempt.stop is not StopReason.LOST
         ]
         # Finished jobs keep their leases until a blocked loop can settle them; otherwise they would
@@ -177,7 +179,7 @@ class Heartbeat:
 
     # ── answers that a blocked loop does not read ────────────────────────────────────────
 
-    def _given(self) -> list[Attempt]:
+    def _unread_attempts(self) -> list[Attempt]:
         """The attempts of all answers that the worker's loop has not read."""
         return [attempt for unread in self._unread.values() for attempt in unread.attempts]
 
@@ -233,36 +235,36 @@ class Heartbeat:
             renewals = [Renew(attempt.lease, milliseconds(attempt.ttl * 1000)) for attempt in due]
             outcomes = await self._engine.settle(renewals)
         except ServerError as error:
-            self._failed(error, due)
+            self._log_failure(error, due)
             again = steady() + min(attempt.beat for attempt in due) / 4
         else:
-            self._said.pop(queue, None)
+            self._quiet_until.pop(queue, None)
             for attempt, outcome in zip(due, outcomes, strict=True):
-                self._learn(attempt, outcome, now)
+                self._apply_outcome(attempt, outcome, now)
         finally:
             self._under_way.pop(queue, None)
             self._renewing[queue] = again
             if not again:
                 del self._renewing[queue]
 
-    def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def _apply_outcome(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Lease):
             attempt.renew_at = now + attempt.beat
             if outcome.cancel_requested:
-                self._tell(attempt, StopReason.CANCELLED)
+                self._stop_attempt(attempt, StopReason.CANCELLED)
         elif not attempt.over:
             # Not settled meanwhile, so the refusal means that the lease is lost.
             attempt.renew_at = math.inf
-            self._tell(attempt, StopReason.LOST)
+            self._stop_attempt(attempt, StopReason.LOST)
 
-    def _out_of_time(self, attempt: Attempt, now: float) -> None:
+    def _enforce_time_limit(self, attempt: Attempt, now: float) -> None:
         """Stop an attempt that has reached its time limit. If it has not ended PATIENCE seconds
         later, fail it from this thread: the worker's loop may be blocked.
         """
-        told = self._told.setdefault(attempt, now)
-        if told == now:
-            self._tell(attempt, StopReason.TIMED_OUT)
-        elif now - told >= PATIENCE and not attempt.over:
+        stopped_at = self._stopped_at.setdefault(attempt, now)
+        if stopped_at == now:
+            self._stop_attempt(attempt, StopReason.TIMED_OUT)
+        elif now - stopped_at >= PATIENCE and not attempt.over:
             attempt.over = True
             attempt.error = "TimeLimit"
             settlement = failed(attempt, time_limit_reason(attempt))
@@ -274,7 +276,7 @@ class Heartbeat:
         await self._settle([(attempt, settlement)])
         self._in_loop(lambda: self._execution.abandon(attempt))
 
-    async def _leave_without(self, held: Sequence[Attempt]) -> None:
+    async def _settle_and_leave(self, held: Sequence[Attempt]) -> None:
         """Settle all attempts and end the process: the blocked loop can't react to signals."""
         for attempt in held:
             attempt.over = True
@@ -292,11 +294,11 @@ class Heartbeat:
         try:
             outcomes = await self._engine.settle([settlement for _, settlement in batch])
         except ServerError as error:
-            self._failed(error, [attempt for attempt, _ in batch])
+            self._log_failure(error, [attempt for attempt, _ in batch])
         else:
             self._report.settled(batch, outcomes)
 
-    def _tell(self, attempt: Attempt, why: StopReason) -> None:
+    def _stop_attempt(self, attempt: Attempt, why: StopReason) -> None:
         self._in_loop(lambda: self._execution.stop(attempt, why))
 
     async def _watch_loop(self) -> None:
@@ -347,14 +349,16 @@ class Heartbeat:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
-    def _failed(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
+    def _log_failure(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
         """Log failed renewals, once per queue and lease time. The line has the time since the
         oldest renewal, because that lease is lost first.
         """
         now = steady()
-        if attempts and all(self._said.get(each.lease.queue, 0.0) > now for each in attempts):
+        if attempts and all(
+            self._quiet_until.get(each.lease.queue, 0.0) > now for each in attempts
+        ):
             return
-        self._said.update({each.lease.queue: now + each.ttl for each in attempts})
+        self._quiet_until.update({each.lease.queue: now + each.ttl for each in attempts})
         self._log.emit(
             HEARTBEAT_FAILED,
             leases=len(attempts),

@@ -60,11 +60,11 @@ class Lifespan:
                 return await step
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                said = f"did not {what} within {self.limit.total_seconds():g} s"
+                rule = f"did not {what} within {self.limit.total_seconds():g} s"
             else:
                 raised = f"did not {what}: {type(error).__qualname__}: {error}"
-                said = _MISUSED.get(str(error), raised)
-            raise LifespanFailed(self._name, said) from error
+                rule = _MISUSED.get(str(error), raised)
+            raise LifespanFailed(self._name, rule) from error
 
 
 class LifespanThread:

@@ -133,7 +133,7 @@ class Around:
     ) -> None:
         self._middleware, self._attempt, self._ctx = middleware, attempt, ctx
         self._call, self._failed = call, failed
-        self._decided: BaseException | None = None
+        self._final_error: BaseException | None = None
         """The error that ends the attempt, whatever middleware returns or raises."""
         self._is_over = False
         """Whether the time for middleware after a stop is over."""
@@ -153,8 +153,8 @@ class Around:
                 chain.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         value = None if chain.cancelled() or chain.exception() else chain.result()
-        if self._decided is not None:
-            raise self._decided
+        if self._final_error is not None:
+            raise self._final_error
         if chain.cancelled():
             raise asyncio.CancelledError
         if (error := chain.exception()) is not None:
@@ -163,9 +163,9 @@ class Around:
 
     async def _from(self, at: int) -> Any:
         if at == len(self._middleware):
-            return await self._handled()
+            return await self._call_handler()
         middleware = self._middleware[at]
-        inner = InnerCall(middleware, lambda: self._shown(self._from(at + 1)))
+        inner = InnerCall(middleware, lambda: self._show_stop(self._from(at + 1)))
         try:
             value = await middleware(self._ctx, inner)
             _require_called(middleware, inner)
@@ -175,23 +175,23 @@ class Around:
             raise
         return inner.value if value is None else value
 
-    async def _handled(self) -> Any:
+    async def _call_handler(self) -> Any:
         try:
             return await self._call()
         except Exception as error:
             if self._attempt.stop is not None:
-                self._decided = error
+                self._final_error = error
             raise
         except asyncio.CancelledError as error:
-            self._decided = error
+            self._final_error = error
             raise
         except GeneratorExit:
             raise  # the loop is closed: nothing can be awaited any more
         except BaseException as error:
-            self._decided = error
+            self._final_error = error
             raise RuntimeError(f"the handler raised {reason_of(error)}") from error
 
-    async def _shown(self, inside: Coroutine[Any, Any, Any]) -> Any:
+    async def _show_stop(self, inside: Coroutine[Any, Any, Any]) -> Any:
         """Await *inside*, and raise a stop as an exception that middleware can handle."""
         try:
             return await inside

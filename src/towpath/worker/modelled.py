@@ -34,10 +34,10 @@ class Modelled(Generic[T]):
         """
         try:
             checked = self._adapter.validate_python(value)
-            data, where = self._written(checked, by_alias=True)
+            data, where = self._encode_and_compare(checked, by_alias=True)
             if where is not None:
                 # An alias may be for writing only; then the fields' own names are used.
-                data, still = self._written(checked, by_alias=False)
+                data, still = self._encode_and_compare(checked, by_alias=False)
                 where = None if still is None else where
         except (ValueError, TypeError, RecursionError) as error:
             raise PayloadInvalid(self._named, _short(error)) from error
@@ -56,7 +56,7 @@ class Modelled(Generic[T]):
     def digest(self) -> str:
         return digest_of(self._kind, lambda _: self._adapter.json_schema())
 
-    def _written(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
+    def _encode_and_compare(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
         """Returns *value* as JSON, and how it differs when it is read back (None = it does not)."""
         data = self._adapter.dump_json(value, by_alias=by_alias, round_trip=True)
         try:

@@ -115,7 +115,7 @@ class Threads:
             outcome = _outcome(context, call)
             # The loop may be closed by now; then the outcome is not needed.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._returned, thread, answer, outcome)
+                loop.call_soon_threadsafe(self._finish, thread, answer, outcome)
 
         thread.inbox.put(work)
         try:
@@ -131,7 +131,7 @@ class Threads:
         while self._idle:
             self._idle.pop().inbox.put(None)
 
-    def _returned(
+    def _finish(
         self,
         thread: _Thread,
         answer: asyncio.Future[Any],
@@ -171,7 +171,7 @@ def _outcome(
 
 
 _LAST_WORDS = 1.0
-_decode_said = msgspec.msgpack.Decoder(Said).decode
+_decode_message = msgspec.msgpack.Decoder(Said).decode
 
 
 class Processes:
@@ -270,7 +270,7 @@ class _Process:
         level = logging.getLogger().getEffectiveLevel()
         self.tell(Order(lease, attempt.idled, level))
         while True:
-            match await self._hear():
+            match await self._receive():
                 case Note(text):
                     if attempt.ctx is not None:
                         attempt.ctx.noted = True
@@ -282,7 +282,7 @@ class _Process:
                         attempt.ctx.noticed = noticed
                     return result
                 case Raised() as raised:
-                    raise _verdict(raised)
+                    raise _exception_of(raised)
                 case _:
                     continue
 
@@ -312,7 +312,7 @@ class _Process:
             _kill_group(child.pid)
         return await asyncio.shield(self._watching)
 
-    async def _watched(self, child: asyncio.subprocess.Process) -> int:
+    async def _watch_exit(self, child: asyncio.subprocess.Process) -> int:
         """Wait for the end of the process. Returns its exit code.
 
         Processes that it has started are killed, too: a forked copy keeps the socket open.
@@ -336,12 +336,12 @@ class _Process:
                 # A Ctrl-C, or a signal to the worker's process group, must not reach it.
                 start_new_session=True,
             )  # fmt: skip
-        self._watching = asyncio.create_task(self._watched(self._child))
+        self._watching = asyncio.create_task(self._watch_exit(self._child))
 
-    async def _hear(self) -> Said:
+    async def _receive(self) -> Said:
         try:
             head = await self._reader.readexactly(LENGTH.size)
-            return _decode_said(await self._reader.readexactly(*LENGTH.unpack(head)))
+            return _decode_message(await self._reader.readexactly(*LENGTH.unpack(head)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise ProcessDied(await self._end()) from error
 
@@ -358,7 +358,7 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _verdict(raised: Raised) -> Exception:
+def _exception_of(raised: Raised) -> Exception:
     span = None if raised.ms is None else milliseconds(raised.ms)
     match raised.kind:
         case "discard":

@@ -81,7 +81,7 @@ class RecordedRuns:
         except asyncio.CancelledError:
             return stopped(attempt)
         except TowpathError as error:
-            self._say(attempt, error)
+            self._log_unwritten(attempt, error)
             return Release(attempt.lease, _AWAY)
         attempt.begin()
         settlement = await self._run(attempt)
@@ -89,7 +89,7 @@ class RecordedRuns:
             return settlement  # handed over: the attempt goes on under its fencing token
         attempt.deadline = math.inf  # the time limit is for the handler, not for the database
         try:
-            return await self._written(attempt, await self._explicit(attempt, settlement))
+            return await self._store_outcome(attempt, await self._with_delay(attempt, settlement))
         except asyncio.CancelledError:
             # The record may have the outcome or not; it decides at the next delivery.
             return None if attempt.stop is StopReason.LOST else Release(attempt.lease)
@@ -101,14 +101,14 @@ class RecordedRuns:
         options = await self._engine.queues.known_options(attempt.lease.queue)
         return options.attempts_of(attempt.lease.lane)
 
-    async def _explicit(self, attempt: Attempt, settlement: Settlement) -> Settlement:
+    async def _with_delay(self, attempt: Attempt, settlement: Settlement) -> Settlement:
         """Returns *settlement* with an explicit delay before the next attempt. Redis would choose
         the delay by its own count of attempts.
         """
         options = await self._engine.queues.known_options(attempt.lease.queue)
         return plan_next_try(attempt, settlement, options)
 
-    async def _written(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
+    async def _store_outcome(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
         """Store the outcome in the record; repeat until the database answers or the attempt is
         cancelled.
         """
@@ -117,14 +117,14 @@ class RecordedRuns:
             try:
                 return await self._recorder.end(attempt.lease, settlement, cancelled=cancelled)
             except TowpathError as error:
-                self._say(attempt, error)
+                self._log_unwritten(attempt, error)
                 if error.retry is not RetryAdvice.LATER:
                     return Fail(attempt.lease, reason_of(error), _AWAY)
             wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
             await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
             tries += 1
 
-    def _say(self, attempt: Attempt, error: TowpathError) -> None:
+    def _log_unwritten(self, attempt: Attempt, error: TowpathError) -> None:
         lease = attempt.lease
         self._log.emit(
             RECORD_UNWRITTEN,

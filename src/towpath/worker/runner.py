@@ -43,14 +43,14 @@ class Runner:
         current_job.set(JobLine(lease.id, lease.queue, attempt.handler_name, lease.attempt))
         try:
             if self._tracing:
-                return await self._traced(attempt)
+                return await self._run_in_span(attempt)
             return await self._perform(attempt)
         except asyncio.CancelledError:
             return stopped(attempt)
         except BaseException as error:  # noqa: BLE001 -- user code: see above
-            return _ending(attempt, error)
+            return _settlement_for(attempt, error)
 
-    async def _traced(self, attempt: Attempt) -> Settlement | None:
+    async def _run_in_span(self, attempt: Attempt) -> Settlement | None:
         """Run *attempt* inside a span, which Snooze, HandOver and stops do not mark as failed."""
         lease = attempt.lease
         with traces.consumer_span(
@@ -64,7 +64,7 @@ class Runner:
                 return await self._perform(attempt)
             except Exception as error:
                 if isinstance(only_leaf(error), Snooze | HandOver):
-                    return _ending(attempt, error)
+                    return _settlement_for(attempt, error)
                 raise
             except asyncio.CancelledError:
                 if attempt.stop in (None, StopReason.TIMED_OUT):
@@ -81,7 +81,7 @@ class Runner:
         payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         ctx = self._context(attempt, handler)
         if self._middleware:
-            value = await self._surrounded(attempt, payload, ctx)
+            value = await self._run_in_middleware(attempt, payload, ctx)
         elif handler.place is Place.LOOP:
             value = await handler.invoke(payload, ctx)
         else:
@@ -90,27 +90,27 @@ class Runner:
             _require_uncancelled(attempt, ctx)
         if value is None:
             return Complete(attempt.lease)
-        return await self._encoded(attempt, handler, value)
+        return await self._encode_result(attempt, handler, value)
 
     async def _in_process(self, attempt: Attempt, handler: Handler[Any, Any, Any]) -> Settlement:
         ctx = self._context(attempt, handler)
         if not self._middleware:
             result = await self._processes.run(handler, attempt)
             _require_uncancelled(attempt, ctx)
-            return await self._completed(attempt, result)
-        value = await self._surrounded(attempt, None, ctx)
+            return await self._complete(attempt, result)
+        value = await self._run_in_middleware(attempt, None, ctx)
         return (
             Complete(attempt.lease)
             if value is None
-            else await self._encoded(attempt, handler, value)
+            else await self._encode_result(attempt, handler, value)
         )
 
-    async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
+    async def _run_in_middleware(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
         """Run the handler inside its middleware. Returns the value of the outermost middleware."""
         handler = cast("Handler[Any, Any, Any]", attempt.handler)
 
         async def call() -> Any:
-            value = await self._called(attempt, handler, payload, ctx)
+            value = await self._call_handler(attempt, handler, payload, ctx)
             _require_uncancelled(attempt, ctx)
             if handler.place is not Place.PROCESS:
                 return value
@@ -131,7 +131,7 @@ class Runner:
 
         return await Around(self._middleware, attempt, ctx, call=call, failed=failed).run()
 
-    def _called(
+    def _call_handler(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
     ) -> Coroutine[Any, Any, Any]:
         match handler.place:
@@ -154,7 +154,7 @@ class Runner:
         attempt.ctx = ctx
         return ctx
 
-    async def _encoded(
+    async def _encode_result(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any
     ) -> Settlement:
         """Returns Complete with *value* as JSON. Returns Bury if it can't be encoded: that is a
@@ -165,9 +165,9 @@ class Runner:
         except TowpathError as error:
             attempt.error = "ResultInvalid"
             return Bury(attempt.lease, f"ResultInvalid: {error}")
-        return await self._completed(attempt, result)
+        return await self._complete(attempt, result)
 
-    async def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
+    async def _complete(self, attempt: Attempt, result: bytes) -> Settlement:
         largest = self._execution.engine.queues.largest_payload
         limit = await largest(attempt.lease.queue, len(result)) if result else 0
         if len(result) <= limit:
@@ -189,7 +189,7 @@ def _require_uncancelled(attempt: Attempt, ctx: Context) -> None:
         raise asyncio.CancelledError
 
 
-def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
+def _settlement_for(attempt: Attempt, error: BaseException) -> Settlement | None:
     if attempt.stop is StopReason.LOST:
         return None
     if attempt.stop is StopReason.STOPPING and not isinstance(only_leaf(error), AttemptEnd):

@@ -172,7 +172,7 @@ class _Watch:
         while True:
             self._serve()
             try:
-                await self._hear()
+                await self._read_changes()
             except EngineClosed:
                 raise
             except ServerError as error:
@@ -210,20 +210,22 @@ class _Watch:
                 self._firing[queue] = (firing, task)
             self._firing[queue][0].declare(declared.get(queue, ()))
 
-    async def _hear(self) -> None:
-        heard = await self._engine.schedules.changes(self._last)
-        self._mind_the_clock(heard.now)
-        if heard.queues is not None:
+    async def _read_changes(self) -> None:
+        changes = await self._engine.schedules.changes(self._last)
+        self._check_clock(changes.now)
+        if changes.queues is not None:
             lost = [
-                queue for queue in self._kept if queue not in heard.queues and queue in self._queues
+                queue
+                for queue in self._kept
+                if queue not in changes.queues and queue in self._queues
             ]
             for queue in lost:  # all its schedules were removed, or the index was lost
                 await self._engine.schedules.mend(queue)
-            for queue, entry in heard.queues.items():
+            for queue, entry in changes.queues.items():
                 if self._kept.get(queue) != entry:
                     self._wake(queue)
-            self._last, self._kept = heard.last, heard.queues
-            begun = {queue: entry.change for queue, entry in heard.queues.items() if entry.begun}
+            self._last, self._kept = changes.last, changes.queues
+            begun = {queue: entry.change for queue, entry in changes.queues.items() if entry.begun}
             known = {
                 queue: unfinished
                 for queue, unfinished in self._unfinished.items()
@@ -240,7 +242,7 @@ class _Watch:
             if looks >= _LEFT_BEHIND:
                 await self._engine.schedules.mend(queue, change)
 
-    def _mind_the_clock(self, now: datetime) -> None:
+    def _check_clock(self, now: datetime) -> None:
         """Wake all queues if Redis's clock was set."""
         ahead = (now - instant(0)).total_seconds() - steady()
         if self._ahead is not None and abs(ahead - self._ahead) > _JUMP_S:

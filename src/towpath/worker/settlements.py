@@ -51,10 +51,10 @@ class ChildDiscarded(Discard):
 def ending(attempt: Attempt, raised: BaseException) -> Settlement:
     """Returns the settlement for an attempt whose handler raised *raised*."""
     lease, raised = attempt.lease, only_leaf(raised)
-    attempt.error, attempt.raised = _error(raised), _tellable(raised)
+    attempt.error, attempt.raised = _error_name(raised), _loggable(raised)
     match raised:
         case Snooze():
-            return Release(lease, _snoozed(attempt, raised.until))
+            return Release(lease, _snooze_delay(attempt, raised.until))
         case HandOver():
             return Renew(lease, milliseconds(duration_ms("lease", raised.lease)))
         case ChildDiscarded(error="PayloadInvalid"):
@@ -67,7 +67,7 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return Bury(lease, str(raised))
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
-            settlement = failed(attempt, reason, _checked(raised.after))
+            settlement = failed(attempt, reason, _check_delay(raised.after))
             if raised.keep_turn and isinstance(settlement, Fail):
                 return msgspec.structs.replace(settlement, keep_turn=True)
             return settlement
@@ -76,7 +76,7 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return failed(attempt, reason, traceback=traceback_of(raised))
 
 
-def _error(raised: BaseException) -> str:
+def _error_name(raised: BaseException) -> str:
     """Returns the name of the error for log lines. A subclass of Retry, Discard, Snooze or HandOver
     has the name of its base.
     """
@@ -95,7 +95,7 @@ def _error(raised: BaseException) -> str:
             return type(first_leaf(raised)[0]).__qualname__
 
 
-def _tellable(raised: BaseException) -> BaseException | None:
+def _loggable(raised: BaseException) -> BaseException | None:
     """Returns *raised* if its traceback may be logged; None for an AttemptEnd, and for errors whose
     message quotes a payload.
     """
@@ -228,7 +228,7 @@ def sendable(settlement: Settlement) -> Settlement:
     return settlement
 
 
-def _checked(delay: Duration | None) -> Duration | None:
+def _check_delay(delay: Duration | None) -> Duration | None:
     """Returns *delay*. Raises InvalidOption: a subclass of Retry may have set any value."""
     return None if delay is None else milliseconds(duration_ms("after", delay))
 
@@ -284,7 +284,7 @@ def writable(text: str) -> str:
     return str.encode(text, errors="backslashreplace").decode()
 
 
-def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:
+def _snooze_delay(attempt: Attempt, until: datetime | Duration) -> Duration:
     if isinstance(until, datetime):
         until = max(until - server_now(attempt), ZERO)
     return milliseconds(duration_ms("until", until))

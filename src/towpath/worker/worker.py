@@ -92,7 +92,7 @@ class Worker:
         self.metrics = metrics or app.metrics
         require_callable(middleware)
         self.middleware = (*app.middleware, *middleware)
-        self._heard = tuple(signals)
+        self._signal_numbers = tuple(signals)
         self.log = Log(worker=self.name)
         self._begin_anew()
 
@@ -101,7 +101,7 @@ class Worker:
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "no job was left to run"
         self._code = ExitCode.CLEAN
-        self._signals = Signals(self._heard, self.stop)
+        self._signals = Signals(self._signal_numbers, self.stop)
 
     @property
     def weights(self) -> dict[QueueName, int]:
@@ -180,9 +180,9 @@ class Worker:
                 async with execution:
                     following = Following(self._app, self._queues, execution, self.log)
                     following.begin(handlers, late)
-                    self._say_started(handlers)
+                    self._log_started(handlers)
                     await self._live(execution, following, leave_when_empty=leave_when_empty)
-        self._say_stopped(execution.report, began)
+        self._log_stopped(execution.report, began)
         return self._code
 
     async def _live(
@@ -190,11 +190,11 @@ class Worker:
     ) -> None:
         if self._stop.is_set():
             execution.claim_no_more()
-        beside = asyncio.create_task(self._beside(execution, following))
+        beside = asyncio.create_task(self._run_background_tasks(execution, following))
         feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            # *beside* ends only with an error, which `_ended` raises below.
+            # *beside* ends only with an error, which `_end_tasks` raises below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
             beside.cancel()
             if not feeding.done():
@@ -202,9 +202,9 @@ class Worker:
             if self._code is not ExitCode.UNSETTLED:
                 await feeding
         finally:
-            await _ended([beside, stopping, feeding])
+            await _end_tasks([beside, stopping, feeding])
 
-    async def _beside(self, execution: Execution, following: Following) -> None:
+    async def _run_background_tasks(self, execution: Execution, following: Following) -> None:
         """Do what a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
@@ -249,7 +249,7 @@ class Worker:
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
 
-    def _say_started(self, queues: Iterable[QueueName]) -> None:
+    def _log_started(self, queues: Iterable[QueueName]) -> None:
         self.log.emit(
             events.WORKER_STARTED,
             queues=sorted(queues),
@@ -260,7 +260,7 @@ class Worker:
             version=self._app.version,
         )
 
-    def _say_stopped(self, report: Report, began: float) -> None:
+    def _log_stopped(self, report: Report, began: float) -> None:
         self.log.emit(
             events.WORKER_STOPPED,
             reason=self._why,
@@ -280,11 +280,11 @@ class Worker:
         """End the process at once: a handler blocks the loop, so a clean end is not possible."""
         self._why = f"{self._signals.words}, and the event loop is blocked"
         self._code = ExitCode.UNSETTLED
-        self._say_stopped(report, began)
+        self._log_stopped(report, began)
         os._exit(self._code)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
+async def _end_tasks(tasks: Sequence[asyncio.Task[object]]) -> None:
     """Cancel *tasks* and wait for them. Raises their errors, except those of an unreachable Redis:
     the worker stops all the same.
     """
