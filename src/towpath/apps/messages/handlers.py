@@ -91,9 +91,9 @@ class _Pusher:
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
         """Send a message to the worker. Another attempt has the same webhook-id."""
-        body = msgspec.json.encode(_pushed(payload, ctx))
+        body = msgspec.json.encode(_push_body(payload, ctx))
         with calling("the worker"):
-            answer = await _posted(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
+            answer = await _send(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
             require_taken(answer, "the worker")
         return _as_json(answer.body)
 
@@ -119,10 +119,10 @@ class _Courier:
         message = _read(job.payload)
         if message is None or message.callback_url is None:
             raise Discard("its job is no message that asks for a callback")
-        body, url = msgspec.json.encode(_delivered(job, message)), message.callback_url
+        body, url = msgspec.json.encode(_callback_body(job, message)), message.callback_url
         with calling("the receiver"):
             try:
-                answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
+                answer = await _send(self._post, url, body, id=job.id, secrets=self._secrets)
             except AnswerTooLarge as large:
                 answer = CallAnswer(large.status, {}, b"")  # only the status counts
             require_taken(answer, "the receiver", final=_CALLED_OFF)
@@ -152,16 +152,16 @@ def _read(payload: bytes) -> Message | None:
         return None
 
 
-def _pushed(payload: bytes, ctx: Context) -> dict[str, Any]:
+def _push_body(payload: bytes, ctx: Context) -> dict[str, Any]:
     message = _read(payload)
     if message is None:  # submitted by `MessageQueue.enqueue` or as a raw job: plain text
         fields: dict[str, Any] = {"message": payload.decode(errors="replace")}
     else:
-        fields = _given(message, _PUSHED)
+        fields = _given_fields(message, _PUSHED)
     return {**fields, "message_id": ctx.id, "attempt": ctx.attempt}
 
 
-def _given(message: Message, names: Sequence[str]) -> dict[str, Any]:
+def _given_fields(message: Message, names: Sequence[str]) -> dict[str, Any]:
     """Returns the fields *names* of a message that its sender has set."""
     values = {name: getattr(message, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
@@ -177,9 +177,9 @@ _PUSHED = (*_RETURNED, "message")
 """Without the callback's URL: Towpath delivers the answer itself."""
 
 
-def _delivered(job: JobInfo, message: Message) -> dict[str, Any]:
+def _callback_body(job: JobInfo, message: Message) -> dict[str, Any]:
     state = STATES[job.state]
-    data = {"message_id": job.id, **_given(message, _RETURNED)}
+    data = {"message_id": job.id, **_given_fields(message, _RETURNED)}
     if state is MessageState.ANSWERED:
         data["answer"] = msgspec.Raw(_as_json(job.result or b""))
     if state is MessageState.FAILED:
@@ -198,7 +198,7 @@ def _as_json(body: bytes) -> bytes:
     return body
 
 
-async def _posted(
+async def _send(
     post: Post, url: str, body: bytes, *, id: str, secrets: tuple[str, ...]
 ) -> CallAnswer:
     return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)

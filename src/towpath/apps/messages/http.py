@@ -34,7 +34,7 @@ UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048
 
 
-class _OldWords(BodyRoute):
+class _OldBrokerRoute(BodyRoute):
     """Gives a 503 the text that the old broker had."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -54,11 +54,11 @@ class _OldWords(BodyRoute):
         return in_old_words
 
 
-class _SendRoute(_OldWords, DirectRoute):
+class _SendRoute(_OldBrokerRoute, DirectRoute):
     """The route of the most frequent request, which skips FastAPI's own reading of bodies."""
 
 
-router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldWords)
+router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldBrokerRoute)
 health_router = APIRouter(tags=["health"])
 
 
@@ -256,7 +256,7 @@ async def events(
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
     await messages.look(message_id, messages.access(key))
-    return await stream(_told(messages, message_id), request)
+    return await stream(_view_events(messages, message_id), request)
 
 
 _ENDS = {
@@ -266,7 +266,7 @@ _ENDS = {
 }
 
 
-async def _told(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
+async def _view_events(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
     last: MessageView | None = None
     async with aclosing(messages.watch(message_id)) as views:
         async for view in views:
