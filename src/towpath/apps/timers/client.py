@@ -231,15 +231,15 @@ class TimerClient:
 
         Raises ServerAnswered, and OSError where the server can't be reached.
         """
-        told = self._server.post(
+        registered = self._server.post(
             f"/api/v1/apps/{quote(self.app, safe='')}/instances",
             {"address": self.address, "task_types": list(self._handlers), "weight": self.weight},
         )
         with self._lock:
             # The previous secret stays valid: calls may be on their way, and other servers may
             # still sign with it.
-            self._secrets = list(dict.fromkeys([told["secret"], *self._secrets]))[:2]
-        return told["instance_id"], float(told["heartbeat_s"])
+            self._secrets = list(dict.fromkeys([registered["secret"], *self._secrets]))[:2]
+        return registered["instance_id"], float(registered["heartbeat_s"])
 
     # ── being called ─────────────────────────────────────────────────────────────────────
 
@@ -249,20 +249,20 @@ class TimerClient:
         *body* is what came over the wire. A call that was run here before is not run again: it
         gets the answer of the first time. Never raises for an invalid call.
         """
-        call = self._checked(headers, body)
+        call = self._check_call(headers, body)
         if isinstance(call, TimerAnswer):
             return call
         try:
             result = self._run(call)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(_wait_for(result))
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._ended(call, self._failed(call, error))
-        return self._ended(call, _taken(result))
+            return self._store_answer(call, self._answer_failure(call, error))
+        return self._store_answer(call, _answer_of(result))
 
     async def answer_async(self, headers: Headers, body: bytes) -> TimerAnswer:
         """Do what `answer` does, in an event loop: plain handlers run in a thread."""
-        call = self._checked(headers, body)
+        call = self._check_call(headers, body)
         if isinstance(call, TimerAnswer):
             return call
         try:
@@ -273,8 +273,8 @@ class TimerClient:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._ended(call, self._failed(call, error))
-        return self._ended(call, _taken(result))
+            return self._store_answer(call, self._answer_failure(call, error))
+        return self._store_answer(call, _answer_of(result))
 
     def complete(self, call: TimerCall) -> None:
         """End a timer that was answered with `Later`.
@@ -296,7 +296,7 @@ class TimerClient:
         app = {} if call.app is None else {"app": call.app}
         self._server.post(f"{path}/{verb}", {"token": call.token, **app, **more})
 
-    def _checked(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
+    def _check_call(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
         """Check signature and form. Returns the call to run, or the answer if it must not run."""
         with self._lock:
             secrets = list(self._secrets)
@@ -336,7 +336,7 @@ class TimerClient:
                 self._forgotten_until = max(self._forgotten_until, oldest.sent)
         return None
 
-    def _ended(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
+    def _store_answer(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
         """Store *answer* for replays of the call, and return it."""
         with self._lock:
             known = self._remembered.get((call.app, call.task_type, call.task_id))
@@ -348,10 +348,10 @@ class TimerClient:
         function, with_call = self._handlers[call.task_type]
         return function(call.params, call) if with_call else function(call.params)
 
-    def _failed(self, call: TimerCall, error: BaseException) -> TimerAnswer:
+    def _answer_failure(self, call: TimerCall, error: BaseException) -> TimerAnswer:
         match error:
             case Later():
-                return _taken(error)
+                return _answer_of(error)
             case GiveUp():
                 return TimerAnswer(str(error).encode()[:1000], 422)
             case _:
@@ -365,8 +365,8 @@ class TimerClient:
 
         Listens at the host and port of its address, unless *host* and *port* are given.
         """
-        said = urlsplit(self.address)
-        where = (host or said.hostname or "", said.port or 80 if port is None else port)
+        own = urlsplit(self.address)
+        where = (host or own.hostname or "", own.port or 80 if port is None else port)
         with ThreadingHTTPServer(where, _handler_of(self)) as server:
             stopping = threading.Event()
 
@@ -389,11 +389,11 @@ class TimerClient:
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _wait_for(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def _taken(result: object) -> TimerAnswer:
+def _answer_of(result: object) -> TimerAnswer:
     if isinstance(result, Later):
         return TimerAnswer(json.dumps({"lease_s": result.lease_s}).encode(), 202)
     return TimerAnswer(b"", 200)

@@ -66,7 +66,7 @@ class HandedOverTimers:
                 continue
             del self._attempts[attempt.token]
             if job is not None and (failure := _failure_of(attempt.firing, job)) is not None:
-                self._log.add(attempt.key, [_ended(attempt.firing, failure, job)])
+                self._log.add(attempt.key, [_lost_firing(attempt.firing, failure, job)])
 
 
 def _failure_of(firing: Firing, job: JobInfo) -> Failure | None:
@@ -77,7 +77,7 @@ def _failure_of(firing: Firing, job: JobInfo) -> Failure | None:
     return first if first is not None and first.reason.startswith(LEASE_ENDED) else None
 
 
-def _ended(firing: Firing, failure: Failure, job: JobInfo) -> Firing:
+def _lost_firing(firing: Firing, failure: Failure, job: JobInfo) -> Firing:
     died = job.state is State.DEAD and job.failures[-1] == failure
     return msgspec.structs.replace(
         firing,

@@ -291,7 +291,7 @@ async def _submit_all(
     call = named.call(b"\n".join(repr(one).encode() for one in fit)) if named else None
     answers = iter(await timers.submit_many(fit, call=call, access=access) if fit else [])
     return [
-        _answered(next(answers) if isinstance(one, NewTimer) else one, one, body)
+        _answer_out(next(answers) if isinstance(one, NewTimer) else one, one, body)
         for one, body in zip(made, bodies, strict=True)
     ]
 
@@ -312,7 +312,7 @@ def _new(
     return new
 
 
-def _answered(
+def _answer_out(
     answer: Timer | TowpathError | Refused,
     made: NewTimer | TowpathError | Refused,
     body: TimerIn | TimerUnfit,

@@ -58,7 +58,7 @@ class Instance(msgspec.Struct, frozen=True, kw_only=True):
         return instant(self.alive_until_ms - duration_ms("alive", ALIVE_FOR))
 
 
-class _Said(msgspec.Struct, frozen=True, kw_only=True):
+class _Description(msgspec.Struct, frozen=True, kw_only=True):
     """The description of an instance, as Redis stores it."""
 
     app: str
@@ -73,7 +73,7 @@ class _Said(msgspec.Struct, frozen=True, kw_only=True):
         return Instance(id=id, alive_until_ms=alive_until_ms, **fields)
 
 
-_read = msgspec.json.Decoder(_Said).decode
+_read = msgspec.json.Decoder(_Description).decode
 
 
 def instance_id(app: str, address: str, owner: str = "") -> str:
@@ -108,7 +108,7 @@ class Instances:
         most, per_owner = self._options.instances, self._options.instances_per_owner
         if not 1 <= len(types) <= MOST_TYPES:
             raise InvalidOption("task_types", len(types), rule=f"must be 1 to {MOST_TYPES} types")
-        said = _Said(
+        description = _Description(
             app=app,
             address=address,
             types=tuple(dict.fromkeys(types)),
@@ -116,7 +116,7 @@ class Instances:
             registered_ms=wall_ms(),
             owner=owner,
         )
-        about, id = msgspec.json.encode(said), instance_id(app, address, owner)
+        about, id = msgspec.json.encode(description), instance_id(app, address, owner)
         if len(about) > LARGEST:
             rule = f"must have at most {LARGEST} bytes, together with the address"
             raise InvalidOption("task_types", f"{len(about)} bytes", rule=rule)
@@ -140,7 +140,7 @@ class Instances:
             case b"TOO_MANY":
                 raise TooManyInstances("there are", most, limit="total")
             case _:
-                return said.instance(id, 0)
+                return description.instance(id, 0)
 
     async def beat(self, app: str, id: str, *, owner: str = "") -> None:
         """Keep the instance alive for another 30 seconds. Raises InstanceNotFound."""
@@ -158,8 +158,12 @@ class Instances:
     async def find(self, app: str, id: str) -> Instance | None:
         """Returns the instance with `alive_until_ms` 0; None if the app has no such instance."""
         about: bytes | None = await self._record.read("about", id=id)
-        said = _read(about) if about else None
-        return said.instance(id, 0) if said is not None and said.app == app else None
+        description = _read(about) if about else None
+        return (
+            description.instance(id, 0)
+            if description is not None and description.app == app
+            else None
+        )
 
     async def roster(self) -> Roster:
         """Returns a roster of all instances, read now."""
@@ -182,9 +186,9 @@ class Instances:
 
     async def look(self, seen: int) -> tuple[int, dict[str, int], list[tuple[str, int, bytes]]]:
         """Returns Redis's time, the end of life of each id, and changes since version *seen*."""
-        now, ids, told = await self._record.read("look", seen=seen, most=_PAGE)
+        now, ids, flat = await self._record.read("look", seen=seen, most=_PAGE)
         ends = {id.decode(): int(end) for id, end in zip(ids[::2], ids[1::2], strict=True)}
-        changes = zip(told[::3], told[1::3], told[2::3], strict=True)
+        changes = zip(flat[::3], flat[1::3], flat[2::3], strict=True)
         return int(now), ends, [(id.decode(), int(at), about) for id, at, about in changes]
 
 
@@ -194,7 +198,7 @@ class Roster:
     def __init__(self, instances: Instances) -> None:
         self._instances = instances
         self._seen = 0
-        self._said: dict[str, _Said] = {}
+        self._descriptions: dict[str, _Description] = {}
         self._ends: dict[str, int] = {}
         self._now_ms, self._read_at = 0, 0.0
 
@@ -204,15 +208,20 @@ class Roster:
             now_ms, ends, changes = await self._instances.look(self._seen)
             for id, version, about in changes:
                 self._seen = max(self._seen, version)
-                self._said[id] = _read(about)
+                self._descriptions[id] = _read(about)
             if len(changes) < _PAGE:
                 break
-        self._said = {id: said for id, said in self._said.items() if id in ends}
+        self._descriptions = {
+            id: description for id, description in self._descriptions.items() if id in ends
+        }
         self._ends, self._now_ms, self._read_at = ends, now_ms, steady()
 
     def all(self) -> list[Instance]:
         """Returns all listed instances, alive or dead."""
-        return [said.instance(id, self._ends[id]) for id, said in self._said.items()]
+        return [
+            description.instance(id, self._ends[id])
+            for id, description in self._descriptions.items()
+        ]
 
     def alive(self) -> list[Instance]:
         """Returns the instances that are alive now."""

@@ -130,13 +130,13 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
     _require_types(key, app, body.task_types)
     if (before := await timers.instances.at(app, body.address, access)) is not None:
         _require_types(key, app, before.types)
-    told = await timers.instances.register(
+    registered = await timers.instances.register(
         app, body.address, body.task_types, weight=body.weight, access=access
     )
     return RegisteredOut(
-        instance_id=told.instance_id,
-        secret=told.secret,
-        heartbeat_s=told.heartbeat.total_seconds(),
+        instance_id=registered.instance_id,
+        secret=registered.secret,
+        heartbeat_s=registered.heartbeat.total_seconds(),
     )
 
 

@@ -98,7 +98,7 @@ class _Served:
         self._name = f"{socket.gethostname()}:{os.getpid()}"
         """The name of this scheduler in the list of its open breakers."""
         self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
-        self._called: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
+        self._called_addresses: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
         """By attempt: the address of the instance that was called last. Weak, because an attempt
         whose lease was lost is never settled; its entry goes with its Context.
         """
@@ -149,14 +149,14 @@ class _Served:
             bare for bare, app in self._owned.items() if TypeKey(bare.task_type, app) in wanted
         }
         for key in wanted - self._handlers.keys():
-            self._handlers[key] = self._added(key)
+            self._handlers[key] = self._add_handlers(key)
         for key in self._handlers.keys() - wanted:
             for handler in self._handlers.pop(key):
                 self._app.remove(handler)
         self._app.metrics.own(INSTANCES).set(len(self._alive))
         self._app.metrics.own(BREAKERS_OPEN).set(len(self._balancer.open()))
 
-    def _added(self, key: TypeKey) -> list[AppHandler[Any, Any, Any]]:
+    def _add_handlers(self, key: TypeKey) -> list[AppHandler[Any, Any, Any]]:
         async def call(payload: bytes, ctx: Context) -> None:
             await self._fire(key, payload, ctx)
 
@@ -168,15 +168,17 @@ class _Served:
             recorded = msgspec.structs.replace(options, name=RECORDED, record=True)
             handlers.append(self._app.add(queue, call, recorded))
         for handler in handlers:
-            handler.heard = partial(self._heard, key)
+            handler.heard = partial(self._on_settled, key)
         return handlers
 
-    def _heard(self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    def _on_settled(
+        self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]
+    ) -> None:
         """Log the outcomes of attempts that called an instance."""
         firings: list[Firing] = []
         for ended, outcome in zip(batch, outcomes, strict=True):
             attempt = ended[0]
-            where = self._called.pop(attempt.ctx, "") if attempt.ctx is not None else ""
+            where = self._called_addresses.pop(attempt.ctx, "") if attempt.ctx is not None else ""
             if not where or (firing := firing_from(ended, outcome, worker=where)) is None:
                 continue
             firings.append(firing)
@@ -190,13 +192,13 @@ class _Served:
     async def _fire(self, key: TypeKey, payload: bytes, ctx: Context) -> None:
         """Call instances one after the other, until one takes the timer or ends the attempt."""
         app = key.app or self._owned.get(key, "")
-        call = _Call(app, key.task_type, ctx, msgspec.json.encode(_called(key, payload, ctx)))
+        call = _Call(app, key.task_type, ctx, msgspec.json.encode(_call_body(key, payload, ctx)))
         refusals: dict[str, _Refusal] = {}
         while len(refusals) < _MOST_TRIED:
             instance = self._balancer.choose(self._able(call), call.task_type, without=refusals)
             if instance is None:
                 break
-            refusal = await self._asked(instance, call)
+            refusal = await self._call_instance(instance, call)
             if refusal is None:
                 return
             refusals[instance.id] = refusal
@@ -214,17 +216,17 @@ class _Served:
     def _able(self, call: _Call) -> list[Instance]:
         return serving(self._alive, call.app, call.task_type)
 
-    async def _asked(self, instance: Instance, call: _Call) -> _Refusal | None:
+    async def _call_instance(self, instance: Instance, call: _Call) -> _Refusal | None:
         """Call *instance*. Returns None if it took the timer, else why to call another one.
 
         Raises an AttemptEnd if the answer decides how the attempt ends.
         """
-        self._called[call.ctx] = str(parse_target(instance.address))
+        self._called_addresses[call.ctx] = str(parse_target(instance.address))
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
                 self._serve()  # this is a breaker's trial call: claim no other timers meanwhile
             try:
-                answer = await self._posted(instance, call)
+                answer = await self._post(instance, call)
             except CallFailed as error:
                 self._balancer.failed(instance)
                 if error.sent:
@@ -236,9 +238,9 @@ class _Served:
                 self._balancer.failed(instance)
                 self._count("unreached")
                 return _Refusal(f"instance {error}", sent=False)
-        return self._judged(instance, call, answer)
+        return self._judge_answer(instance, call, answer)
 
-    async def _posted(self, instance: Instance, call: _Call) -> CallAnswer:
+    async def _post(self, instance: Instance, call: _Call) -> CallAnswer:
         """Send the call and return the answer. Of an answer that is too large, only the status
         counts.
         """
@@ -253,22 +255,22 @@ class _Served:
         except AnswerTooLarge as large:
             return CallAnswer(large.status, {}, b"")
 
-    def _judged(self, instance: Instance, call: _Call, answer: CallAnswer) -> _Refusal | None:
-        told = advice_among(answer)
+    def _judge_answer(self, instance: Instance, call: _Call, answer: CallAnswer) -> _Refusal | None:
+        advice = advice_among(answer)
         reason = f"instance {parse_target(instance.address)} answered {answer.status}"
-        if told.next is Next.ELSEWHERE:
+        if advice.next is Next.ELSEWHERE:
             self._balancer.refused(instance, call.task_type)
             self._count("elsewhere")
-            return _Refusal(reason, after=told.after)
-        if told.next is Next.LATER:
+            return _Refusal(reason, after=advice.after)
+        if advice.next is Next.LATER:
             self._balancer.failed(instance, timer=call.ctx.id)
             self._count("later")
-            raise _RetryInTurn(reason, after=told.after or None)
+            raise _RetryInTurn(reason, after=advice.after or None)
         self._balancer.succeeded(instance, call.task_type)
-        if told.next is Next.NEVER:
+        if advice.next is Next.NEVER:
             self._count("dead")
             raise Discard(reason)
-        if told.next is Next.ACCEPTED:
+        if advice.next is Next.ACCEPTED:
             self._count("handed_over")
             raise HandOver(_lease(answer.body))
         self._count("done")
@@ -287,10 +289,12 @@ class _Served:
             self._log.emit(events.INSTANCE_RECOVERED, **about)
         self._serve()
         if self._instances is not None:
-            told = self._told(self._instances, instance, seconds(pause))
-            detached("timers: breaker", told, log=self._log)
+            publishing = self._publish_breaker(self._instances, instance, seconds(pause))
+            detached("timers: breaker", publishing, log=self._log)
 
-    async def _told(self, instances: Instances, instance: Instance, pause: Duration) -> None:
+    async def _publish_breaker(
+        self, instances: Instances, instance: Instance, pause: Duration
+    ) -> None:
         if not pause and instance.id in self._balancer.open():
             return  # it is still avoided for another type
         with suppress(ServerError):  # breakers are published only for display
@@ -321,7 +325,7 @@ class _Refusal(msgspec.Struct, frozen=True):
     after: Duration = ZERO
 
 
-def _called(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
+def _call_body(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
     """Returns the body of the call."""
     packed = Packed.read(payload)
     return {

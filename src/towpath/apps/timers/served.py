@@ -87,7 +87,7 @@ class Served:
             self._app.add(self.queue, function if kept else _without_ledger, recorded),
         ]
         for handler in self._handlers:
-            handler.heard = self._heard
+            handler.heard = self._on_settled
 
     def withdraw(self) -> None:
         """Remove the handlers, so that no more timers are claimed."""
@@ -95,7 +95,7 @@ class Served:
             self._app.remove(handler)
         self._handlers = []
 
-    def _heard(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+    def _on_settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         """Log the outcomes of attempts."""
         firings = [
             firing

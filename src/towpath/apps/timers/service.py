@@ -132,7 +132,7 @@ class TimerService:
         for (key, record), places in steps.items():
             some = [timers[place] for place in places]
             if record:
-                answered = await self._record(some, access)
+                answered = await self._submit_recorded(some, access)
             else:
                 answered = await self._submit(key, some, call, access)
             answers |= dict(zip(places, answered, strict=True))
@@ -150,8 +150,8 @@ class TimerService:
         queue = await self.types.note(timer.key)
         job = _job(timer)
         ref = JobRef(queue, job.id)
-        with _in_its_words(ref):
-            there = await self._existing(ref, access)
+        with _as_timer_errors(ref):
+            there = await self._find_existing(ref, access)
             recorded = there is not None and there.record
             # A newer timer without a record may hide a record that has ended.
             row = await self._records.find(_ANY, ref) if timer.record and not recorded else None
@@ -164,7 +164,7 @@ class TimerService:
             placed = await self._connect().set(
                 queue, job.payload, call=call, **timer.options(job.id)
             )
-        return await self._seen(timer, ref, placed.state, existed=placed.replaced)
+        return await self._read_stored(timer, ref, placed.state, existed=placed.replaced)
 
     async def move(
         self,
@@ -180,7 +180,7 @@ class TimerService:
         Raises TimerNotFound, TimerRunning, TimerEnded.
         """
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.move(key, ref, when)
             await self._connect().move(ref, **when.moved(), call=call)
@@ -194,7 +194,7 @@ class TimerService:
         Raises TimerNotFound, TimerEnded.
         """
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.cancel(key, ref)
             await self._connect().cancel(ref, call=call)
@@ -205,7 +205,7 @@ class TimerService:
     async def get(self, key: TypeKey, task_id: str, *, access: Access = ALL) -> Timer:
         """Read a timer. Raises TimerNotFound if there is none, or if it has another owner."""
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             timer = await self._get(key, ref)
         if not access.owns(timer.owner):
             raise TimerNotFound(ref)
@@ -225,7 +225,7 @@ class TimerService:
     ) -> TimerExplanation:
         """Returns why the timer is not running. Raises TimerNotFound."""
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 ref = await self._records.queued_as(ref)
             found = await self._connect().inspect.explain(ref)
@@ -242,7 +242,7 @@ class TimerService:
             return TimerExplanation(
                 "instances_avoided", f"{text}; {found.text}" if retried else text
             )
-        return _explained(found, info, retried=retried)
+        return _explanation_of(found, info, retried=retried)
 
     async def list(
         self,
@@ -300,9 +300,9 @@ class TimerService:
         except (*_REFUSALS, ServerError) as refusal:
             return [refusal for _ in timers]
         each = zip(timers, taken, strict=True)
-        return list(await asyncio.gather(*(self._told(*one, access) for one in each)))
+        return list(await asyncio.gather(*(self._answer_submit(*one, access) for one in each)))
 
-    async def _told(
+    async def _answer_submit(
         self, timer: NewTimer, taken: Submitted | TowpathError, access: Access
     ) -> Timer | TowpathError:
         """Returns the answer to the submit of *timer*: the timer, or why it was refused."""
@@ -310,23 +310,25 @@ class TimerService:
             return taken
         try:
             if taken.existed and access is not ALL:
-                there = await self._existing(taken.job, access)
+                there = await self._find_existing(taken.job, access)
                 if there is not None and not access.owns(there.owner):
                     return TimerTaken(taken.job)
             if taken.existed and taken.state in ENDED:
                 return TimerEnded(taken.job, taken.state)
             if taken.existed and not taken.same_payload:
                 return await self._records.same(timer, taken.job) or TimerDiffers(taken.job)
-            return await self._seen(timer, taken.job, taken.state, existed=taken.existed)
+            return await self._read_stored(timer, taken.job, taken.state, existed=taken.existed)
         except TowpathError as error:
             return error
 
-    async def _seen(self, timer: NewTimer, job: JobRef, state: State, *, existed: bool) -> Timer:
+    async def _read_stored(
+        self, timer: NewTimer, job: JobRef, state: State, *, existed: bool
+    ) -> Timer:
         """Returns the stored timer. After a delay, one more read gets its due time, which Redis
         computes.
         """
         if existed or timer.when.due is None:
-            with _in_its_words(job):
+            with _as_timer_errors(job):
                 return timer_of(timer.key, await self._connect().inspect.job(job), existed=existed)
         return Timer(
             task_id=job.id,
@@ -338,16 +340,16 @@ class TimerService:
             owner=timer.owner,
         )
 
-    async def _record(
+    async def _submit_recorded(
         self, timers: Sequence[NewTimer], access: Access
     ) -> list[Timer | TowpathError]:
         """Submit recorded timers. Their records share transactions."""
         answers = await asyncio.gather(
-            *(self._record_one(timer, access) for timer in timers), return_exceptions=True
+            *(self._submit_one_recorded(timer, access) for timer in timers), return_exceptions=True
         )
         return [_or_error(answer) for answer in answers]
 
-    async def _record_one(self, timer: NewTimer, access: Access) -> Timer:
+    async def _submit_one_recorded(self, timer: NewTimer, access: Access) -> Timer:
         queue, job = queue_of(timer.key), _job(timer)
         # If Redis does not answer, the record is created all the same; it is queued later.
         with suppress(ServerError, TimeoutError):
@@ -371,12 +373,12 @@ class TimerService:
 
     async def _is_recorded(self, ref: JobRef, access: Access) -> bool:
         """Whether the timer has a record. Raises TimerNotFound if it has another owner."""
-        there = await self._existing(ref, access)
+        there = await self._find_existing(ref, access)
         if access is not ALL and (there is None or not access.owns(there.owner)):
             raise TimerNotFound(ref)
         return there is not None and there.record
 
-    async def _existing(self, ref: JobRef, access: Access) -> Timer | None:
+    async def _find_existing(self, ref: JobRef, access: Access) -> Timer | None:
         """Returns the timer of that id, or None. Without a ledger and owners, returns None without
         a call to Redis: only records and owners matter to the callers.
         """
@@ -426,7 +428,7 @@ def _or_error(answer: Timer | BaseException) -> Timer | TowpathError:
 
 
 @contextmanager
-def _in_its_words(ref: JobRef) -> Generator[None]:
+def _as_timer_errors(ref: JobRef) -> Generator[None]:
     """Turn errors of engine and ledger about the job into errors about the timer."""
     try:
         yield
@@ -454,7 +456,7 @@ class TimerExplanation(NamedTuple):
     text: str
 
 
-def _explained(
+def _explanation_of(
     found: Explanation, info: TypeInfo | None, *, retried: bool = False
 ) -> TimerExplanation:
     """Returns the engine's explanation; or that no instance or worker serves the type. *retried* =

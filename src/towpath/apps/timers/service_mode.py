@@ -219,14 +219,14 @@ class ServiceMode:
         """Complete a timer under its fencing token. Raises TimerNotFound; LeaseLost if the token is
         no longer valid.
         """
-        held = await self._held(key, task_id, token, access)
-        return await self._settled(held, Complete(held.lease))
+        held = await self._find_held(key, task_id, token, access)
+        return await self._settle(held, Complete(held.lease))
 
     async def fail(
         self, key: TypeKey, task_id: str, token: int, reason: str, *, access: Access = ALL
     ) -> State:
         """Fail the attempt: another one follows, or the timer is dead. Raises as `complete`."""
-        held = await self._held(key, task_id, token, access)
+        held = await self._find_held(key, task_id, token, access)
         # By the timer's own policy or the queue's. Decided here, because the record counts the
         # attempts of a recorded timer, not Redis.
         options = await self._connect().queues.known_options(held.lease.queue)
@@ -235,17 +235,17 @@ class ServiceMode:
             held.attempt >= (held.max_attempts or options.attempts_of(held.lease.lane))
             or delay is None
         ):
-            return await self._settled(held, Bury(held.lease, reason))
-        return await self._settled(held, Fail(held.lease, reason, delay, keep_turn=True))
+            return await self._settle(held, Bury(held.lease, reason))
+        return await self._settle(held, Fail(held.lease, reason, delay, keep_turn=True))
 
     async def renew(
         self, key: TypeKey, task_id: str, token: int, lease: Duration, *, access: Access = ALL
     ) -> Lease:
         """Extend the lease to *lease* from now. Raises what `complete` does."""
-        held = await self._held(key, task_id, token, access)
+        held = await self._find_held(key, task_id, token, access)
         return await self._connect().renew(held.lease, lease)
 
-    async def _held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
+    async def _find_held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
         """Returns a lease made from the fencing token, and the timer's job and record, if any."""
         ref = asked = job_ref(queue_of(key), task_id)
         try:
@@ -256,8 +256,8 @@ class ServiceMode:
         if job is None or job.headers.get("handler") == RECORDED:
             record = await self._record(ref)
             ref = job_ref(record.queue, record.job)
-        told = record or job
-        if told is not None and not access.may_use(told.owner):
+        timer = record or job
+        if timer is not None and not access.may_use(timer.owner):
             await self._require_instance(asked, key, access)
         retry = job.retry if job is not None else None
         lease = lease_by_token(ref, token, worker=_WORKER, retry=retry)
@@ -278,7 +278,7 @@ class ServiceMode:
         except RecordNotFound as error:
             raise TimerNotFound(ref) from error
 
-    async def _settled(self, held: _Held, settlement: Settlement) -> State:
+    async def _settle(self, held: _Held, settlement: Settlement) -> State:
         """Settle the lease, log it, and return the new state. For a recorded timer, the record
         decides first, then the lease is settled in Redis.
         """
@@ -286,11 +286,11 @@ class ServiceMode:
         if record is not None and self._jobs is not None:
             from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- an extra
 
-            told = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
-            if told is None:
+            by_record = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
+            if by_record is None:
                 now, state = record.fence, record.state
                 raise LeaseLost(lease.job, held=lease.token, current=now, worker="", state=state)
-            settlement = told
+            settlement = by_record
         [outcome] = await self._connect().settle([settlement])
         if isinstance(outcome, TowpathError) and record is None:
             raise outcome
@@ -313,21 +313,21 @@ class _Held(NamedTuple):
     @property
     def attempt(self) -> int:
         """The number of the attempt."""
-        told = self.record or self.job
-        return max(told.attempts, 1) if told else 1
+        timer = self.record or self.job
+        return max(timer.attempts, 1) if timer else 1
 
     @property
     def max_attempts(self) -> int | None:
         """The timer's own limit of attempts, if it has one."""
-        told = self.record or self.job
-        return told.max_attempts if told else None
+        timer = self.record or self.job
+        return timer.max_attempts if timer else None
 
     def firing(self, state: State, reason: str | None) -> Firing:
         """Returns its log entry."""
         now_ms = wall_ms()
         began = self.job.claimed_at if self.job else None
-        told = self.record or self.job
-        due = told.due_at if told else None
+        timer = self.record or self.job
+        due = timer.due_at if timer else None
         if due is None and self.job is not None:
             due = self.job.submitted_at
         started_ms = now_ms if began is None else instant_ms("started_at", began)
@@ -340,7 +340,7 @@ class _Held(NamedTuple):
             attempt=self.attempt,
             worker=_WORKER,
             reason=reason,
-            owner=(told.owner or "") if told else "",
+            owner=(timer.owner or "") if timer else "",
         )
 
 

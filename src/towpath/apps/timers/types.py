@@ -239,10 +239,10 @@ def _types(keys: Sequence[TypeKey]) -> list[list[str]]:
     ]
 
 
-def _owner(told: str) -> Owner | None:
-    if told == "plugin":
+def _owner(text: str) -> Owner | None:
+    if text == "plugin":
         return Owner()
-    return Owner(told.removeprefix("app:")) if told else None
+    return Owner(text.removeprefix("app:")) if text else None
 
 
 def _info(row: Sequence[Any], owners: dict[str, str], now: int) -> TypeInfo:

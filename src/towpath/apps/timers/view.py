@@ -30,11 +30,11 @@ def facts(timer: Timer) -> dict[str, Any]:
     """Returns a timer for people: params as JSON text, and its time only once."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
-    told = described(timer)
-    told.pop("delay_time")
-    if "params" in told:
-        told["params"] = msgspec.json.encode(told["params"]).decode()
-    return told
+    shown = described(timer)
+    shown.pop("delay_time")
+    if "params" in shown:
+        shown["params"] = msgspec.json.encode(shown["params"]).decode()
+    return shown
 
 
 def plain(thing: Any) -> dict[str, Any]:

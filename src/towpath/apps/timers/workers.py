@@ -131,7 +131,7 @@ class Dispatch:
         if len(workers) == 1:
             await _call(workers[0], params, ctx)
             return
-        done = await self._invoked(ctx)
+        done = await self._read_invoked(ctx)
         failed: list[Exception] = []
         for worker in workers:
             if worker.name in done:
@@ -147,7 +147,7 @@ class Dispatch:
             # Raise an error that allows a retry, even if another worker has raised Discard.
             raise next((error for error in failed if not isinstance(error, Discard)), failed[0])
 
-    async def _invoked(self, ctx: Context) -> list[str]:
+    async def _read_invoked(self, ctx: Context) -> list[str]:
         """Returns the workers that succeeded in an earlier, failed attempt at this timer."""
         progress = (await self._app.engine.inspect.job(ctx.job)).progress
         try:
