@@ -177,10 +177,10 @@ def applications(named: Iterable[str] = ()) -> tuple[Application, ...]:
     Raises ApplicationInvalid if one can't be loaded, or has a name or a queue of another one.
     """
     places = [line.place for line in BUILT_IN.values()]
-    found = [_declared(place) for place in dict.fromkeys([*places, *named])]
+    found = [_load_application(place) for place in dict.fromkeys([*places, *named])]
     for at, one in enumerate(found):
         for before in found[:at]:
-            _require_strangers(one, before)
+            _require_no_conflict(one, before)
     return tuple(found)
 
 
@@ -243,7 +243,7 @@ def loaded(named: str, place: str) -> Any:
         raise ApplicationInvalid(named, reason) from error
 
 
-def _declared(place: str) -> Application:
+def _load_application(place: str) -> Application:
     found = loaded(place, place)
     if not isinstance(found, Application):
         raise ApplicationInvalid(place, f"is a {type(found).__name__}, not an Application")
@@ -268,7 +268,7 @@ def _declared(place: str) -> Application:
     return found
 
 
-def _require_strangers(one: Application, before: Application) -> None:
+def _require_no_conflict(one: Application, before: Application) -> None:
     from towpath.settings import Core  # noqa: PLC0415 -- slow to import
 
     if one.name in _PARTS:
@@ -282,11 +282,11 @@ def _require_strangers(one: Application, before: Application) -> None:
             one.name, f"{shared.pop()} is a kind of calls of another application"
         )
     for queue in one.behaviours():
-        if any(_meet(queue, other) for other in before.behaviours()):
+        if any(_overlap(queue, other) for other in before.behaviours()):
             raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")
 
 
-def _meet(one: str, other: str) -> bool:
+def _overlap(one: str, other: str) -> bool:
     """Whether a queue can match both names; `a.*` matches each name that begins with `a.`."""
     if one.endswith("*") and other.endswith("*"):
         return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])

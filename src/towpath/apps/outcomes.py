@@ -23,7 +23,7 @@ def calling(who: str) -> Generator[None]:
     Of an answer that is too large to read, the status decides, unless it is a success.
     """
     try:
-        with _judged(who):
+        with _judge_by_status(who):
             yield
     except (AnswerRefused, AnswerTooLarge, CallFailed, CallRefused) as error:
         if error.retry is RetryAdvice.NEVER:
@@ -33,7 +33,7 @@ def calling(who: str) -> Generator[None]:
 
 
 @contextmanager
-def _judged(who: str) -> Generator[None]:
+def _judge_by_status(who: str) -> Generator[None]:
     try:
         yield
     except AnswerTooLarge as large:
