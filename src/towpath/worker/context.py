@@ -167,7 +167,7 @@ class Context(Generic[S]):
 
     @property
     def submitted_at(self) -> datetime:
-        """When the job was submitted, by the server's clock."""
+        """When the job was submitted, by Redis's clock."""
         return self._lease.submitted_at
 
     @property
@@ -177,12 +177,12 @@ class Context(Generic[S]):
 
     @property
     def claimed_at(self) -> datetime:
-        """When the job was claimed, by the server's clock."""
+        """When the job was claimed, by Redis's clock."""
         return self._lease.claimed_at
 
     @property
     def deadline(self) -> datetime:
-        """When the handler's time limit ends this attempt, by the server's clock.
+        """When the handler's time limit ends this attempt, by Redis's clock.
 
         The limit counts from the start of the handler, which may be later than the claim.
         """

@@ -89,7 +89,7 @@ class Teller:
 
 
 class QueueFiring:
-    """The schedules of one queue."""
+    """Fires the schedules of one queue."""
 
     def __init__(
         self, engine: Engine, queue: QueueName, schedules: Sequence[NamedSchedule], teller: Teller

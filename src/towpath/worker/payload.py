@@ -25,11 +25,11 @@ class PayloadForm(Protocol[T]):
     """Encodes and decodes values of one type."""
 
     def encode(self, value: T) -> bytes:
-        """*value* as bytes. Raises PayloadInvalid."""
+        """Returns *value* as bytes. Raises PayloadInvalid."""
         ...
 
     def decode(self, data: bytes) -> T:
-        """The value behind *data*. Raises PayloadInvalid."""
+        """Returns the value that *data* encodes. Raises PayloadInvalid."""
         ...
 
     def digest(self) -> str:

@@ -47,8 +47,8 @@ class ExitCode(IntEnum):
     SLOTS_LOST = 1
     """All its slots were lost to threads that do not end."""
     UNSETTLED = 75
-    """It ended by force: the server could not be reached to settle what it held, which comes back
-    by itself; or a handler blocked the event loop, and what ran was released without it."""
+    """It ended by force: Redis could not be reached to settle its jobs, whose leases end by
+    themselves; or a handler blocked the event loop, and its jobs were released by the heartbeat."""
 
 
 class Worker:
@@ -126,8 +126,8 @@ class Worker:
     async def run(self) -> int:
         """Run jobs until a signal or `stop` ends it. Returns the exit code for the process.
 
-        Waits for a server that is unreachable. A queue with an error does not keep the others from
-        being served.
+        Waits while Redis is unreachable. A queue with an error does not keep the others from being
+        served.
         """
         try:
             return await self._run(leave_when_empty=False)

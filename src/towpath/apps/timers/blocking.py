@@ -53,19 +53,19 @@ class BlockingTimers:
     def set(
         self, task_type: str, task_id: str, params: Any = None, **fields: Unpack[TimerFields]
     ) -> Timer:
-        """Make a timer, or put it in the place of the one that waits under its id."""
+        """Create a timer under its id, or replace the one that waits there."""
         timer = new_timer(task_type, params, task_id=task_id, **fields)
         return self._run(lambda service: service.set(timer))
 
     def move(
         self, task_type: str, task_id: str, *, app: str | None = None, **times: Unpack[Times]
     ) -> Timer:
-        """Give a timer that waits another time."""
+        """Move a waiting timer to another time."""
         key, at = TypeKey(task_type, app), when(**times)
         return self._run(lambda service: service.move(key, task_id, at))
 
     def cancel(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
-        """Cancel a timer; one that runs is asked to stop."""
+        """Cancel a timer; a running one is asked to stop."""
         return self._run(lambda service: service.cancel(TypeKey(task_type, app), task_id))
 
     def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
@@ -102,7 +102,7 @@ class TaskSubmitService:
         self._timers = timers if isinstance(timers, TimerClient) else timers.blocking
 
     def send(self, job: DelayQueueJob) -> None:
-        """Submit a timer. When this returns it is stored. Raises what `submit` raises there."""
+        """Submit a timer. Returns once it is stored. Raises what `submit` raises."""
         self._timers.submit(job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime)
 
 

@@ -59,7 +59,8 @@ class TimerCall(NamedTuple):
     delay_time: int
     """When it was due, in ms since 1970."""
     token: int
-    """Grows with every attempt: hand it to what the work changes, and refuse lower ones there."""
+    """Grows with every attempt. Pass it to the systems that the handler changes, so that they can
+    refuse changes with a lower one."""
 
 
 class TimerAnswer(NamedTuple):
@@ -146,8 +147,8 @@ class TimerClient:
     def worker(self, kind: type[_W]) -> type[_W]:
         """Make a class with `type()`, `clazz()` and `invoke(message)` the handler of its type.
 
-        *message* is the params as text: text as it is, everything else as JSON. The class is made
-        into an object without arguments. Raises HandlerInvalid.
+        *message* is the params as text: a string as it is, everything else as JSON. The class is
+        called without arguments. Raises HandlerInvalid.
         """
         from towpath.apps.timers.workers import TaskWorker, is_task_worker  # noqa: PLC0415 -- slow to import
 
@@ -188,10 +189,10 @@ class TimerClient:
     # ── being there ──────────────────────────────────────────────────────────────────────
 
     def start(self) -> Self:
-        """Register and send heartbeats, in a thread; without effect while it does.
+        """Register and send heartbeats in a thread. Has no effect if that thread runs already.
 
-        Does not wait for the server: one that is away is tried again until it answers. Call it
-        in the process that answers, after any fork.
+        Does not wait for the server: the thread tries again until the server answers. Call it in
+        the process that answers calls, after any fork.
         """
         if self._registration is None or not self._registration.is_here():
             self._registration = Registration(self.register, self._server, self.app)

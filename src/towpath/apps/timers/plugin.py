@@ -95,7 +95,7 @@ class Timers:
     ) -> Timer:
         """Create a timer under its id, or replace the one that waits there.
 
-        An ended timer is created anew. Raises TimerRunning if a worker runs it.
+        An ended timer is created again. Raises TimerRunning if a worker runs it.
         """
         return await self._service.set(new_timer(task_type, params, task_id=task_id, **fields))
 
