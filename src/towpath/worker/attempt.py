@@ -159,7 +159,7 @@ class ProgressNotes:
 
     def send(self, attempt: Attempt, note: bytes) -> None:
         """Send *note* soon. From any thread; returns at once."""
-        self._loop.call_soon_threadsafe(self._post, attempt, note)
+        self._loop.call_soon_threadsafe(self._queue_note, attempt, note)
 
     async def sent(self, attempt: Attempt) -> None:
         """Return when all notes of *attempt* are sent."""
@@ -168,7 +168,7 @@ class ProgressNotes:
         if attempt.noting is not None:
             await asyncio.wait((attempt.noting,))
 
-    def _post(self, attempt: Attempt, note: bytes) -> None:
+    def _queue_note(self, attempt: Attempt, note: bytes) -> None:
         attempt.note = note
         if attempt.noting is None and not attempt.over:
             attempt.noting = detached("progress of a job", self._deliver(attempt))

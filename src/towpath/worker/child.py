@@ -119,11 +119,11 @@ class Child:
     """The handler's process: runs jobs that arrive over the socket, and reports each outcome."""
 
     def __init__(self, line: socket.socket, handler: Handler[Any, Any, Any]) -> None:
-        self._line, self._handler = line, handler
+        self._socket, self._handler = line, handler
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._ctx: Context | None = None
         self._sending = threading.Lock()
-        self._lines: logging.Handler | None = None
+        self._log_handler: logging.Handler | None = None
         self._state: Any = NO_STATE
 
     def serve(self) -> None:
@@ -131,8 +131,8 @@ class Child:
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
         root = logging.getLogger()
         if not root.handlers:  # the handler's module may have configured logging itself
-            self._lines = _Lines(self._send)
-            root.addHandler(self._lines)
+            self._log_handler = _LogSender(self._send)
+            root.addHandler(self._log_handler)
         self._send(Ready())
         lifespan = self._handler.lifespan
         if lifespan is None:
@@ -153,7 +153,7 @@ class Child:
 
     def _answer(self, order: Order) -> Returned | Raised:
         handler, lease = self._handler, order.lease
-        if self._lines is not None:
+        if self._log_handler is not None:
             logging.getLogger().setLevel(order.log_level)
         try:
             payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
@@ -184,13 +184,13 @@ class Child:
 
     def _send(self, message: Said) -> None:
         with self._sending:
-            self._line.sendall(framed(message))
+            self._socket.sendall(framed(message))
 
     def _listen(self) -> None:
         with suppress(OSError):
-            while head := self._line.recv(LENGTH.size, socket.MSG_WAITALL):
+            while head := self._socket.recv(LENGTH.size, socket.MSG_WAITALL):
                 (size,) = LENGTH.unpack(head)
-                message = _decode_message(self._line.recv(size, socket.MSG_WAITALL))
+                message = _decode_message(self._socket.recv(size, socket.MSG_WAITALL))
                 if isinstance(message, Order):
                     self._orders.put(message)
                 elif isinstance(message, Leave):
@@ -203,7 +203,7 @@ class Child:
         os._exit(1)
 
 
-class _Lines(logging.Handler):
+class _LogSender(logging.Handler):
     """Sends log lines to the worker, which writes them to its own log."""
 
     def __init__(self, say: Callable[[Said], None]) -> None:

@@ -72,13 +72,13 @@ async def _try_to_configure(app: Registry, queue: QueueName, log: Log) -> Server
 
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
-    wanted = _wanted([handler for handler in app.handlers if handler.queue == queue])
+    wanted = _wanted_options([handler for handler in app.handlers if handler.queue == queue])
     before, now = await app.engine.queues.declare(queue, **wanted)
     if now != before:
         log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(before, now))
 
 
-def _wanted(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
+def _wanted_options(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
     """The handler without a name decides for its queue; the longest `keep` of all counts."""
     kept = [handler.options.keep for handler in handlers if handler.options.keep is not None]
     wanted: dict[str, Any] = {"keep": max(kept, default=KEEP)}
@@ -114,7 +114,7 @@ async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log)
     Each claim does the same for its own queue, so this is for queues whose workers are all gone.
     *served* may change at any time.
     """
-    others = _Others(engine, served, log)
+    others = _OtherQueues(engine, served, log)
     try:
         while True:
             await asyncio.sleep(_SWEEP_EVERY.total_seconds() * uniform(0.5, 1.5))  # noqa: S311 -- jitter
@@ -123,7 +123,7 @@ async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log)
         others.close()
 
 
-class _Others:
+class _OtherQueues:
     """The queues that a worker does not serve."""
 
     def __init__(self, engine: Engine, own: Container[str], log: Log) -> None:

@@ -75,7 +75,7 @@ class Feeder:
         self._on_hold = self.stopping = False
         self._pause: asyncio.TimerHandle | None = None
         """The pause after a failed claim; None = claims may be sent."""
-        self._hungry = True
+        self._may_have_more = True
         """Whether the queue may have more jobs to claim."""
         self._yields_until = 0.0
         self._was_called = False
@@ -97,7 +97,7 @@ class Feeder:
     @property
     def idle(self) -> bool:
         """Whether nothing runs, nothing waits to be settled, and the queue had no more jobs."""
-        return not (self._hungry or self._outbox or self._share.held)
+        return not (self._may_have_more or self._outbox or self._share.held)
 
     @property
     def unsettled(self) -> list[Ended]:
@@ -135,7 +135,7 @@ class Feeder:
 
     def look(self) -> None:
         """Claim soon: there may be work."""
-        self._hungry = True
+        self._may_have_more = True
         self._wake.set()
 
     def lend_if_late(self) -> None:
@@ -188,7 +188,7 @@ class Feeder:
     def _next_claim(self, batch: list[Ended]) -> int:
         """Take slots for the next claim. Returns how many jobs to claim."""
         waits = self._on_hold or self._pause is not None
-        if waits or self.stopping or not (self._hungry or batch):
+        if waits or self.stopping or not (self._may_have_more or batch):
             self._slots.content(self._share)
             return 0
         most = -(-self._slots.total // 2)
@@ -196,7 +196,7 @@ class Feeder:
             # Jobs that are released at once need no slots, so the claim may use all of them.
             most, self._yields_until = self._slots.total, steady() + _YIELDS_S
         count = self._slots.take(self._share, min(most, LARGEST_BATCH))
-        if self._hungry:
+        if self._may_have_more:
             self._slots.want(self._share)
         else:
             self._slots.content(self._share)
@@ -205,13 +205,13 @@ class Feeder:
             self._stop_watch()
         return count
 
-    def _take(self, count: int, exchanged: Exchanged) -> None:
+    def _start_jobs(self, count: int, exchanged: Exchanged) -> None:
         """Start the claimed jobs. *count* were asked for; their slots may be lent by now."""
         leases, kept, self._asked = exchanged.leases, self._asked, 0
         # Claim again if the answer does not say that the queue is empty: it has as many jobs as
         # were asked for (0 if the exchange only settled), slots were lent meanwhile, Redis says
         # that more are due, or the heartbeat's repeat, which claims nothing, came first.
-        self._hungry = (
+        self._may_have_more = (
             len(leases) == count
             or kept < count
             or exchanged.due_in == ZERO
@@ -277,7 +277,7 @@ class Feeder:
                     self._failures = 0
                     self._end_pause()
                     self._execution.report_trouble(self.queue, None, sent)
-                self._take(count, exchanged)
+                self._start_jobs(count, exchanged)
                 self.unanswered = None
                 return exchanged
 

@@ -130,9 +130,9 @@ class QueueFiring:
                 pause = TRY_AGAIN_AFTER
             # A test may have moved its clock since the answer.
             if clock.stamp() == stamp and not self._woken:
-                await self._rest(clock, pause)
+                await self._sleep(clock, pause)
 
-    async def _rest(self, clock: Clock, pause: Duration) -> None:
+    async def _sleep(self, clock: Clock, pause: Duration) -> None:
         try:
             async with asyncio.timeout(None) as self._nap:
                 await clock.sleep(pause)
@@ -218,7 +218,7 @@ class QueueFiring:
     async def _fire_due(self, work: _Work, last: datetime, now: datetime) -> None:
         schedule = work.what
         found = due(schedule.when, last, now, schedule.missed)
-        rest, most = found.firings, _most(work)
+        rest, most = found.firings, _firings_per_call(work)
         while rest:
             part = rest[:most]
             try:
@@ -249,7 +249,7 @@ class QueueFiring:
         )
 
 
-def _most(work: _Work) -> int:
+def _firings_per_call(work: _Work) -> int:
     """Returns how many firings one call may submit, bounded by number and by bytes."""
     size = len(work.what.payload) or work.size
     return max(1, min(LARGEST_BATCH, _LARGEST_CALL_BYTES // max(1, size)))

@@ -108,12 +108,14 @@ class Handler(Generic[T, R, C]):
         self.takes_payload, self.context_name = signature.takes_payload, signature.context
         self.context_first = signature.context_first
         self.needs_context = signature.needs_context
-        self.payload: PayloadForm[Any] = _form(
+        self.payload: PayloadForm[Any] = _payload_form(
             self.name, signature.payload, f"payload of {self.name}"
         )
         if signature.default is not inspect.Parameter.empty:
             self.payload = WithDefault(self.payload, signature.default)
-        self.result: PayloadForm[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.result: PayloadForm[Any] = _payload_form(
+            self.name, signature.result, f"result of {self.name}"
+        )
         self.lifespan: Lifespan | None = None
         """The lifespan of its app, which each process enters to make `ctx.state`."""
         self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
@@ -236,7 +238,7 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
     return Place.THREAD
 
 
-def _form(name: str, kind: Any, what: str) -> PayloadForm[Any]:
+def _payload_form(name: str, kind: Any, what: str) -> PayloadForm[Any]:
     try:
         return form(kind, what)
     except TypeError as error:

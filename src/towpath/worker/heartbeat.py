@@ -53,7 +53,7 @@ class Heartbeat:
         self._execution, self._report, self._log = execution, execution.report, execution.log
         self._registration = execution.registration
         self._begun, self._over = threading.Event(), threading.Event()
-        self._answered = 0.0
+        self._answered_at = 0.0
         self._warned = False
         self._error: Exception | None = None
         self._stopped_at: dict[Attempt, float] = {}
@@ -68,7 +68,7 @@ class Heartbeat:
     def start(self) -> None:
         """Start the thread; the running loop is the one that is watched."""
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._answered = steady()
+        self._answered_at = steady()
         self._thread = threading.Thread(target=self._run, name="towpath-heartbeat", daemon=True)
         self._thread.start()
         self._begun.wait()
@@ -102,7 +102,7 @@ class Heartbeat:
             attempt.renew_at = math.inf
             renewing = self._under_way.get(attempt.lease.queue)
             if renewing is None:
-                self._in_loop(done.set)
+                self._call_in_loop(done.set)
             else:
                 renewing.add_done_callback(look)
 
@@ -117,7 +117,7 @@ class Heartbeat:
         except Exception as error:  # noqa: BLE001 -- raised in the worker's own loop, see `died`
             self._error = error
         finally:
-            self._in_loop(self._ended.set)
+            self._call_in_loop(self._ended.set)
 
     async def _beat(self) -> None:
         self._beating = cast("asyncio.Task[None]", asyncio.current_task())
@@ -137,7 +137,7 @@ class Heartbeat:
         async with asyncio.TaskGroup() as self._calls:
             registering = self._calls.create_task(self._registration.keep(engine))
             while not await self._pause():
-                await self._look()
+                await self._check_attempts()
             registering.cancel()
 
     async def _pause(self) -> bool:
@@ -145,10 +145,10 @@ class Heartbeat:
         await asyncio.sleep(_TICK)
         return self._over.is_set()
 
-    async def _look(self) -> None:
+    async def _check_attempts(self) -> None:
         now = steady()
         held = [attempt for attempt in self._execution.held if not attempt.over]
-        if now - self._answered >= PATIENCE and self._execution.is_overdue(now):
+        if now - self._answered_at >= PATIENCE and self._execution.is_overdue(now):
             await self._settle_and_leave([*held, *self._unread_attempts()])
         self._stopped_at = {
             attempt: at for attempt, at in self._stopped_at.items() if not attempt.over
@@ -192,7 +192,7 @@ class Heartbeat:
             for feeder, unread in self._unread.items()
             if feeder.unanswered is not None and feeder.unanswered.call == unread.exchange.call
         }
-        if now - self._answered < _UNREAD_AFTER:
+        if now - self._answered_at < _UNREAD_AFTER:
             return
         for feeder in self._execution.queues.feeders:
             exchange = feeder.unanswered
@@ -274,7 +274,7 @@ class Heartbeat:
 
     async def _fail(self, attempt: Attempt, settlement: Settlement) -> None:
         await self._settle([(attempt, settlement)])
-        self._in_loop(lambda: self._execution.abandon(attempt))
+        self._call_in_loop(lambda: self._execution.abandon(attempt))
 
     async def _settle_and_leave(self, held: Sequence[Attempt]) -> None:
         """Settle all attempts and end the process: the blocked loop can't react to signals."""
@@ -299,7 +299,7 @@ class Heartbeat:
             self._report.settled(batch, outcomes)
 
     def _stop_attempt(self, attempt: Attempt, why: StopReason) -> None:
-        self._in_loop(lambda: self._execution.stop(attempt, why))
+        self._call_in_loop(lambda: self._execution.stop(attempt, why))
 
     async def _watch_loop(self) -> None:
         """Log once per block which job blocks the worker's loop, and report it in the list of
@@ -310,16 +310,16 @@ class Heartbeat:
         before = steady()
         while not await self._pause():
             now = steady()
-            late, silent, before = now - before - _TICK, now - self._answered, now
+            late, silent, before = now - before - _TICK, now - self._answered_at, now
             if late >= _BLOCKED_AFTER:
-                self._answered = now
+                self._answered_at = now
                 self._log.emit(WORKER_FROZEN, frozen=late, running=self._running())
                 self._registration.mark(None)
             elif silent >= _BLOCKED_AFTER:
                 self._name_blocker(silent)
             else:
                 self._registration.mark(None)
-            self._in_loop(self._pong)
+            self._call_in_loop(self._mark_answered)
 
     def _name_blocker(self, silent: float) -> None:
         """Find the attempt whose task the loop runs now: this one blocks it. Report and log it."""
@@ -341,10 +341,10 @@ class Heartbeat:
     def _running(self) -> int:
         return sum(not attempt.over for attempt in self._execution.held)
 
-    def _pong(self) -> None:
-        self._answered, self._warned = steady(), False
+    def _mark_answered(self) -> None:
+        self._answered_at, self._warned = steady(), False
 
-    def _in_loop(self, act: Callable[[], None]) -> None:
+    def _call_in_loop(self, act: Callable[[], None]) -> None:
         # A closed loop has ended its worker: nothing is left to do there.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)

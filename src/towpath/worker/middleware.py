@@ -140,7 +140,7 @@ class Around:
 
     async def run(self) -> Any:
         """Run middleware and handler. Returns the result of the attempt, or raises its error."""
-        chain = asyncio.create_task(self._from(0))
+        chain = asyncio.create_task(self._call_from(0))
         try:
             await asyncio.wait((chain,))
         except asyncio.CancelledError:
@@ -161,11 +161,11 @@ class Around:
             raise error
         return value
 
-    async def _from(self, at: int) -> Any:
+    async def _call_from(self, at: int) -> Any:
         if at == len(self._middleware):
             return await self._call_handler()
         middleware = self._middleware[at]
-        inner = InnerCall(middleware, lambda: self._show_stop(self._from(at + 1)))
+        inner = InnerCall(middleware, lambda: self._show_stop(self._call_from(at + 1)))
         try:
             value = await middleware(self._ctx, inner)
             _require_called(middleware, inner)

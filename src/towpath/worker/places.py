@@ -331,7 +331,7 @@ class _Process:
         with theirs:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "towpath.worker.child", str(theirs.fileno()),
-                *_where(self._handler), *sys.path,
+                *_location_of(self._handler), *sys.path,
                 pass_fds=[theirs.fileno()],
                 # A Ctrl-C, or a signal to the worker's process group, must not reach it.
                 start_new_session=True,
@@ -374,6 +374,6 @@ def _exception_of(raised: Raised) -> Exception:
             return ChildFailed(raised.error, raised.reason, raised.trace)
 
 
-def _where(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
+def _location_of(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
     function = handler.function
     return function.__module__, inspect.getfile(function), getattr(function, "__qualname__", "")

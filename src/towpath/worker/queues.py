@@ -124,13 +124,13 @@ class Following:
         if self.served == wanted:
             return
         for queue in [served for served in self.served if served not in wanted]:
-            self._lose(queue)
+            self._stop_serving(queue)
         for queue, handlers in wanted.items():
             if self.served.get(queue) != handlers:
-                self._gain(queue, handlers)
+                self._serve(queue, handlers)
         self._execution.report_handlers()
 
-    def _gain(self, queue: QueueName, handlers: Handlers) -> None:
+    def _serve(self, queue: QueueName, handlers: Handlers) -> None:
         is_new = queue not in self.served
         weight = self._queues.weight(queue, handlers)
         self.served[queue] = handlers
@@ -140,7 +140,7 @@ class Following:
             self._log.emit(events.QUEUE_ADDED, queue=queue, weight=weight)
         self._configure(queue)
 
-    def _lose(self, queue: QueueName) -> None:
+    def _stop_serving(self, queue: QueueName) -> None:
         del self.served[queue]
         self._execution.serve(queue, [], weight=1)
         if queue in self._configuring:

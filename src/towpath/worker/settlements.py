@@ -175,7 +175,11 @@ def reason_of(error: BaseException) -> str:
     error, more = first_leaf(error)
     words = words_of(error)
     name, rest = type(error).__qualname__, f", and {more} more" if more else ""
-    return f"{name}: {words}{_where(error)}{rest}" if words else f"{name}{_where(error)}{rest}"
+    return (
+        f"{name}: {words}{_location_of(error)}{rest}"
+        if words
+        else f"{name}{_location_of(error)}{rest}"
+    )
 
 
 def words_of(value: object) -> str:
@@ -233,7 +237,7 @@ def _check_delay(delay: Duration | None) -> Duration | None:
     return None if delay is None else milliseconds(duration_ms("after", delay))
 
 
-def _where(error: BaseException) -> str:
+def _location_of(error: BaseException) -> str:
     """Returns the last line of the user's own code: the mistake is rarely in a library.
 
     The user's code is the package of the handler, even if it is installed like a library, and every

@@ -94,9 +94,9 @@ class Worker:
         self.middleware = (*app.middleware, *middleware)
         self._signal_numbers = tuple(signals)
         self.log = Log(worker=self.name)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         """Reset the state, so that the worker can run again, also in another event loop."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "no job was left to run"
@@ -132,7 +132,7 @@ class Worker:
         try:
             return await self._run(leave_when_empty=False)
         finally:
-            self._begin_anew()
+            self._reset()
 
     async def drain(self) -> int:
         """Run jobs until none is left that could run now. Returns the exit code for the process.
@@ -141,7 +141,7 @@ class Worker:
         try:
             return await self._run(leave_when_empty=True)
         finally:
-            self._begin_anew()
+            self._reset()
 
     def stop(self, why: str = "it was asked to stop") -> None:
         """Claim no more jobs and let running ones finish; a second call releases them at once."""
@@ -330,7 +330,7 @@ class Signals:
         loop = asyncio.get_running_loop()
 
         def hear(number: int, _: FrameType | None) -> None:
-            self._hear(signal.Signals(number), loop)
+            self._handle_signal(signal.Signals(number), loop)
 
         before = {number: signal.signal(number, hear) for number in self._numbers}
         try:
@@ -339,7 +339,7 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+    def _handle_signal(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
         if not self._times:
             self._first, self.words = steady(), f"received {number.name}"
         self._times += 1
