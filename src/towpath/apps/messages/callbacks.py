@@ -114,7 +114,7 @@ class Prompter:
                         # Their deliveries would only poll.
                         for id in await self._find_ended(await watch.change()):
                             watch.drop(id)
-                            await self._prompt(id)
+                            await self._submit_delivery(id)
             self._running.retire()  # until `expect` starts it again
         finally:
             self._watch = None
@@ -127,7 +127,7 @@ class Prompter:
         except ServerError:
             return []
 
-    async def _prompt(self, message_id: str) -> None:
+    async def _submit_delivery(self, message_id: str) -> None:
         # If this fails, the sentry submits the delivery later.
         with suppress(ServerError):
             await submit_delivery(self._engine, message_id)

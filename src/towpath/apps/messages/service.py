@@ -69,7 +69,7 @@ class Messages:
     @property
     def queue(self) -> MessageQueue:
         """The queue. Raises ServerUnreachable if Redis could not be reached yet."""
-        return self._connected().queue
+        return self._connect_parts().queue
 
     # ── messages ─────────────────────────────────────────────────────────────────────────
 
@@ -83,7 +83,7 @@ class Messages:
         Raises MessageDiffers for other content under the same id, InvalidOption for a callback
         that can't be made, PayloadTooLarge, QueueFull, and the errors of Redis.
         """
-        parts, data, id = self._connected(), message.packed(), message.id(access.owner)
+        parts, data, id = self._connect_parts(), message.packed(), message.id(access.owner)
         owner = access.owner or None
         if message.callback_url is None:
             return await parts.queue.submit(message.user_id, id, data, owner=owner)
@@ -105,7 +105,7 @@ class Messages:
         Raises JobNotFound; JobDone and JobDead if it has ended.
         """
         job = await self._find(message_id, access)
-        return STATES[await self._connected().engine.cancel(job.ref)]
+        return STATES[await self._connect_parts().engine.cancel(job.ref)]
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
@@ -135,7 +135,7 @@ class Messages:
 
     async def _find(self, message_id: str, access: Access) -> JobInfo:
         """Returns the job of a message. Raises JobNotFound if it is missing or another owner's."""
-        job = await self._connected().engine.inspect.job(message_ref(message_id))
+        job = await self._connect_parts().engine.inspect.job(message_ref(message_id))
         if not access.may_use(job.owner):
             raise JobNotFound(job.ref)
         return job
@@ -145,7 +145,7 @@ class Messages:
 
         Follows events instead of polling. Waits while Redis is away.
         """
-        parts, last = self._connected(), None
+        parts, last = self._connect_parts(), None
         await parts.queue.prepare()
         async with parts.engine.events.watch(MESSAGES) as watch:
             ahead = _Ahead(parts.engine, watch, message_id)
@@ -169,7 +169,7 @@ class Messages:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    def _connected(self) -> _Parts:
+    def _connect_parts(self) -> _Parts:
         engine = self._connect()
         if self._parts is None:
             self._parts = _Parts(engine)
@@ -186,7 +186,7 @@ class Messages:
         if state is MessageState.QUEUED and job.lane is not None:
             place, position = await asyncio.gather(
                 self.queue.place(job.lane, job.id),
-                self._connected().engine.inspect.position(job.ref),
+                self._connect_parts().engine.inspect.position(job.ref),
             )
         return MessageView(
             message_id=job.id,
@@ -236,10 +236,10 @@ class _Ahead:
             self._known_at = place
         known = self._known_at or 0
         if view is None or (known > _AHEAD_MOST and place < known - _AHEAD_MOST // 2):
-            self._watch.only(await self._ids())
+            self._watch.only(await self._ids_ahead())
             self._known_at = place if view else None
 
-    async def _ids(self) -> set[str]:
+    async def _ids_ahead(self) -> set[str]:
         user_id = (await self._engine.inspect.job(self._ref)).lane
         if user_id is None:
             return {self._ref.id}
