@@ -36,7 +36,7 @@ class BlockingTimers:
 
     def __init__(self, app: Towpath, options: TimersOptions) -> None:
         self._app, self._options = app, options
-        self._of: tuple[Engine, TimerService] | None = None
+        self._service_of_engine: tuple[Engine, TimerService] | None = None
 
     def submit(
         self,
@@ -77,9 +77,9 @@ class BlockingTimers:
 
     def _service(self, engine: Engine) -> TimerService:
         # In a forked child, the app has another engine.
-        if self._of is None or self._of[0] is not engine:
-            self._of = engine, TimerService(lambda: engine, self._options)
-        return self._of[1]
+        if self._service_of_engine is None or self._service_of_engine[0] is not engine:
+            self._service_of_engine = engine, TimerService(lambda: engine, self._options)
+        return self._service_of_engine[1]
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ class NamedTimer(NamedTuple):
         return self
 
 
-async def _which(
+async def _timer_of_path(
     task_type: Annotated[
         str,
         Field(max_length=128),
@@ -82,7 +82,7 @@ async def _which(
     return NamedTimer(TypeKey(task_type, app or None), task_id)
 
 
-TheTimer = Annotated[NamedTimer, Depends(_which)]
+TheTimer = Annotated[NamedTimer, Depends(_timer_of_path)]
 
 
 # ── a timer's life ───────────────────────────────────────────────────────────────────────
@@ -123,7 +123,7 @@ async def submit(
     if isinstance(answer, TowpathError):
         raise answer
     response.status_code = 200 if answer.existed else 201
-    response.headers["Location"] = _place(answer)
+    response.headers["Location"] = _url_of(answer)
     return TimerOut.of(answer)
 
 
@@ -329,7 +329,7 @@ def _answer_out(
     )
 
 
-def _place(timer: Timer) -> str:
+def _url_of(timer: Timer) -> str:
     path = "/".join(_segment(part) for part in (timer.task_type, timer.task_id))
     query = "" if timer.app is None else f"?app={quote(timer.app, safe='')}"
     return f"{router.prefix}/{path}{query}"

@@ -146,7 +146,7 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
 async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Send a heartbeat: the instance is alive for another 30 seconds. 404 if it has to register
     again."""
-    await timers.instances.beat(await _own(timers, app, instance_id, key))
+    await timers.instances.beat(await _require_instance(timers, app, instance_id, key))
     return Response(status_code=204)
 
 
@@ -154,7 +154,7 @@ async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: C
 @audited()
 async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Deregister an instance: it gets no more calls. Running calls still count."""
-    await timers.instances.leave(await _own(timers, app, instance_id, key))
+    await timers.instances.leave(await _require_instance(timers, app, instance_id, key))
     return Response(status_code=204)
 
 
@@ -182,7 +182,7 @@ def _covers(key: KeyInfo, instance: Instance) -> bool:
     )
 
 
-async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
+async def _require_instance(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
     """Returns the instance if *key* covers it. Raises InstanceNotFound otherwise, and if there is
     none.
     """
@@ -255,7 +255,7 @@ class HandedOver(NamedTuple):
         return found
 
 
-async def _handed_over(
+async def _timer_of_path(
     task_type: TaskType,
     task_id: TaskId,
     app: Annotated[str | None, Query(max_length=128, description="The app, if any.")] = None,
@@ -263,7 +263,7 @@ async def _handed_over(
     return HandedOver(task_type, task_id, app)
 
 
-TheHandedOver = Annotated[HandedOver, Depends(_handed_over)]
+TheHandedOver = Annotated[HandedOver, Depends(_timer_of_path)]
 
 
 @settle_router.post("/complete", response_model=SettledOut, responses=documented(404, 409))

@@ -59,12 +59,12 @@ class Server:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def post(self, path: str, body: Any = None) -> Any:
-        return self._ask("POST", path, body)
+        return self._request("POST", path, body)
 
     def delete(self, path: str) -> Any:
-        return self._ask("DELETE", path, None)
+        return self._request("DELETE", path, None)
 
-    def _ask(self, method: str, path: str, body: Any) -> Any:
+    def _request(self, method: str, path: str, body: Any) -> Any:
         """Send a request and return the answer. Raises ServerAnswered if it is a refusal, OSError
         without an answer.
         """

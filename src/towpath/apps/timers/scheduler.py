@@ -74,7 +74,7 @@ class Scheduler:
             connections=1000,
         )
         async with caller:
-            served = _Served(app, caller, self._options)
+            served = _InstanceHandlers(app, caller, self._options)
             following = Background("timers: scheduler", served.follow).start()
             try:
                 yield
@@ -82,7 +82,7 @@ class Scheduler:
                 await following.stop()
 
 
-class _Served:
+class _InstanceHandlers:
     """Follows the instances, and calls them when timers are due."""
 
     def __init__(self, app: Towpath, caller: Caller, options: TimersOptions) -> None:
@@ -119,7 +119,7 @@ class _Served:
                         await self._refresh_owned(types)
                         self._alive = roster.alive()
                         self._balancer.keep({instance.id for instance in roster.all()})
-                    self._serve()
+                    self._update_handlers()
                     with suppress(ServerError):
                         await self._handed_over.log_ended(self._app.engine)
                     await asyncio.sleep(LOOK_EVERY)
@@ -137,7 +137,7 @@ class _Served:
             }
             self._version = version
 
-    def _serve(self) -> None:
+    def _update_handlers(self) -> None:
         """Add a handler for each type that an instance may be called for; remove the others."""
         wanted = {
             TypeKey(task_type, instance.app)
@@ -195,7 +195,9 @@ class _Served:
         call = _Call(app, key.task_type, ctx, msgspec.json.encode(_call_body(key, payload, ctx)))
         refusals: dict[str, _Refusal] = {}
         while len(refusals) < _MOST_TRIED:
-            instance = self._balancer.choose(self._able(call), call.task_type, without=refusals)
+            instance = self._balancer.choose(
+                self._instances_for(call), call.task_type, without=refusals
+            )
             if instance is None:
                 break
             refusal = await self._call_instance(instance, call)
@@ -210,10 +212,10 @@ class _Served:
         # No instance was reached, so the attempt does not count. The timer goes back to its place
         # in the order of due times. Failed calls open breakers: soon no instance may be called, and
         # the type is not claimed any more.
-        self._serve()
+        self._update_handlers()
         raise Snooze(ZERO)
 
-    def _able(self, call: _Call) -> list[Instance]:
+    def _instances_for(self, call: _Call) -> list[Instance]:
         return serving(self._alive, call.app, call.task_type)
 
     async def _call_instance(self, instance: Instance, call: _Call) -> _Refusal | None:
@@ -224,7 +226,7 @@ class _Served:
         self._called_addresses[call.ctx] = str(parse_target(instance.address))
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
-                self._serve()  # this is a breaker's trial call: claim no other timers meanwhile
+                self._update_handlers()  # a trial call: claim no other timers meanwhile
             try:
                 answer = await self._post(instance, call)
             except CallFailed as error:
@@ -287,7 +289,7 @@ class _Served:
             self._log.emit(events.INSTANCE_AVOIDED, **about, avoided=pause)
         else:
             self._log.emit(events.INSTANCE_RECOVERED, **about)
-        self._serve()
+        self._update_handlers()
         if self._instances is not None:
             publishing = self._publish_breaker(self._instances, instance, seconds(pause))
             detached("timers: breaker", publishing, log=self._log)

@@ -356,10 +356,10 @@ class TimerService:
             async with asyncio.timeout(_REDIS_WITHIN):
                 await self.types.note(timer.key)
                 if timer.task_id is not None:
-                    await self._refuse_plain(timer.key, JobRef(queue, job.id), access)
+                    await self._require_no_plain(timer.key, JobRef(queue, job.id), access)
         return await self._records.submit(queue, timer, job.id, access)
 
-    async def _refuse_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
+    async def _require_no_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
         """Raises TimerTaken, TimerEnded or TimerDiffers if a timer without a record has the id."""
         try:
             there = timer_of(key, await self._connect().inspect.job(ref))

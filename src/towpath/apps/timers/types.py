@@ -208,7 +208,7 @@ class Types:
         now, rows, flat = await self._record.read("listing")
         owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
         found = {info.key: info for info in (_info(row, owners, now) for row in rows)}
-        infos = [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
+        infos = [_with_owners_instances(found[key], found) for key in sorted(found, key=_order)]
         return instant(now), infos
 
     @property
@@ -260,7 +260,7 @@ def _info(row: Sequence[Any], owners: dict[str, str], now: int) -> TypeInfo:
     )
 
 
-def _with_owners_life(info: TypeInfo, found: dict[TypeKey, TypeInfo]) -> TypeInfo:
+def _with_owners_instances(info: TypeInfo, found: dict[TypeKey, TypeInfo]) -> TypeInfo:
     """If an app owns the type, its instances serve it: take over their number and time."""
     if info.key.app is not None or info.owner is None or info.owner.app is None:
         return info
