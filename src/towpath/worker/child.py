@@ -1,6 +1,6 @@
 """A process that runs one handler: takes a job, reports its outcome, takes the next.
 
-Started by `processes.py` with one end of a socket. Both sides speak MessagePack behind a length;
+Started by `places.py` with one end of a socket. Both sides send MessagePack behind a length;
 nothing is ever pickled. The process ends when the worker closes the socket or dies, even in the
 middle of a job.
 """
