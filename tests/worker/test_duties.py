@@ -8,7 +8,7 @@ from towpath.engine.states import State
 from towpath.telemetry.logs import Log
 from towpath.worker.duties import (
     UNUSED_FOR,
-    _Others,  # pyright: ignore[reportPrivateUsage] -- one round
+    _OtherQueues,  # pyright: ignore[reportPrivateUsage] -- one round
 )
 
 
@@ -22,11 +22,11 @@ async def test_an_empty_queue_that_nobody_uses_leaves_the_list(
         await engine.cancel((await engine.inspect.list("old", State.READY)).jobs[0].ref)
         await engine.cancel((await engine.inspect.list("served", State.READY)).jobs[0].ref)
         clock.advance(UNUSED_FOR - hours(1))
-        await _Others(engine, {"served"}, Log()).sweep()
+        await _OtherQueues(engine, {"served"}, Log()).sweep()
         assert set(await engine.queues.names()) == {"old", "full", "served"}
         clock.advance(days(1))
         await engine.submit("fresh", b"")
-        await _Others(engine, {"served"}, Log()).sweep()
+        await _OtherQueues(engine, {"served"}, Log()).sweep()
         assert set(await engine.queues.names()) == {"full", "served", "fresh"}
         assert [line["queue"] for line in lines.of("queue.deleted")] == ["old"]
         await engine.submit("old", b"")

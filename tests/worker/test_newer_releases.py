@@ -10,7 +10,7 @@ from towpath.engine.retry import Fixed
 from towpath.engine.schedule import Every
 from towpath.engine.states import State
 from towpath.telemetry.logs import Log
-from towpath.worker.duties import _Others  # pyright: ignore[reportPrivateUsage] -- one round
+from towpath.worker.duties import _OtherQueues  # pyright: ignore[reportPrivateUsage] -- one round
 
 
 class TestWhatANewerReleaseWrote:
@@ -78,7 +78,7 @@ class TestWhatANewerReleaseWrote:
         for name, value in foreign:
             server.ask("HSET", "towpath:queues", name, value)
         spoil(server, "{newer}:meta")
-        others = _Others(app.engine, {"mine"}, Log())
+        others = _OtherQueues(app.engine, {"mine"}, Log())
 
         async def promoted() -> bool:
             await others.sweep()

@@ -1,4 +1,4 @@
-"""The applications: a folder each, and a line here. What they are is in `application.py`."""
+"""The applications: one folder each, and one line here; `application.py` defines what one is."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class Verb(NamedTuple):
 
 
 class ApplicationLine(NamedTuple):
-    """Where an application is declared, and what `towpath --help` says of its noun, if it has one.
+    """Where an application is declared, and the help of its noun, if it has one.
 
-    So that help knows the nouns and loads none of the applications.
+    With the help here, `towpath --help` need not import the applications.
     """
 
     place: str
     """`module:name`."""
     noun: str = ""
     verbs: Mapping[str, Verb] = {}
-    """Commands of its own beside the noun."""
+    """Its commands beside the noun."""
 
 
 BUILT_IN = {

@@ -1,7 +1,6 @@
-"""What an application is: one declaration, from which server, command line, settings and docs take
-what they need.
+"""What an application is: one declaration that server, command line, settings and docs read.
 
-A declaration is data. What runs is named as `module:name` and loaded where it is used, so that a
+A declaration is data. Code is named as `module:name` and imported where it is used, so that a
 command line without the server's libraries can read all declarations. `docs/how-to` has an example.
 """
 
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
     from towpath.web.tools import Tools
 
 _PARTS = frozenset({"server", "store", "ledger"})
-"""What readiness and refusals call what is no application."""
+"""Names of other parts of the server in `/readyz` and in errors; no application may use them."""
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -52,25 +51,25 @@ class ApplicationInvalid(InvalidInput):
 
 
 class Application(msgspec.Struct, frozen=True, kw_only=True):
-    """All that there is to know about an application before it runs."""
+    """The declaration of an application: all that is known about it before it runs."""
 
     name: str
-    """What it is called: the group of its settings, its service, its noun, its webhooks' folder."""
+    """Its name, also of its group of settings, service, noun and webhook paths."""
     options: type[Options]
     """Its settings, as one frozen class."""
     queues: str | None = None
-    """A mapping to the options of its queues: by name, or by how names begin (`timers.*`)."""
+    """A mapping from its queues to their options; keys are names or prefixes (`timers.*`)."""
     raw: Mapping[str, tuple[str, ...]] = {}
     """Which verbs of the generic paths (`/api/v1/queues/{queue}/…`) are part of its API, by queue
     as `queues` names it. All others need the scope `raw`."""
     tables: str | None = None
     """A `Tables`: its tables, and the steps that bring them up to date."""
     errors: str | None = None
-    """A mapping from its errors to `ErrorCodes`, for those that have no base which says it."""
+    """A mapping from its errors to `ErrorCodes`, for errors whose base class has none."""
     service: str | None = None
-    """`(Host) -> async context manager` of what its routes and tasks work with."""
+    """`(Host) -> async context manager` that yields the service for its routes and tasks."""
     tasks: str | None = None
-    """`(service) -> {name: run}`: what runs beside the requests, started again if it ends."""
+    """`(service) -> {name: run}`: background tasks of the server, started again if they end."""
     handlers: str | None = None
     """`(options) -> Consumers`: the handlers and schedules that run beside the server."""
     http: str | None = None
@@ -84,46 +83,48 @@ class Application(msgspec.Struct, frozen=True, kw_only=True):
     noun: str = ""
     """What `towpath --help` says about the noun."""
     metrics: tuple[MetricSpec, ...] = ()
-    """What it counts, beside its jobs; names begin with `towpath_` and its own."""
+    """Its own metrics; their names begin with `towpath_` and its name."""
     published: tuple[str, ...] = ()
-    """How else names of its metrics begin: those that others have published for it."""
+    """Other prefixes of its metrics, if their names were published elsewhere."""
     purposes: tuple[str, ...] = ()
     """The kinds of calls that it signs, each with a secret of its own: see `towpath secret`."""
     probe: str | None = None
-    """`async (service) -> None`: raises what is wrong, for `/readyz`."""
+    """`async (service) -> None`: for `/readyz`; raises an error if the application is not ready."""
     own: str | None = None
-    """`(options, Own) -> options`: what it uses of what `up` brings, if its options name none."""
+    """`(options, Own) -> options`: fills options that are not set from what `towpath up` starts."""
     facts: str | None = None
-    """`(options) -> {name: Fact}`: what is told when the server starts."""
+    """`(options) -> {name: StartFact}`: what the server prints when it starts."""
 
     def load(self, what: str | None, without: Any = None) -> Any:
-        """What is named `module:name`; *without* a name, that. Raises ApplicationInvalid."""
+        """Import *what* (`module:name`), or return *without* if it is None. Raises
+        ApplicationInvalid.
+        """
         return loaded(self.name, what) if what else without
 
     def named_by_setting(self) -> AbstractContextManager[None]:
-        """A refusal in the block names the setting, as people know it, not the option."""
+        """Errors about options in the block name the setting instead of the option."""
         from towpath.settings import named_by_setting  # noqa: PLC0415 -- slow to import
 
         return named_by_setting(self.name, self.options)
 
     def with_own(self, options: Options, own: Own | None) -> Options:
-        """*options* with what it uses of `up`, if that is what runs."""
+        """Returns *options*, filled from what `towpath up` starts, if that is what runs."""
         return self.load(self.own)(options, own) if self.own and own else options
 
     def behaviours(self) -> Mapping[str, QueueOptions]:
-        """How its queues behave, by name or by how names begin."""
+        """Returns the options of its queues, by name or prefix (`timers.*`)."""
         return self.load(self.queues, _NONE)
 
 
 class ErrorCodes(NamedTuple):
-    """How an error leaves: the status over HTTP, the exit code on the command line."""
+    """The codes of an error: the status over HTTP, and the exit code on the command line."""
 
     status: int
     exit: int
 
 
 class StartFact(NamedTuple):
-    """What is told when a server starts; programs are told nothing where there is no value."""
+    """A fact that a server prints when it starts: *value*; or, for people only, *without*."""
 
     value: str | None
     without: str
@@ -138,7 +139,7 @@ class OwnObjects(NamedTuple):
 
 
 class Own(NamedTuple):
-    """What `towpath up` brings: a directory, and an object store if it was asked for."""
+    """What `towpath up` starts or sets up: a data directory, and an object store with --objects."""
 
     data: Path
     objects: OwnObjects | None = None
@@ -155,10 +156,10 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Consumers(Protocol):
-    """The handlers of an application. Making them checks all that the options say."""
+    """The handlers of an application. Creating the object checks its options."""
 
     def added(self, app: Towpath) -> AbstractAsyncContextManager[None]:
-        """*app* with the handlers, and their connections while the body runs."""
+        """Add the handlers to *app*, and keep their connections open while the body runs."""
         ...
 
 
@@ -167,24 +168,24 @@ Tasks = Callable[[Any], Mapping[str, Callable[[], Awaitable[object]]]]
 Probe = Callable[[Any], Awaitable[None]]
 
 
-# ── which there are ──────────────────────────────────────────────────────────────────────
+# ── the applications of a process ────────────────────────────────────────────────────────
 
 
 def applications(named: Iterable[str] = ()) -> tuple[Application, ...]:
-    """The built-in applications, then those at *named* (`module:name`).
+    """Returns the built-in applications, then the ones at *named* (`module:name`).
 
-    Raises ApplicationInvalid for one that can't be loaded, or claims what another one has.
+    Raises ApplicationInvalid if one can't be loaded, or has a name or a queue of another one.
     """
     places = [line.place for line in BUILT_IN.values()]
-    found = [_declared(place) for place in dict.fromkeys([*places, *named])]
+    found = [_load_application(place) for place in dict.fromkeys([*places, *named])]
     for at, one in enumerate(found):
         for before in found[:at]:
-            _require_strangers(one, before)
+            _require_no_conflict(one, before)
     return tuple(found)
 
 
 def raw_queues(found: Iterable[Application]) -> RawQueues:
-    """Their queues, with the raw verbs that they publish."""
+    """Returns the queues of the applications, with the raw verbs that they publish."""
     return RawQueues(
         {
             queue: application.raw.get(queue, ())
@@ -195,7 +196,7 @@ def raw_queues(found: Iterable[Application]) -> RawQueues:
 
 
 def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
-    """Their tables, for the ledger. Raises ApplicationInvalid."""
+    """Returns the tables of the applications, for the ledger. Raises ApplicationInvalid."""
     from towpath.ledger.database.tables import Tables  # noqa: PLC0415 -- needs the libraries of an extra
 
     some: list[Tables] = []
@@ -211,7 +212,7 @@ def tables_of(found: Iterable[Application]) -> tuple[Tables, ...]:
 
 
 def tools_of(found: Iterable[Application]) -> tuple[Tools, ...]:
-    """What coding agents may do with them. Raises ApplicationInvalid."""
+    """Returns the MCP tools of the applications. Raises ApplicationInvalid."""
     from towpath.web.tools import Tools  # noqa: PLC0415 -- slow to import
 
     some: list[Tools] = []
@@ -231,7 +232,7 @@ def tools_of(found: Iterable[Application]) -> tuple[Tools, ...]:
 
 
 def loaded(named: str, place: str) -> Any:
-    """What is at *place*, `module:name`. Raises ApplicationInvalid, which names *named*."""
+    """Import *place* (`module:name`). Raises ApplicationInvalid, which names *named*."""
     module, colon, name = place.partition(":")
     if not (module and colon and name):
         raise ApplicationInvalid(named, f"{place or 'nothing'} is not MODULE:NAME")
@@ -242,7 +243,7 @@ def loaded(named: str, place: str) -> Any:
         raise ApplicationInvalid(named, reason) from error
 
 
-def _declared(place: str) -> Application:
+def _load_application(place: str) -> Application:
     found = loaded(place, place)
     if not isinstance(found, Application):
         raise ApplicationInvalid(place, f"is a {type(found).__name__}, not an Application")
@@ -267,7 +268,7 @@ def _declared(place: str) -> Application:
     return found
 
 
-def _require_strangers(one: Application, before: Application) -> None:
+def _require_no_conflict(one: Application, before: Application) -> None:
     from towpath.settings import Core  # noqa: PLC0415 -- slow to import
 
     if one.name in _PARTS:
@@ -281,12 +282,12 @@ def _require_strangers(one: Application, before: Application) -> None:
             one.name, f"{shared.pop()} is a kind of calls of another application"
         )
     for queue in one.behaviours():
-        if any(_meet(queue, other) for other in before.behaviours()):
+        if any(_overlap(queue, other) for other in before.behaviours()):
             raise ApplicationInvalid(one.name, f"its queue {queue} belongs to {before.name}")
 
 
-def _meet(one: str, other: str) -> bool:
-    """Whether a queue can have both names; `a.*` is each that begins with `a.`."""
+def _overlap(one: str, other: str) -> bool:
+    """Whether a queue can match both names; `a.*` matches each name that begins with `a.`."""
     if one.endswith("*") and other.endswith("*"):
         return one[:-1].startswith(other[:-1]) or other[:-1].startswith(one[:-1])
     if one.endswith("*"):

@@ -1,6 +1,6 @@
 """How an attempt ends after an outgoing call failed or was refused.
 
-What a status asks for is in `calls/answer.py`; here it becomes a verdict of a handler.
+`calls/answer.py` says what a status asks the caller to do; here, that becomes Retry or Discard.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from towpath.worker.context import Discard, Retry
 
 @contextmanager
 def calling(who: str) -> Generator[None]:
-    """Discard where the same call would end the same way, else Retry; Retry-After is kept to.
+    """Turn errors of calls into Discard if a repeat can't help, else into Retry, which respects a
+    Retry-After header.
 
-    An answer too large to be read is judged by its status, if that is no success.
+    Of an answer that is too large to read, the status decides, unless it is a success.
     """
     try:
-        with _judged(who):
+        with _judge_by_status(who):
             yield
     except (AnswerRefused, AnswerTooLarge, CallFailed, CallRefused) as error:
         if error.retry is RetryAdvice.NEVER:
@@ -32,7 +33,7 @@ def calling(who: str) -> Generator[None]:
 
 
 @contextmanager
-def _judged(who: str) -> Generator[None]:
+def _judge_by_status(who: str) -> Generator[None]:
     try:
         yield
     except AnswerTooLarge as large:

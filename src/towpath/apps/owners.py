@@ -1,4 +1,4 @@
-"""Owners: whose a message or a timer is, and who may use it."""
+"""Owners of messages, timers and the like, and which of them a caller may use."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ def _everything(_: str) -> bool:
 
 
 class Access(NamedTuple):
-    """Who calls an application. The default is code that has Redis itself: it may use all."""
+    """The rights of a caller. The default is for code with its own connection to Redis: it may use
+    everything.
+    """
 
     owner: str = ""
-    """Whose the things are that the caller makes."""
+    """The owner of what the caller creates."""
     owns: Callable[[str], bool] = _everything
     """Whether the caller may use what belongs to an owner."""
 
@@ -30,5 +32,5 @@ ALL = Access()
 
 
 def access_of(key: KeyInfo, *, shared: bool) -> Access:
-    """What *key* may use: its owner's things, or all where the operator lets the keys share."""
+    """Returns the rights of *key*: things of its owner, or everything if keys share (*shared*)."""
     return ALL if shared else Access(key.owner, key.owns)

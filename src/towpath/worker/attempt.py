@@ -1,4 +1,4 @@
-"""One attempt: a leased job in the hands of this process, from its claim to its settlement."""
+"""One attempt: a job that this process has leased, from its claim to its settlement."""
 
 from __future__ import annotations
 
@@ -19,24 +19,25 @@ from towpath.worker.context import Context
 from towpath.worker.handler import Handler
 
 LONGEST_BEAT = 5.0
-"""A cancelled job hears of it with a renewal, however long its lease is."""
+"""Longest time between two renewals, in seconds. A renewal tells the worker that a job was
+cancelled, so a long lease must not delay that."""
 
 
 class StopReason(StrEnum):
     """Why an attempt has to end before its handler does."""
 
     CANCELLED = "cancelled"
-    """Somebody cancelled the job."""
+    """The job was cancelled."""
     LOST = "lost"
     """Another worker has the job, or it is gone."""
     TIMED_OUT = "timed_out"
-    """It took longer than its handler may."""
+    """It exceeded the handler's time limit."""
     STOPPING = "stopping"
     """The worker stops."""
     REMOVED = "removed"
-    """Its handler was removed while its claim was on its way."""
+    """Its handler was removed before the claim was answered."""
     CROWDED = "crowded"
-    """Its claim was answered late, and the slots were gone by then."""
+    """Its claim was answered late, when its slot had been lent to another queue."""
 
 
 class Attempt:
@@ -60,38 +61,38 @@ class Attempt:
         self.lease, self.handler = lease, handler
         self.taken = self.started = now
         self.taken_ms = now_ms
-        """The server's clock when it was taken: its claim may have been answered late."""
+        """Redis's clock at *taken*: later than *claimed_ms* if the claim was answered late."""
         self.ttl: float = (lease.expires_ms - lease.claimed_ms) / 1000
-        """Seconds that a renewal lasts: as long as the lease that the claim gave."""
-        # From the moment it was asked for: the answer may have been long on its way.
+        """Seconds by which a renewal extends the lease: as long as the claim's own lease."""
+        # Counted from when the claim was sent, because the answer may have taken long.
         self.renew_at = since + self.beat
         self.deadline = math.inf
-        """When its time is over. It has none before it begins, whatever keeps it from that."""
+        """When the time limit ends the attempt. There is no limit before the handler begins."""
         self.entered = False
-        """Whether its task has run at all: it may wait behind one that blocks the loop."""
+        """Whether its task has run at all: another task may block the loop."""
         self.ctx: Context | None = None
         self.task: asyncio.Task[None] | None = None
         self.note: bytes | None = None
-        """The latest progress note, until it is on its way."""
+        """The latest progress note that is not sent yet."""
         self.noting: asyncio.Task[None] | None = None
         self.stop: StopReason | None = None
         self.stopped_at = 0.0
         self.most: int | None = None
-        """How many attempts the job may have, once one has failed."""
+        """Maximum number of attempts of the job; set when an attempt has failed."""
         self.ended = 0.0
         self.over = False
-        """Its settlement is decided; nothing renews it any more."""
+        """The settlement is decided; the lease is not renewed any more."""
         self.error = ""
-        """The class of what the handler raised."""
+        """The class name of the error that ended the attempt."""
         self.is_unfit = False
-        """Whether the payload does not fit the handler, which has not begun."""
+        """Whether the payload does not fit the handler. Then the handler was not called."""
         self.raised: BaseException | None = None
-        """That itself, if its words may be shown."""
+        """The error itself, if its message and traceback may be logged."""
         self.told: StopReason | None = None
-        """What the log says of its stop already."""
+        """The stop reason that was logged and counted already."""
 
     def begin(self) -> None:
-        """Its turn has come: its time begins."""
+        """Start the clock of the handler's time limit."""
         self.started = steady()
         self.deadline = self.started + (self.handler.time_limit_s if self.handler else self.ttl)
 
@@ -111,24 +112,24 @@ class Attempt:
 
     @property
     def beat(self) -> float:
-        """Seconds between renewals: one may be lost, and a cancel is heard of soon."""
+        """Seconds between renewals, short enough that one renewal may be lost."""
         return min(self.ttl / 3, LONGEST_BEAT)
 
     @property
     def renewed_at(self) -> float:
-        """When its lease was last asked for: with its claim, or the last renewal that was heard."""
+        """When the claim, or the last renewal that succeeded, was sent."""
         return self.renew_at - self.beat
 
     @property
     def waited(self) -> float:
-        """Seconds from the moment the job could run to its claim, by the server's clock."""
+        """Seconds from the moment the job could run to its claim, by Redis's clock."""
         lease = self.lease
         could_run = lease.next_try_ms or lease.due_ms
         return (lease.claimed_ms - max(lease.submitted_ms, could_run)) / 1000
 
     @property
     def idled(self) -> float:
-        """Seconds from its claim to its start, by the server's clock."""
+        """Seconds from its claim to its start, by Redis's clock."""
         return (self.taken_ms - self.lease.claimed_ms) / 1000 + self.started - self.taken
 
 
@@ -150,30 +151,30 @@ def attempt_of(task: asyncio.Task[Any] | None, held: Sequence[Attempt]) -> Attem
 
 
 class ProgressNotes:
-    """Sends what handlers say meanwhile; one note per attempt on its way, the last one wins."""
+    """Sends the progress notes of handlers: one at a time per attempt, always the latest."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._loop = asyncio.get_running_loop()
 
     def send(self, attempt: Attempt, note: bytes) -> None:
-        """Take *note* along. From any thread; returns at once."""
-        self._loop.call_soon_threadsafe(self._post, attempt, note)
+        """Send *note* soon. From any thread; returns at once."""
+        self._loop.call_soon_threadsafe(self._queue_note, attempt, note)
 
     async def sent(self, attempt: Attempt) -> None:
-        """Return when nothing of *attempt* is on its way."""
+        """Return when all notes of *attempt* are sent."""
         # A note from a thread or from the handler's last step is still in the loop's queue.
         await asyncio.sleep(0)
         if attempt.noting is not None:
             await asyncio.wait((attempt.noting,))
 
-    def _post(self, attempt: Attempt, note: bytes) -> None:
+    def _queue_note(self, attempt: Attempt, note: bytes) -> None:
         attempt.note = note
         if attempt.noting is None and not attempt.over:
             attempt.noting = detached("progress of a job", self._deliver(attempt))
 
     async def _deliver(self, attempt: Attempt) -> None:
-        # A note that is refused or lost ends nothing: the lease's own fate decides.
+        # A note that is refused or lost does not end the attempt; only its lease decides that.
         try:
             with suppress(TowpathError):
                 while (note := attempt.note) is not None:

@@ -1,7 +1,8 @@
 """A process that runs one handler: takes a job, reports its outcome, takes the next.
 
-Started by `processes.py` with one end of a socket. Both sides speak MessagePack behind a length;
-nothing is ever pickled. It ends when the other end is gone, in the middle of a job too.
+Started by `places.py` with one end of a socket. Both sides send MessagePack behind a length;
+nothing is ever pickled. The process ends when the worker closes the socket or dies, even in the
+middle of a job.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ from towpath.worker.settlements import (
 LENGTH = struct.Struct(">I")
 _LONGEST_TRACE = 20_000
 MAIN = "__towpath_main__"
-"""The name under which a program's main file is loaded here: its `if __name__` part stays out."""
+"""The `__name__` of a program's main file here, so that its `if __name__` part does not run."""
 
 
 class Order(msgspec.Struct, frozen=True, tag="run"):
@@ -51,29 +52,29 @@ class Order(msgspec.Struct, frozen=True, tag="run"):
     waited: float
     """Seconds from its claim to its start."""
     log_level: int
-    """From which on the worker's process writes lines."""
+    """The lowest level that the worker's process logs."""
 
 
 class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
-    """Somebody wants the attempt to end."""
+    """The job was cancelled; the handler decides how to end."""
 
 
 class Leave(msgspec.Struct, frozen=True, tag="leave"):
-    """No more jobs come: end what handlers share, and then the process."""
+    """No more jobs follow: leave the lifespan and end the process."""
 
 
 class Ready(msgspec.Struct, frozen=True, tag="ready"):
-    """The handler was found; jobs may come."""
+    """The handler was found; the process takes jobs."""
 
 
 class Note(msgspec.Struct, frozen=True, tag="note"):
-    """Progress."""
+    """A progress note."""
 
     note: bytes
 
 
 class Logged(msgspec.Struct, frozen=True, tag="logged"):
-    """A line of one of the handler's own loggers."""
+    """A log line that the handler wrote."""
 
     logger: str
     level: int
@@ -85,18 +86,18 @@ class Returned(msgspec.Struct, frozen=True, tag="returned"):
 
     result: bytes
     noticed: bool = False
-    """Whether the handler saw before that its attempt has to end."""
+    """Whether the handler read `ctx.cancelled` when it was true."""
 
 
 class Raised(msgspec.Struct, frozen=True, tag="raised"):
-    """The handler raised. *kind* is the verdict, or empty for a failure."""
+    """The handler raised. *kind* names an AttemptEnd (discard, retry, …); empty = a failure."""
 
     kind: str
     error: str
     reason: str
     ms: int | None = None
-    """For retry: after so long; for snooze: so long (relative) or that instant (absolute); for a
-    hand over: the time of the lease."""
+    """retry: the delay; snooze: a delay, or an instant if *absolute*; hand_over: how long the lease
+    is."""
     absolute: bool = False
     trace: str = ""
     """The end of the traceback of a failure."""
@@ -105,34 +106,34 @@ class Raised(msgspec.Struct, frozen=True, tag="raised"):
 Said = Ready | Note | Logged | Returned | Raised
 Told = Order | Cancel | Leave
 _encode = msgspec.msgpack.encode
-_decode_told = msgspec.msgpack.Decoder(Told).decode
+_decode_message = msgspec.msgpack.Decoder(Told).decode
 
 
 def framed(message: Told | Said) -> bytes:
-    """A message as it goes over the socket."""
+    """Returns *message* as it is sent over the socket."""
     packed = _encode(message)
     return LENGTH.pack(len(packed)) + packed
 
 
 class Child:
-    """The process's own side of the socket."""
+    """The handler's process: runs jobs that arrive over the socket, and reports each outcome."""
 
     def __init__(self, line: socket.socket, handler: Handler[Any, Any, Any]) -> None:
-        self._line, self._handler = line, handler
+        self._socket, self._handler = line, handler
         self._orders: SimpleQueue[Order | None] = SimpleQueue()
         self._ctx: Context | None = None
-        self._saying = threading.Lock()
-        self._lines: logging.Handler | None = None
+        self._sending = threading.Lock()
+        self._log_handler: logging.Handler | None = None
         self._state: Any = NO_STATE
 
     def serve(self) -> None:
-        """Run jobs until there are no more, or the other end is gone."""
+        """Run jobs until the worker sends Leave or closes the socket."""
         threading.Thread(target=self._listen, name="towpath-child", daemon=True).start()
         root = logging.getLogger()
-        if not root.handlers:  # a module that has its own way to write them keeps it
-            self._lines = _Lines(self._say)
-            root.addHandler(self._lines)
-        self._say(Ready())
+        if not root.handlers:  # the handler's module may have configured logging itself
+            self._log_handler = _LogSender(self._send)
+            root.addHandler(self._log_handler)
+        self._send(Ready())
         lifespan = self._handler.lifespan
         if lifespan is None:
             self._take_orders()
@@ -142,15 +143,17 @@ class Child:
                 self._take_orders()
         except LifespanFailed as error:
             if self._state is NO_STATE and self._orders.get() is not None:
-                self._say(_raised(error))  # the next job finds another process
+                self._send(
+                    _describe_error(error)
+                )  # fails this job; the next one gets a new process
 
     def _take_orders(self) -> None:
         while (order := self._orders.get()) is not None:
-            self._say(self._answer(order))
+            self._send(self._answer(order))
 
     def _answer(self, order: Order) -> Returned | Raised:
         handler, lease = self._handler, order.lease
-        if self._lines is not None:
+        if self._log_handler is not None:
             logging.getLogger().setLevel(order.log_level)
         try:
             payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
@@ -161,47 +164,47 @@ class Child:
             handler=handler.name,
             time_limit=handler.options.time_limit,
             waited=order.waited,
-            tell=lambda note: self._say(Note(note)),
+            tell=lambda note: self._send(Note(note)),
             state=self._state,
         )
         try:
             value = handler.invoke(payload, self._ctx)
-        except BaseException as error:  # noqa: BLE001 -- user code: told to the runner
+        except BaseException as error:  # noqa: BLE001 -- user code: reported to the worker
             try:
-                return _raised(error)
-            except Exception as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
-                return _raised(defect)
+                return _describe_error(error)
+            except Exception as defect:  # noqa: BLE001 -- user code: an invalid AttemptEnd
+                return _describe_error(defect)
         noticed = self._ctx.noticed
         try:
             return Returned(b"" if value is None else handler.result.encode(value), noticed)
         except PayloadInvalid as error:
             return Raised("discard", "ResultInvalid", f"ResultInvalid: {error}")
-        except Exception as error:  # noqa: BLE001 -- user code: a model may have its own way
-            return _raised(error)
+        except Exception as error:  # noqa: BLE001 -- user code: a model may have its own encoder
+            return _describe_error(error)
 
-    def _say(self, message: Said) -> None:
-        with self._saying:
-            self._line.sendall(framed(message))
+    def _send(self, message: Said) -> None:
+        with self._sending:
+            self._socket.sendall(framed(message))
 
     def _listen(self) -> None:
         with suppress(OSError):
-            while head := self._line.recv(LENGTH.size, socket.MSG_WAITALL):
+            while head := self._socket.recv(LENGTH.size, socket.MSG_WAITALL):
                 (size,) = LENGTH.unpack(head)
-                told = _decode_told(self._line.recv(size, socket.MSG_WAITALL))
-                if isinstance(told, Order):
-                    self._orders.put(told)
-                elif isinstance(told, Leave):
+                message = _decode_message(self._socket.recv(size, socket.MSG_WAITALL))
+                if isinstance(message, Order):
+                    self._orders.put(message)
+                elif isinstance(message, Leave):
                     self._orders.put(None)
                 elif self._ctx is not None:
                     self._ctx.cancelled = True
-        # The worker is gone and its lease with it: what runs here must not go on beside the next.
+        # The worker is gone, so the job will be delivered again: this attempt must not go on.
         if os.getpgrp() == os.getpid():
-            os.killpg(0, signal.SIGKILL)  # with what it has started itself
+            os.killpg(0, signal.SIGKILL)  # includes processes that the handler has started
         os._exit(1)
 
 
-class _Lines(logging.Handler):
-    """Sends lines to the worker, which writes them where its own go."""
+class _LogSender(logging.Handler):
+    """Sends log lines to the worker, which writes them to its own log."""
 
     def __init__(self, say: Callable[[Said], None]) -> None:
         super().__init__()
@@ -212,7 +215,7 @@ class _Lines(logging.Handler):
         self._send(Logged(record.name, record.levelno, text))
 
 
-def _raised(error: BaseException) -> Raised:
+def _describe_error(error: BaseException) -> Raised:
     name = type(only_leaf(error)).__qualname__
     match only_leaf(error):
         case Discard() as discard:
@@ -228,13 +231,13 @@ def _raised(error: BaseException) -> Raised:
             return Raised("hand_over", name, str(hand_over), duration_ms("lease", hand_over.lease))
         case failure:
             name = type(first_leaf(failure)[0]).__qualname__
-            # The end of the traceback has the handler; a message may be of any length.
+            # The handler's frames are at the end of the traceback; the text may be of any length.
             trace = traceback_of(failure)[-_LONGEST_TRACE:]
             return Raised("", name, reason_of(failure), trace=trace)
 
 
 def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:
-    """The handler under its name in its module; a program's main file is loaded by its path."""
+    """Returns the handler *name* of *module*. A program's main file is loaded from *file*."""
     found: Any = (
         runpy.run_path(file, run_name=MAIN)
         if module == "__main__"
@@ -250,13 +253,13 @@ def find(module: str, file: str, name: str) -> Handler[Any, Any, Any]:
 
 
 def main() -> None:
-    """What the process runs: the socket's number, where to look, and the handler's place."""
+    """Serve one handler. Arguments: socket number, module, file, name, entries of sys.path."""
     number, module, file, name, *path = sys.argv[1:]
-    # Signals of the terminal are the worker's business: it lets this process finish or ends it.
+    # Ctrl-C is for the worker, which lets this process finish its job or ends it.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.path[:] = path
     line = socket.socket(fileno=int(number))
-    line.set_inheritable(False)  # what a handler starts must not hold it open
+    line.set_inheritable(False)  # a process that the handler starts must not hold it open
     Child(line, find(module, file, name)).serve()
 
 

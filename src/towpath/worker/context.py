@@ -1,7 +1,7 @@
-"""What a handler and middleware see of an attempt.
+"""What handlers and middleware see of an attempt: `Context`, and exceptions that end the attempt.
 
-A handler may leave notes meanwhile, and raise how its attempt ends; anything else that it raises is
-a failure.
+A handler may store progress notes. To decide how its attempt ends, it raises an `AttemptEnd`; any
+other exception is a failure.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ else:
     S = TypeVar("S")
 
 NO_STATE: Any = object()
-"""Of an app without a lifespan."""
+"""The state if the app has no lifespan."""
 Tell = Callable[[bytes], None]
-"""Where a progress note goes."""
+"""Sends a progress note."""
 
 
 def _nowhere(note: bytes) -> None:
@@ -71,13 +71,13 @@ class Context(Generic[S]):
         self._lease, self._time_limit, self._tell = lease, time_limit, tell
         self._waited, self._state = waited, state
         self.stopped: StopReason | None = None
-        """Why it has to end before its handler does, once it has to."""
+        """Why the attempt has to end before its handler does; None = it may go on."""
         self.handler = handler
         self._cancelled = False
         self.noticed = False
         """Whether `cancelled` was read since the attempt has to end."""
         self.noted = False
-        """Whether there was any progress."""
+        """Whether the handler has stored a progress note."""
 
     @classmethod
     def here(cls, queue: str, *, handler: str) -> Self:
@@ -90,7 +90,7 @@ class Context(Generic[S]):
         return cls(lease, handler=handler, time_limit=days(36_500), tell=_nowhere)
 
     def close(self) -> None:
-        """Internal: the attempt has ended. A note that is left from now on goes nowhere."""
+        """Internal: the attempt has ended. Notes from now on are dropped."""
         self._tell = _nowhere
 
     @property
@@ -167,7 +167,7 @@ class Context(Generic[S]):
 
     @property
     def submitted_at(self) -> datetime:
-        """When the job was submitted, by the server's clock."""
+        """When the job was submitted, by Redis's clock."""
         return self._lease.submitted_at
 
     @property
@@ -177,12 +177,12 @@ class Context(Generic[S]):
 
     @property
     def claimed_at(self) -> datetime:
-        """When the job was claimed, by the server's clock."""
+        """When the job was claimed, by Redis's clock."""
         return self._lease.claimed_at
 
     @property
     def deadline(self) -> datetime:
-        """When the handler's time limit ends this attempt, by the server's clock.
+        """When the handler's time limit ends this attempt, by Redis's clock.
 
         The limit counts from the start of the handler, which may be later than the claim.
         """

@@ -1,4 +1,4 @@
-"""What a worker does for queues beside running their jobs: options, and duties for idle queues."""
+"""What a worker does for queues beside running jobs: set their options, sweep idle queues."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from towpath.worker.handler import Handler
 from towpath.worker.recorded import Registry
 
 KEEP = hours(1)
-"""How long the runtime keeps finished jobs where nobody said anything."""
+"""How long finished jobs are kept if no handler of the queue says otherwise."""
 _SWEEP_EVERY = seconds(60)
 UNUSED_FOR = days(30)
-"""How long an empty queue stays in the list though nobody uses it. The history of a queue covers
-the same time, so no chart loses anything."""
+"""How long an unused, empty queue stays in the list. The history of a queue covers the same time,
+so no chart loses data."""
 _UNUSED_DELETED_EVERY = hours(1)
 _CONFIGURED_S = 2.0
-"""Seconds for the queues to get their options before the others are served without waiting."""
+"""Seconds that a worker waits at its start for the options of its queues to be stored."""
 _PATIENCE = 1.0
-"""Seconds for the sweep of one queue, before the next is swept beside it."""
+"""Seconds to wait for the sweep of one queue before the sweep of the next one begins."""
 
 
 async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log) -> list[QueueName]:
-    """Give each queue the options its handlers ask for; what they leave open stays as it is.
+    """Store the options that handlers ask for with each queue; other options stay as they are.
 
-    The answer names the queues that are to be asked again (`keep_configuring`), and not claimed
-    from before: their server does not answer, or something about them is broken. Raises what
-    waiting can't mend if it is so of all of them.
+    Returns the queues that could not be configured: Redis does not answer, or reports an error.
+    Pass them to `keep_configuring`, and do not claim from them before it returns. If all queues
+    have permanent errors, raises the first of these.
     """
-    tasks = {asyncio.create_task(_trouble(app, queue, log)): queue for queue in queues}
+    tasks = {asyncio.create_task(_try_to_configure(app, queue, log)): queue for queue in queues}
     if not tasks:
         return []
     done, slow = await asyncio.wait(tasks, timeout=_CONFIGURED_S)
@@ -54,32 +54,32 @@ async def configure_queues(app: Registry, queues: Iterable[QueueName], log: Log)
 
 async def keep_configuring(app: Registry, queue: QueueName, log: Log) -> None:
     """Return once *queue* has the options its handlers ask for, or may be served without them."""
-    while await _trouble(app, queue, log) is not None:  # noqa: ASYNC110 -- nobody tells when it is over
+    while await _try_to_configure(app, queue, log) is not None:  # noqa: ASYNC110 -- Redis sends no event
         await asyncio.sleep(_CONFIGURED_S * uniform(0.5, 1.5))  # noqa: S311 -- jitter
 
 
-async def _trouble(app: Registry, queue: QueueName, log: Log) -> ServerError | None:
-    """Configure *queue*; what kept it from being done."""
+async def _try_to_configure(app: Registry, queue: QueueName, log: Log) -> ServerError | None:
+    """Configure *queue*. Returns the error that prevents it; None = it may be served."""
     try:
         await _configure(app, queue, log)
     except ServerUnreachable as error:
-        return error  # the engine says it
+        return error  # the engine logs it
     except ServerError as error:
         tell_failure(log, "configure", queue, error)
-        # With memory full it is served by the options that it has: so that it can drain.
+        # With its memory full, Redis stores no options. Jobs must run all the same, to free memory.
         return None if isinstance(error, MemoryFull) else error
     return None
 
 
 async def _configure(app: Registry, queue: str, log: Log) -> None:
-    wanted = _wanted([handler for handler in app.handlers if handler.queue == queue])
+    wanted = _wanted_options([handler for handler in app.handlers if handler.queue == queue])
     before, now = await app.engine.queues.declare(queue, **wanted)
     if now != before:
         log.emit(events.QUEUE_CONFIGURED, queue=queue, reason=_changes(before, now))
 
 
-def _wanted(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
-    """The handler without a name speaks for its queue; results are kept as long as any asks."""
+def _wanted_options(handlers: list[Handler[Any, Any, Any]]) -> dict[str, Any]:
+    """The handler without a name decides for its queue; the longest `keep` of all counts."""
     kept = [handler.options.keep for handler in handlers if handler.options.keep is not None]
     wanted: dict[str, Any] = {"keep": max(kept, default=KEEP)}
     for handler in handlers:
@@ -98,9 +98,9 @@ def _changes(stored: QueueOptions, wanted: QueueOptions) -> str:
 
 
 async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
-    """Promote, reap and trim once, at most *limit* of each; how many it were. Three round trips.
+    """Promote, reap and trim once, at most *limit* jobs each. Returns how many jobs it changed.
 
-    Harmless to repeat, and run by anybody: there is no single scheduler.
+    Takes three round trips. Any number of processes may run it at any time.
     """
     promoted = await engine.queues.promote(queue, limit)
     reaped = await engine.queues.reap(queue, limit)
@@ -108,13 +108,13 @@ async def sweep(engine: Engine, queue: str, limit: int = 100) -> int:
 
 
 async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log) -> None:
-    """Promote, reap and trim in queues that this worker does not claim from, until cancelled. Empty
-    queues that nobody has used for a month are deleted.
+    """Promote, reap and trim in the queues that are not in *served*, until cancelled. Empty queues
+    that were not used for a month are deleted.
 
-    A claim does it for its own queue; the rest is for queues whose workers are all gone. *served*
-    is asked again each time.
+    Each claim does the same for its own queue, so this is for queues whose workers are all gone.
+    *served* may change at any time.
     """
-    others = _Others(engine, served, log)
+    others = _OtherQueues(engine, served, log)
     try:
         while True:
             await asyncio.sleep(_SWEEP_EVERY.total_seconds() * uniform(0.5, 1.5))  # noqa: S311 -- jitter
@@ -123,7 +123,7 @@ async def keep_sweeping_others(engine: Engine, served: Container[str], log: Log)
         others.close()
 
 
-class _Others:
+class _OtherQueues:
     """The queues that a worker does not serve."""
 
     def __init__(self, engine: Engine, own: Container[str], log: Log) -> None:
@@ -133,10 +133,10 @@ class _Others:
         self._delete_unused_at = 0.0
 
     async def sweep(self) -> None:
-        """One after the other; one that takes long is left behind, and costs the others nothing."""
+        """Sweep the queues one after the other. A slow sweep goes on beside the following ones."""
         try:
             self._known = await self._engine.queues.names()
-        except ServerError as error:  # those that are known may be on servers that answer
+        except ServerError as error:  # sweep the known queues: other cluster nodes may answer
             tell_failure(self._log, "sweep", "", error)
         deletes = steady() >= self._delete_unused_at
         if deletes:
@@ -164,6 +164,6 @@ class _Others:
 
 
 def tell_failure(log: Log, duty: str, queue: str, error: Exception) -> None:
-    """Say that a duty could not be done."""
+    """Log that a duty could not be done."""
     name = type(error).__qualname__
     log.emit(events.DUTY_FAILED, duty=duty, queue=queue, error=name, reason=str(error))

@@ -1,4 +1,4 @@
-"""What a worker does with attempts, from their start to their end."""
+"""Execution: starts the attempts of a worker, watches them, ends them and reports them."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
     from towpath.worker.queues import ServedQueues
 
 _TO_NOTICE = 5.0
-"""Seconds in which a handler in a process may end by itself once its job was cancelled."""
+"""Seconds for a handler in a process to end by itself after its job was cancelled."""
 _CHANNELS = 100
-"""Calls of the heartbeat at once, to each server: renewals of a thousand queues take turns."""
+"""Calls that the heartbeat makes at once to each Redis; the renewals of further queues wait."""
 
 
 OnSettled = Callable[[Sequence[Any], Sequence[Any]], None]
@@ -69,8 +69,8 @@ class Execution:
     ) -> None:
         self._app, self._served, self._exhausted = app, served, exhausted
         self.is_overdue, self.leave = is_overdue, leave
-        """Whether the worker should have ended by then, and how its process ends. Both are called
-        in the heartbeat's thread."""
+        """Whether the worker should have ended by a given time, and the function that ends its
+        process. Both are called in the heartbeat's thread."""
         self.engine, self.name, self.lease = app.engine, name, lease
         self._concurrency, self._unhandled_for = concurrency, unhandled_for
         self.middleware, self.state = tuple(middleware), state
@@ -79,7 +79,7 @@ class Execution:
         self.ledger_id: str | None = None
         """The id of the database with the records, once it is known."""
         self._gone: set[Handler[Any, Any, Any]] = set()
-        """Those that were removed, while something of them is left."""
+        """Handlers that were removed and still have attempts that run or are not settled."""
         self._held: dict[Attempt, Feeder] = {}
         self.started = 0
         """Attempts of handlers that were started."""
@@ -93,7 +93,7 @@ class Execution:
 
     async def __aenter__(self) -> Self:
         self.notes = ProgressNotes(self.engine)
-        self.threads = Threads(lost=self._slot_lost, regained=self.slots.regain)
+        self.threads = Threads(lost=self._lose_slot, regained=self.slots.regain)
         self.processes = Processes(self.notes, self.log)
         self._runner = Runner(self)
         self.registration = WorkerRegistration(self.name, self._describe)
@@ -114,7 +114,7 @@ class Execution:
         self.threads.close()
 
     async def heart_fails(self) -> None:
-        """Raise what ended the heartbeat, if something does."""
+        """Wait for the heartbeat to end, and raise the error that ended it."""
         await self._heartbeat.died()
 
     @property
@@ -123,16 +123,16 @@ class Execution:
 
     @property
     def held(self) -> list[Attempt]:
-        """The attempts that it has started and not ended. From any thread."""
+        """The attempts that have started and not ended. From any thread."""
         return list(self._held)
 
     def connect_heartbeat(self) -> Engine:
-        """An engine for the heartbeat, not yet entered."""
+        """Returns an engine for the heartbeat, not yet entered."""
         answer, give_up = self.lease / 5, self.lease / 2
         return self._app.new_engine(Limits(answer=answer, give_up=give_up, channels=_CHANNELS))
 
     def _describe(self, blocked: BlockedLoop | None) -> Doing:
-        """What the list of workers shows of this one. Called in the heartbeat's thread."""
+        """Returns the worker's entry for the list of workers. Called in the heartbeat's thread."""
         queues, held = list(self._served.weights), self.held
         known = [handler for its in self._served.handlers.values() for handler in its]
         return Doing(
@@ -166,9 +166,9 @@ class Execution:
     def serve(
         self, queue: QueueName, handlers: Sequence[Handler[Any, Any, Any]], *, weight: int
     ) -> None:
-        """Claim for *handlers*, all that *queue* has by now; if there are none, claim no more.
+        """Claim from *queue* for *handlers*, all that it has now; stop claiming if there are none.
 
-        What runs goes on to its end, whatever becomes of its handler.
+        Running attempts go on to their end, even if their handler was removed.
         """
         known = self._handlers.pop(queue, {})
         self._gone.update(handler for handler in known.values() if handler not in handlers)
@@ -189,14 +189,14 @@ class Execution:
         self._forget()
 
     def queue_left(self, queue: QueueName) -> None:
-        """All that was taken from it is settled, and nothing more is claimed."""
+        """Forget *queue*: its claims have ended and all its attempts are settled."""
         self._away_since.pop(queue, None)
         self._forget()
         if queue not in self._handlers:
             self._metrics.forget(queue, UNKNOWN_HANDLER)
 
     def _forget(self) -> None:
-        """Let go of what belongs to removed handlers of which nothing runs any more."""
+        """Free processes, limits and metrics of removed handlers that have no attempts left."""
         if not self._gone:
             return
         left = {
@@ -212,14 +212,14 @@ class Execution:
                 self._metrics.forget(handler.queue, handler.name)
 
     def claim_no_more(self) -> None:
-        """Take no more jobs, of whichever queue."""
+        """Take no more jobs from any queue."""
         self.queues.claim_no_more()
 
     async def release_all(self) -> None:
-        """Give back what still runs, whether or not it can be ended."""
+        """End what still runs, and give the jobs of all attempts that do not end back to Redis."""
         for attempt in self.held:
             self.stop(attempt, StopReason.STOPPING)
-        await self._have_ended(self._held)
+        await self._wait_for_end(self._held)
         left = [
             attempt
             for attempt in self._held
@@ -228,11 +228,11 @@ class Execution:
         for attempt in left:
             if attempt.task is not None:
                 attempt.task.cancel()
-        await self._have_ended(left)
+        await self._wait_for_end(left)
         for attempt in self.held:
             self._finish(attempt, Release(attempt.lease))
 
-    async def _have_ended(self, attempts: Iterable[Attempt]) -> None:
+    async def _wait_for_end(self, attempts: Iterable[Attempt]) -> None:
         tasks = [attempt.task for attempt in attempts if attempt.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=PATIENCE)
@@ -259,12 +259,14 @@ class Execution:
         ATTEMPT_TASK.set(attempt.task)
         limit = self._limits.get(attempt.handler)
         if attempt.handler is None:
-            settlement = await self._judge(attempt)
+            settlement = await self._settle_missing(attempt)
         else:
-            attended = self._attend(attempt) if limit is None else self._queue(attempt, limit)
+            attended = (
+                self._attend(attempt) if limit is None else self._attend_in_turn(attempt, limit)
+            )
             settlement = await attended
         if attempt.ctx is not None and attempt.ctx.noted:
-            # Its end is decided: whoever wants to end it now comes too late.
+            # The outcome is final; ignore cancellation from here on.
             with suppress(asyncio.CancelledError):
                 await self.notes.sent(attempt)
         if isinstance(settlement, Renew):
@@ -273,10 +275,10 @@ class Execution:
         if attempt in self._held:
             self._finish(attempt, settlement)
         else:
-            # It was given up, and has ended after all.
+            # The attempt was abandoned, and has ended after all.
             self.slots.regain()
-        # What refers to itself is freed by the garbage collector alone, which stops everything. The
-        # Context stays: handlers are told the outcome of their attempts by it.
+        # Break the reference cycles: only the garbage collector would free them, and it stops all
+        # threads. The Context stays, because `heard` callbacks look attempts up by it.
         if attempt.ctx is not None:
             attempt.ctx.close()
         attempt.task = None
@@ -284,20 +286,20 @@ class Execution:
 
     async def _attend(self, attempt: Attempt) -> Settlement | None:
         if attempt.over or attempt.stop is not None:
-            return stopped(attempt)  # it ended while it could not begin
+            return stopped(attempt)  # it was stopped before it could begin
         attempt.begin()
         self.report.started(attempt)
         if self._runs is not None and attempt.handler and attempt.handler.options.record:
             return await self._runs.run(attempt)
         settlement = await self._perform(attempt)
         if isinstance(settlement, Fail):
-            with suppress(TowpathError):  # Redis does not answer: then it plans the next try itself
+            with suppress(TowpathError):  # without an answer, Redis plans the next attempt itself
                 options = await self.engine.queues.known_options(attempt.lease.queue)
                 return plan_next_try(attempt, settlement, options)
         return settlement
 
     async def _perform(self, attempt: Attempt) -> Settlement | None:
-        """Run the handler. A payload that does not fit it may fit that of another worker."""
+        """Run the handler. A payload that does not fit may fit the handler of another worker."""
         settlement = await self._runner.run(attempt)
         if not attempt.is_unfit or not isinstance(settlement, Bury):
             return settlement
@@ -306,8 +308,8 @@ class Execution:
         except asyncio.CancelledError:
             return stopped(attempt)
 
-    async def _judge(self, attempt: Attempt) -> Settlement | None:
-        """Settle a job whose handler was missing for long."""
+    async def _settle_missing(self, attempt: Attempt) -> Settlement | None:
+        """Returns the settlement of a job whose handler has been missing for long."""
         attempt.error = HANDLER_MISSING
         known = self._handlers.get(attempt.lease.queue, {})
         try:
@@ -315,8 +317,12 @@ class Execution:
         except asyncio.CancelledError:
             return stopped(attempt)
 
-    async def _queue(self, attempt: Attempt, limit: asyncio.Semaphore) -> Settlement | None:
-        """The same behind those of its handler that run already; its time begins with its turn."""
+    async def _attend_in_turn(
+        self, attempt: Attempt, limit: asyncio.Semaphore
+    ) -> Settlement | None:
+        """Attend to *attempt* once its handler runs fewer jobs than its limit. The time limit
+        begins then.
+        """
         try:
             async with limit:
                 return await self._attend(attempt)
@@ -326,7 +332,7 @@ class Execution:
     def _finish(self, attempt: Attempt, settlement: Settlement | None) -> None:
         feeder = self._held.pop(attempt)
         attempt.ended = steady()
-        # Over before: the heartbeat has failed it already.
+        # If it is over already, the heartbeat has settled it.
         settlement = None if attempt.over or settlement is None else sendable(settlement)
         if attempt.lease.unhandled and isinstance(settlement, Release) and attempt.ctx is None:
             settlement = keep_unhandled(settlement)
@@ -348,64 +354,64 @@ class Execution:
             self.processes.cancel(attempt)
             asyncio.get_running_loop().call_later(_TO_NOTICE, self._end_process, attempt)
         elif place is Place.THREAD and why is not StopReason.TIMED_OUT and attempt.ctx is not None:
-            pass  # it can't be ended: it sees its Context, and its slot stays taken
-        elif attempt.task is not None and attempt.entered:  # else it sees it when it begins
+            pass  # a thread can't be ended: the handler may read ctx.cancelled; it keeps its slot
+        elif attempt.task is not None and attempt.entered:  # else `_attend` ends it when it begins
             if place is Place.THREAD and why is StopReason.TIMED_OUT:
-                self._say_lost(attempt)
+                self._log_lost_slot(attempt)
             attempt.task.cancel()
 
     def _end_process(self, attempt: Attempt) -> None:
-        """It was told of its cancel and goes on: its process is killed, its job let go of."""
+        """Kill the process of a handler that goes on although its job was cancelled."""
         if attempt in self._held and attempt.task is not None and not attempt.over:
             attempt.task.cancel()
 
     def abandon(self, attempt: Attempt) -> None:
-        """It did not end though it was told to: its slot is lost until it does.
+        """Count the slot of *attempt* as lost until the attempt ends: it ignored its time limit.
 
-        The heartbeat has settled it; if it could not, the lease ends by itself.
+        The heartbeat has settled the attempt; if it could not, the lease ends by itself.
         """
         if attempt not in self._held:
             return
         if (patience := attempt.stopped_at + PATIENCE - steady()) > 0:
-            # This loop was blocked, so that the attempt was told only now.
+            # This loop was blocked, so the attempt was stopped only now.
             asyncio.get_running_loop().call_later(patience, self.abandon, attempt)
             return
-        self._say_lost(attempt)
+        self._log_lost_slot(attempt)
         self._finish(attempt, None)
-        self._slot_lost()
+        self._lose_slot()
 
     def look_for_traces(self) -> None:
-        """See whether somebody wants traces by now."""
+        """Check whether tracing is active by now."""
         self._runner.look()
 
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
         self.report.settled(batch, outcomes)
-        self._pass_on(batch, outcomes)
+        self._notify_handlers(batch, outcomes)
         if self._gone:
             self._forget()
 
-    def _pass_on(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Tell handlers that want to hear it what became of their attempts. A batch has attempts of
-        several handlers, and some that no handler ran.
+    def _notify_handlers(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Call `heard` of each handler with the outcomes of its own attempts. A batch may have
+        attempts of several handlers, and attempts without a handler.
         """
-        heard: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
+        by_callback: dict[OnSettled, tuple[list[Ended], list[Outcome]]] = {}
         for ended, outcome in zip(batch, outcomes, strict=True):
             handler = ended[0].handler
             if handler is not None and handler.heard is not None:
-                own, theirs = heard.setdefault(handler.heard, ([], []))
+                own, theirs = by_callback.setdefault(handler.heard, ([], []))
                 own.append(ended)
                 theirs.append(outcome)
-        for hear, (own, theirs) in heard.items():
-            hear(own, theirs)
+        for callback, (own, theirs) in by_callback.items():
+            callback(own, theirs)
 
-    # ── slots and the server ─────────────────────────────────────────────────────────────
+    # ── slots and errors of Redis ────────────────────────────────────────────────────────
 
-    def _slot_lost(self) -> None:
+    def _lose_slot(self) -> None:
         self.slots.lose()
         if self.slots.total <= 0 and not self.queues.ending:
             self._exhausted()
 
-    def _say_lost(self, attempt: Attempt) -> None:
+    def _log_lost_slot(self, attempt: Attempt) -> None:
         self.log.emit(
             events.SLOT_LOST,
             job=attempt.lease.id,
@@ -416,7 +422,10 @@ class Execution:
         )
 
     def report_trouble(self, queue: QueueName, error: ServerError | None, sent: float) -> None:
-        """What was sent then for *queue* has no good answer, or has one again: said once each."""
+        """Log once that calls for *queue* fail, and once that they succeed again (*error* = None).
+
+        *sent* is when the call was sent.
+        """
         since = self._away_since
         if error is None and queue not in since:
             return
@@ -432,12 +441,12 @@ class Execution:
                 error=type(error).__qualname__,
                 reason=str(error),
             )
-            # Not from now: the call has waited for long before it was given up.
+            # Counted from when the call was sent: it may have been retried for long.
             since[queue] = sent
 
 
 def _report_handlers(known: Iterable[Handler[Any, Any, Any]]) -> list[HandlerReport]:
-    """The first handlers by queue and name."""
+    """Returns reports of the first handlers, by queue and name."""
     first = sorted(known, key=lambda handler: (handler.queue, handler.named or ""))
     return [
         HandlerReport(handler.queue, handler.named, handler.digest)

@@ -1,4 +1,4 @@
-"""The feeders of a worker: one per queue that it serves, while queues come and go."""
+"""The feeders of a worker: one per queue that it serves; queues may be added and removed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Feeding:
-    """Feeds the queues of a worker, from its begin to its end."""
+    """Starts and stops the feeders of a worker's queues, and runs them until the worker ends."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
@@ -23,25 +23,25 @@ class Feeding:
         self._tasks: set[asyncio.Task[None]] = set()
         self._no_more = asyncio.Event()
         self.rested = asyncio.Event()
-        """A feeder may have nothing to do by now."""
+        """Set when a feeder may have become idle."""
 
     @property
     def feeders(self) -> list[Feeder]:
-        """All of them. From any thread."""
+        """The feeders of all queues. From any thread."""
         return list(self._feeders.values())
 
     @property
     def unsettled(self) -> list[Ended]:
-        """What has ended and is not settled, of all queues. From any thread."""
+        """Attempts of all queues that have ended and are not settled yet. From any thread."""
         return [ended for feeder in self.feeders for ended in feeder.unsettled]
 
     @property
     def ending(self) -> bool:
-        """Whether nothing is claimed any more, of whichever queue."""
+        """Whether claiming has stopped for all queues, for good."""
         return self._no_more.is_set()
 
     def claim(self, queue: QueueName, *, weight: int, most: int | None) -> None:
-        """Claim from *queue*, from now on with that part in the slots."""
+        """Claim from *queue*, with *weight* and at most *most* slots from now on."""
         if self.ending:
             return
         feeder = self._feeders.get(queue)
@@ -52,7 +52,7 @@ class Feeding:
         feeder.claim(weight=weight, most=most)
 
     def stop(self, queue: QueueName) -> None:
-        """Claim no more from *queue*; its feeder goes when all that it took is settled."""
+        """Claim no more from *queue*. Its feeder ends when all its attempts are settled."""
         if queue in self._feeders:
             self._feeders[queue].stop()
 
@@ -73,8 +73,8 @@ class Feeding:
             feeder.stop()
 
     async def run(self, *, leave_when_empty: bool) -> None:
-        """Keep every queue's share of the slots full, until it is told to claim no more and all
-        has ended.
+        """Keep every queue's share of the slots full, until `claim_no_more` is called and all
+        attempts are settled.
         """
         async with asyncio.TaskGroup() as group:
             self._group = group
@@ -96,20 +96,20 @@ class Feeding:
 
     async def _feed(self, feeder: Feeder) -> None:
         await feeder.run()
-        # In one step with its end: whoever wants the queue served again then makes a new one.
+        # No await between the feeder's end and this line, so `claim` never finds an ended feeder.
         del self._feeders[feeder.queue]
         self.rested.set()
         self._execution.queue_left(feeder.queue)
 
     async def _lend_slots(self) -> None:
-        """Let no queue whose server is silent keep slots from the others, until cancelled."""
+        """Lend the slots of exchanges that are not answered to other queues, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
             for feeder in self._feeders.values():
                 feeder.lend_if_late()
 
     async def _leave_when_empty(self) -> None:
-        """Claim no more once a look into every queue, begun while nothing ran, found nothing."""
+        """Claim no more once all queues were looked at while nothing ran, and none had a job."""
         started = -1
         while not self.ending:
             await self.rested.wait()

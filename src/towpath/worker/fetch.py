@@ -1,12 +1,12 @@
 """Fetching: one queue's jobs for one worker, settled and claimed with one exchange in flight.
 
-While an exchange is on its way, the jobs of the one before run: at most half of the slots are
-asked for at once, so that neither the server nor this process waits for the other.
+While an exchange is on its way, the jobs of the previous one run: each exchange claims at most half
+of the slots, so that neither Redis nor this process waits for the other.
 
-An exchange that is not answered soon keeps no slot from other queues: those that it asked for are
-lent to them. It is repeated under its name, now with no wish to claim: so it brings what it had
-claimed before its answer was lost, and nothing new. What comes then and finds no slot is given
-back: no more jobs run than there are slots, and none waits here that could run elsewhere.
+If an exchange is not answered soon, the slots that it claims for are lent to other queues. It is
+repeated under the same name with a count of 0: the answer then has the jobs that the first call
+claimed, and no new ones. Jobs that arrive when all slots are taken are released at once, so that
+another worker can run them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ if TYPE_CHECKING:
     from towpath.worker.execution import Execution
 
 _LONGEST_WAIT = seconds(60)
-"""The engine decides how often it looks before."""
+"""Longest wait for work before the feeder claims again. The engine checks more often than that."""
 _LONGEST_BACKOFF = 5.0
 _COURTESY, _YIELDS_S = milliseconds(50), 30.0
-"""A worker that gave back a job which it cannot run looks that much later than others for jobs that
-fall due, for so many seconds: otherwise it would be the first to get the job again."""
+"""For `_YIELDS_S` seconds after it released a job that it cannot run, a worker claims due jobs
+`_COURTESY` later than others. Otherwise it would be the first to get the job again."""
 LOOK_EVERY = 0.25
-"""Seconds between two looks at exchanges that are not answered."""
+"""Seconds between two checks of exchanges that are not answered."""
 _PATIENCE = 4
-"""Looks that slots are kept for. Not seconds: a loop that is blocked reads no answer either."""
+"""Number of checks after which the slots of an unanswered exchange are lent. Not a time: a blocked
+loop reads no answers, and makes no checks either."""
 
 
 class UnansweredExchange(NamedTuple):
@@ -65,28 +66,28 @@ class Feeder:
         self._share = Share(self._wake.set)
         self._outbox: deque[Ended] = deque()
         self._sending: Sequence[Ended] = ()
-        # Not by the worker's name: another may have had it, and its calls are remembered.
+        # Not named after the worker: Redis may remember calls of an earlier worker of that name.
         self._channel, self._numbers = secrets.token_hex(8), itertools.count(1)
         self._asked = self._looks = 0
-        """Slots that are kept for the exchange on its way, and how often it was looked at."""
+        """Slots kept for the exchange on its way, and how often it was checked."""
         self._failures = 0
-        """Claims that failed one after the other."""
+        """Claims in a row that failed."""
         self._on_hold = self.stopping = False
-        self._resting: asyncio.TimerHandle | None = None
-        """No claim is sent before this is over."""
-        self._hungry = True
-        """There may be more to claim."""
+        self._pause: asyncio.TimerHandle | None = None
+        """The pause after a failed claim; None = claims may be sent."""
+        self._may_have_more = True
+        """Whether the queue may have more jobs to claim."""
         self._yields_until = 0.0
-        self._called = False
-        """Somebody has work, and called this feeder for it."""
+        self._was_called = False
+        """Whether a wake-up meant for one waiter came to this feeder."""
         self._watch: WorkWatch | asyncio.Handle | None = None
-        """What wakes this feeder when there may be work, or makes that."""
+        """Wakes this feeder when there may be work; a Handle = the watch is about to begin."""
         self.asked_at = steady()
-        """When the claim was sent that was answered last."""
+        """When the current or last exchange was first sent."""
         self.unanswered: UnansweredExchange | None = None
-        """The exchange whose answer this loop has not taken yet. From any thread."""
+        """The exchange whose answer is not processed yet. From any thread."""
         self.read_ahead: Call | None = None
-        """The exchange whose answer the heartbeat has asked for in place of this loop."""
+        """The last exchange that the heartbeat repeated while this loop was blocked."""
 
     @property
     def held(self) -> int:
@@ -95,32 +96,32 @@ class Feeder:
 
     @property
     def idle(self) -> bool:
-        """Nothing runs, nothing waits to be settled, and the server had nothing more."""
-        return not (self._hungry or self._outbox or self._share.held)
+        """Whether nothing runs, nothing waits to be settled, and the queue had no more jobs."""
+        return not (self._may_have_more or self._outbox or self._share.held)
 
     @property
     def unsettled(self) -> list[Ended]:
-        """Those that have ended and whose settlement is not answered. From any thread."""
+        """Attempts that have ended and whose settlement is not answered. From any thread."""
         return [*self._sending, *self._outbox]
 
     def hand_in(self, attempt: Attempt, settlement: Settlement | None) -> None:
-        """An attempt has ended: its slot is free, its settlement goes with the next exchange."""
+        """Free the slot of an attempt that has ended, and settle it with the next exchange."""
         if settlement is not None:
             self._outbox.append((attempt, settlement))
         self._slots.give_back(self._share, 1)
         self._wake.set()
 
     def claim(self, *, weight: int, most: int | None) -> None:
-        """Claim with that part in the slots, also after `stop` while it runs."""
+        """Claim with *weight* and at most *most* slots. Takes back a `stop`, until `run` ends."""
         self._slots.give(self._share, weight=weight, most=most)
         self.stopping = False
         self.look()
 
     def stop(self) -> None:
-        """Claim no more; what runs is still settled, what a claim on its way brings given back."""
+        """Claim no more. Running attempts are still settled; jobs that arrive now are released."""
         self.stopping = True
         self._slots.content(self._share)
-        self._look_no_more()
+        self._stop_watch()
         self._wake.set()
 
     def hold(self) -> None:
@@ -133,25 +134,25 @@ class Feeder:
         self.look()
 
     def look(self) -> None:
-        """There may be work."""
-        self._hungry = True
+        """Claim soon: there may be work."""
+        self._may_have_more = True
         self._wake.set()
 
     def lend_if_late(self) -> None:
-        """Give the slots to others that an exchange has kept for long without an answer."""
+        """Lend the slots of an exchange to other queues if it has not been answered for long."""
         self._looks += 1
         if self._looks > _PATIENCE:
             self._lend()
 
     async def run(self) -> None:
-        """Until it was stopped and nothing is left to settle."""
+        """Claim and settle, until `stop` was called and nothing is left to settle."""
         loop = asyncio.get_running_loop()
         try:
             while not self.stopping or self._outbox or self._share.held:
                 self._wake.clear()
                 batch = self._next_batch()
                 self._asked = self._next_claim(batch)
-                self._answer_call()
+                self._pass_wake_up_on()
                 if not batch and not self._asked:
                     if self.idle:
                         self._execution.queues.rested.set()
@@ -166,17 +167,17 @@ class Feeder:
                     self._execution.settled(batch, exchanged.outcomes)
         finally:
             self._slots.content(self._share)
-            self._answer_call()
-            self._look_no_more()
+            self._pass_wake_up_on()
+            self._stop_watch()
 
-    def _answer_call(self) -> None:
-        """Who was called for work and can't take any lets another one do so."""
-        if self._called and not self._asked:
+    def _pass_wake_up_on(self) -> None:
+        """Pass a wake-up on to another waiter if this feeder can't claim now."""
+        if self._was_called and not self._asked:
             self._engine.hand_on(self.queue)
-        self._called = False
+        self._was_called = False
 
     def _next_batch(self) -> list[Ended]:
-        """What has ended, as far as one call carries it."""
+        """Take as many ended attempts from the outbox as one call carries."""
         if not self._outbox:
             return []
         batch = next(settling(self._outbox, lambda ended: ended[1]), list[Ended]())
@@ -185,32 +186,32 @@ class Feeder:
         return batch
 
     def _next_claim(self, batch: list[Ended]) -> int:
-        """How many to claim; the slots for them are taken."""
-        waits = self._on_hold or self._resting is not None
-        if waits or self.stopping or not (self._hungry or batch):
+        """Take slots for the next claim. Returns how many jobs to claim."""
+        waits = self._on_hold or self._pause is not None
+        if waits or self.stopping or not (self._may_have_more or batch):
             self._slots.content(self._share)
             return 0
         most = -(-self._slots.total // 2)
         if batch and all(_is_unhandled(settlement) for _, settlement in batch):
-            # Nothing runs here meanwhile that half of the slots would have to be left for.
+            # Jobs that are released at once need no slots, so the claim may use all of them.
             most, self._yields_until = self._slots.total, steady() + _YIELDS_S
         count = self._slots.take(self._share, min(most, LARGEST_BATCH))
-        if self._hungry:
+        if self._may_have_more:
             self._slots.want(self._share)
         else:
             self._slots.content(self._share)
         if not count:
-            # Who can't take a job must not be called for one.
-            self._look_no_more()
+            # Without free slots, wake-ups must go to other workers.
+            self._stop_watch()
         return count
 
-    def _take(self, count: int, exchanged: Exchanged) -> None:
-        """Start what came. *count* is what was asked for; by now the slots may be lent."""
+    def _start_jobs(self, count: int, exchanged: Exchanged) -> None:
+        """Start the claimed jobs. *count* were asked for; their slots may be lent by now."""
         leases, kept, self._asked = exchanged.leases, self._asked, 0
-        # If it only settled, or was late, whether there is more to claim is not known.
-        # If there was more than one answer carries, there is more now. If the heartbeat asked for
-        # the answer before the exchange itself was sent, nothing was claimed, whatever there is.
-        self._hungry = (
+        # Claim again if the answer does not say that the queue is empty: it has as many jobs as
+        # were asked for (0 if the exchange only settled), slots were lent meanwhile, Redis says
+        # that more are due, or the heartbeat's repeat, which claims nothing, came first.
+        self._may_have_more = (
             len(leases) == count
             or kept < count
             or exchanged.due_in == ZERO
@@ -225,10 +226,10 @@ class Feeder:
         if short := kept - len(leases[:kept]):
             self._slots.content(self._share)
             self._slots.give_back(self._share, short)
-            self._look_out(exchanged.due_in)
+            self._start_watch(exchanged.due_in)
 
     def _decline(self, lease: Lease, now_ms: int) -> None:
-        """Its slot was lent to another queue: somebody else may have one."""
+        """Release a job whose slot was lent to another queue, for another worker to run."""
         attempt = Attempt(lease, None, since=self.asked_at, now_ms=now_ms)
         attempt.stop, attempt.over = StopReason.CROWDED, True
         self._outbox.append((attempt, keep_unhandled(Release(lease))))
@@ -242,8 +243,9 @@ class Feeder:
     # ── the exchange ─────────────────────────────────────────────────────────────────────
 
     async def _exchange(self, batch: list[Ended], count: int) -> Exchanged | None:
-        """Settle and claim, and start what was claimed. Repeated under the same name until it is
-        answered: one effect. None if it was refused and there is nothing to settle.
+        """Settle *batch*, claim *count* jobs and start them. The call is repeated under the same
+        name until it is answered, so it has one effect. Returns None if it was refused and there
+        is nothing to settle.
         """
         settlements = [settlement for _, settlement in batch]
         call, self.asked_at = Call(self._channel, next(self._numbers)), steady()
@@ -258,52 +260,52 @@ class Feeder:
                     count=asked, call=call,
                 )  # fmt: skip
             except PayloadTooLarge as error:
-                # The queue's limit was lowered since the result was checked. The name stays: if an
-                # earlier try came through, its answer and its claims are the ones that count.
-                settlements = [_fitting(settlement, error.limit) for settlement in settlements]
+                # The queue's limit was lowered since the result was checked. The call keeps its
+                # name: if an earlier try had an effect, its answer counts.
+                settlements = [_fit_limit(settlement, error.limit) for settlement in settlements]
             except ServerError as error:
                 self._lend()
-                wait = self._failed(error, sent)
+                wait = self._back_off(error, sent)
                 failed, unknown = True, unknown or isinstance(error, ServerUnreachable)
                 if not unknown and not batch:
                     self.unanswered = None
                     return None
                 await asyncio.sleep(wait)
             else:
-                # That it settled tells nothing of claims that were refused.
+                # An exchange that only settled does not show that claims work again.
                 if asked or unknown or (failed and not count):
                     self._failures = 0
-                    self._rest_no_more()
+                    self._end_pause()
                     self._execution.report_trouble(self.queue, None, sent)
-                self._take(count, exchanged)
+                self._start_jobs(count, exchanged)
                 self.unanswered = None
                 return exchanged
 
-    def _failed(self, error: ServerError, sent: float) -> float:
-        """No claim is sent for a while, longer each time; how many seconds."""
+    def _back_off(self, error: ServerError, sent: float) -> float:
+        """Stop claiming for a while, longer after each failure. Returns how many seconds."""
         self._execution.report_trouble(self.queue, error, sent)
         wait = min(0.1 * 2 ** min(self._failures, 10), _LONGEST_BACKOFF)
         wait *= uniform(0.5, 1)  # noqa: S311 -- jitter
         self._failures += 1
-        self._rest_no_more()
-        self._resting = asyncio.get_running_loop().call_later(wait, self._rest_no_more)
+        self._end_pause()
+        self._pause = asyncio.get_running_loop().call_later(wait, self._end_pause)
         return wait
 
-    def _rest_no_more(self) -> None:
-        if self._resting is not None:
-            self._resting.cancel()
-            self._resting = None
+    def _end_pause(self) -> None:
+        if self._pause is not None:
+            self._pause.cancel()
+            self._pause = None
             self._wake.set()
 
     # ── waiting for work ─────────────────────────────────────────────────────────────────
 
-    def _look_out(self, due_in: Duration | None) -> None:
-        """Be woken when there may be work, or something falls due.
+    def _start_watch(self, due_in: Duration | None) -> None:
+        """Wait for a wake-up, or until a job is due.
 
-        The handlers of this answer begin first: while one of them blocks the loop, wake-ups go to
-        other workers.
+        The watch begins after the handlers of this answer have begun: while one of them blocks the
+        loop, wake-ups go to other workers.
         """
-        self._look_no_more()
+        self._stop_watch()
         if not self.stopping:
             wait = _LONGEST_WAIT if due_in is None else min(due_in, _LONGEST_WAIT)
             if due_in and steady() < self._yields_until:
@@ -312,15 +314,17 @@ class Feeder:
             self._watch = loop.call_soon(self._watch_for, wait, steady())
 
     def _watch_for(self, wait: Duration, since: float) -> None:
-        self._watch = self._engine.watch_for_work(self.queue, self._woken, within=wait, since=since)
+        self._watch = self._engine.watch_for_work(
+            self.queue, self._on_wake_up, within=wait, since=since
+        )
 
-    def _look_no_more(self) -> None:
+    def _stop_watch(self) -> None:
         if self._watch is not None:
             self._watch.cancel()
             self._watch = None
 
-    def _woken(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
-        self._watch, self._called = None, was_called
+    def _on_wake_up(self, was_called: bool) -> None:  # noqa: FBT001 -- a callback
+        self._watch, self._was_called = None, was_called
         self.look()
 
 
@@ -328,7 +332,7 @@ def _is_unhandled(settlement: Settlement) -> bool:
     return isinstance(settlement, Release) and bool(settlement.unhandled)
 
 
-def _fitting(settlement: Settlement, limit: int) -> Settlement:
+def _fit_limit(settlement: Settlement, limit: int) -> Settlement:
     if isinstance(settlement, Complete) and len(settlement.result) > limit:
         reason = f"ResultTooLarge: {len(settlement.result)} bytes, at most {limit} are kept"
         return Bury(settlement.lease, reason)
@@ -339,7 +343,7 @@ _WITHIN = 2.0
 
 
 class Readings:
-    """Answers a scrape, from the scraper's own thread."""
+    """Reads slots and queues for a scrape of the metrics, in the scraper's thread."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution = execution
@@ -347,11 +351,11 @@ class Readings:
         self._closed = False
 
     def close(self) -> None:
-        """The worker ends: there is nothing to read any more."""
+        """Refuse further readings: the worker ends."""
         self._closed = True
 
     def read(self) -> Reading:
-        """How everything stands. Raises TowpathError, TimeoutError."""
+        """Returns counts of all queues and slots. Raises TowpathError, TimeoutError."""
         if self._closed:
             raise EngineClosed("the worker has ended")
         asked = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
@@ -370,7 +374,7 @@ class Readings:
 
 
 def queue_reading(queue: str, counts: Counts, *, leases: int = 0) -> QueueReading:
-    """How a queue stands whose jobs were counted just now."""
+    """Returns the reading of a queue from its *counts*."""
     return QueueReading(
         queue=queue,
         depth={

@@ -1,4 +1,4 @@
-"""Firing the schedules of one queue: what is due is fired once, by whoever comes first."""
+"""Firing the schedules of one queue: each due firing once, by the first process that finds it."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
 
 LOOK_EVERY = seconds(30)
-"""Nobody waits longer without asking the server about work that code declares: its clock may have
-been set, or work forgotten."""
+"""Longest time between two looks at a queue with schedules from code: Redis's clock may have been
+set, or Redis may have lost their last firings."""
 LOOK_AGAIN = minutes(5)
-"""The same where all schedules are kept in the store: there, a change is heard of."""
+"""The same if all schedules of the queue are stored in Redis, which reports their changes."""
 TRY_AGAIN_AFTER = seconds(5)
-"""When a queue has no room for a firing, or the server gives no answer."""
+"""The pause after a failure: the queue is full, or Redis does not answer."""
 _LARGEST_CALL_BYTES = 8 * 1024 * 1024
 
 
 class _Work(NamedTuple):
-    """What may fall due, whoever says when."""
+    """A schedule that may fall due, declared in code or stored in Redis."""
 
     what: NamedSchedule
     version: str = ""
-    """Of the schedule that the store keeps."""
+    """The version of a stored schedule; empty = declared in code."""
     size: int = 0
-    """Of its payload there."""
+    """The size of a stored schedule's payload, in bytes."""
 
 
 class Teller:
-    """What firing reports: log lines and counters."""
+    """Reports firings: log lines and counters."""
 
     def __init__(self, log: Log, metrics: Metrics | None) -> None:
         self._log, self._metrics = log, metrics
@@ -89,7 +89,7 @@ class Teller:
 
 
 class QueueFiring:
-    """The schedules of one queue."""
+    """Fires the schedules of one queue."""
 
     def __init__(
         self, engine: Engine, queue: QueueName, schedules: Sequence[NamedSchedule], teller: Teller
@@ -99,14 +99,15 @@ class QueueFiring:
         self._stored: dict[str, Stored] = {}
         self._change = ""
         self._refused = ""
-        """The version that a firing was last refused for."""
+        """The version of the schedule whose firing was last refused."""
         self._next: dict[str, tuple[str, datetime, datetime | None]] = {}
-        """The firing after a last one: finding it costs more than all the rest of a look."""
+        """By name: version, last firing and next firing. Computing the next firing is the most
+        expensive part of a look."""
         self._nap: asyncio.Timeout | None = None
         self._woken = False
 
     def declare(self, schedules: Sequence[NamedSchedule]) -> None:
-        """What code has for this queue now."""
+        """Set the schedules that code declares for this queue."""
         if self._declared != schedules:
             self._declared = schedules
             self.wake()
@@ -127,11 +128,11 @@ class QueueFiring:
             except ServerError as error:
                 self._teller.failed("fire", self._queue, error)
                 pause = TRY_AGAIN_AFTER
-            # A manual clock may have been moved since the answer.
+            # A test may have moved its clock since the answer.
             if clock.stamp() == stamp and not self._woken:
-                await self._rest(clock, pause)
+                await self._sleep(clock, pause)
 
-    async def _rest(self, clock: Clock, pause: Duration) -> None:
+    async def _sleep(self, clock: Clock, pause: Duration) -> None:
         try:
             async with asyncio.timeout(None) as self._nap:
                 await clock.sleep(pause)
@@ -145,18 +146,18 @@ class QueueFiring:
             pass
 
     async def _look(self) -> Duration:
-        """Fire what is due; how long until the next look."""
+        """Fire what is due. Returns how long to wait until the next look."""
         known = await self._engine.schedules.of(self._queue, known=self._change)
         if known.change != self._change:
             self._change = known.change
             self._stored = {
                 name: stored(self._queue, name, plan) for name, plan in known.plans.items()
             }
-        # In any order: workers that look at the same time then share what is due, instead of
-        # racing for each.
+        # In random order, so that workers that look at the same time share the due schedules
+        # instead of racing for each.
         work = self._work()
-        pauses = [await self._see_to(planned, known) for planned in sample(work, len(work))]
-        # Not all queues at the same moment, though they may have begun together.
+        pauses = [await self._fire_if_due(planned, known) for planned in sample(work, len(work))]
+        # With jitter, so that queues that began together are not all looked at together.
         longest = LOOK_EVERY if self._declared else LOOK_AGAIN * uniform(0.8, 1.2)  # noqa: S311 -- no secret
         return min([longest, *pauses])
 
@@ -177,8 +178,8 @@ class QueueFiring:
                 found.append(_Work(schedule.work, schedule.version, schedule.size))
         return found
 
-    async def _see_to(self, work: _Work, known: QueueSchedules) -> Duration:
-        """How long until something is to be done about *work*, ZERO after something was."""
+    async def _fire_if_due(self, work: _Work, known: QueueSchedules) -> Duration:
+        """Fire *work* if it is due. Returns how long to wait; ZERO = look again now."""
         name = work.what.name
         last = known.last.get(name)
         if name in known.unreadable:
@@ -195,13 +196,13 @@ class QueueFiring:
                 await self._fire_due(work, last.at, known.now)
         except ScheduleChanged:
             again, self._refused = self._refused == work.version, work.version
-            self._change = ""  # what is kept there is not what was looked at
+            self._change = ""  # read the stored schedules again
             return TRY_AGAIN_AFTER if again else ZERO
         except (FiringTaken, NotYet):
-            pass  # somebody was faster, or the server's clock was set: look again
+            pass  # another process fired it, or Redis's clock was set: look again
         except ServerError:
             raise
-        except TowpathError as error:  # a full queue, a payload too large: the others go on
+        except TowpathError as error:  # e.g. QueueFull: does not concern the other schedules
             self._teller.failed("fire", self._queue, error)
             return TRY_AGAIN_AFTER
         return ZERO
@@ -217,7 +218,7 @@ class QueueFiring:
     async def _fire_due(self, work: _Work, last: datetime, now: datetime) -> None:
         schedule = work.what
         found = due(schedule.when, last, now, schedule.missed)
-        rest, most = found.firings, _most(work)
+        rest, most = found.firings, _firings_per_call(work)
         while rest:
             part = rest[:most]
             try:
@@ -248,7 +249,7 @@ class QueueFiring:
         )
 
 
-def _most(work: _Work) -> int:
-    """Firings in one step: bounded in number and in bytes."""
+def _firings_per_call(work: _Work) -> int:
+    """Returns how many firings one call may submit, bounded by number and by bytes."""
     size = len(work.what.payload) or work.size
     return max(1, min(LARGEST_BATCH, _LARGEST_CALL_BYTES // max(1, size)))

@@ -108,16 +108,18 @@ class Handler(Generic[T, R, C]):
         self.takes_payload, self.context_name = signature.takes_payload, signature.context
         self.context_first = signature.context_first
         self.needs_context = signature.needs_context
-        self.payload: PayloadForm[Any] = _form(
+        self.payload: PayloadForm[Any] = _payload_form(
             self.name, signature.payload, f"payload of {self.name}"
         )
         if signature.default is not inspect.Parameter.empty:
             self.payload = WithDefault(self.payload, signature.default)
-        self.result: PayloadForm[Any] = _form(self.name, signature.result, f"result of {self.name}")
+        self.result: PayloadForm[Any] = _payload_form(
+            self.name, signature.result, f"result of {self.name}"
+        )
         self.lifespan: Lifespan | None = None
-        """What makes the things that it shares with others of its app, in each process."""
+        """The lifespan of its app, which each process enters to make `ctx.state`."""
         self.heard: Callable[[Sequence[Any], Sequence[Any]], None] | None = None
-        """Told of its queue's attempts after the server's word on them, as `Report.settled` is."""
+        """Called with its settled attempts and their outcomes, as `Report.settled` is."""
         self.__doc__, self.__name__ = function.__doc__, _name(function)
         self.__module__ = function.__module__
         self.__wrapped__ = function
@@ -134,7 +136,9 @@ class Handler(Generic[T, R, C]):
         return f"<handler {self.name} of {self.queue}>"
 
     def invoke(self, payload: Any, ctx: Context) -> C:
-        """The function with what it asks for. Discards a plain one that needs an await."""
+        """Call the function with the arguments that it takes. Raises Discard if a plain function
+        returns an awaitable.
+        """
         args = (payload,) if self.takes_payload else ()
         if self.context_name is None:
             value = self.function(*args)
@@ -152,12 +156,12 @@ class Handler(Generic[T, R, C]):
 
 
 class _Signature(msgspec.Struct, frozen=True):
-    """What a function takes and returns."""
+    """The parameters and the result of a handler's function."""
 
     takes_payload: bool
     payload: Any
     default: Any
-    """What the function takes for a payload that was not given; Parameter.empty = nothing."""
+    """The default of the payload's parameter; Parameter.empty = it has none."""
     context: str | None
     context_first: bool
     needs_context: bool
@@ -165,7 +169,7 @@ class _Signature(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, name: str, function: Callable[..., Any]) -> _Signature:
-        """Raises HandlerInvalid for parameters that nobody could fill."""
+        """Raises HandlerInvalid if *function* has parameters that a worker can't fill."""
         try:
             hints = get_type_hints(function)
         except NameError as error:
@@ -206,7 +210,7 @@ class _Signature(msgspec.Struct, frozen=True):
 
 
 def _asks_for_context(hint: Any) -> bool:
-    """Whether it is `Context`, `Context[State]`, or one of them or something else."""
+    """Whether *hint* is `Context`, `Context[State]`, or a union with one of them."""
     return (get_origin(hint) or hint) is Context or any(map(_asks_for_context, get_args(hint)))
 
 
@@ -234,7 +238,7 @@ def _place(handler: Handler[Any, Any, Any], function: Callable[..., Any]) -> Pla
     return Place.THREAD
 
 
-def _form(name: str, kind: Any, what: str) -> PayloadForm[Any]:
+def _payload_form(name: str, kind: Any, what: str) -> PayloadForm[Any]:
     try:
         return form(kind, what)
     except TypeError as error:

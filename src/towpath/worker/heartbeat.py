@@ -1,8 +1,8 @@
 """The heartbeat: renews every lease of the process, and ends what takes too long.
 
-It has a thread, an event loop and a connection of its own, so that a handler that blocks the
-worker's loop loses no lease: neither its own nor those of the handlers beside it. For the same
-reason it keeps the worker in the list of live workers, and names the job that blocks the loop.
+It has its own thread, event loop and connection, so that no lease is lost while a handler blocks
+the worker's loop. For the same reason it keeps the worker in the list of live workers, and logs
+which job blocks the loop.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 _TICK = 0.25
 _BLOCKED_AFTER = 1.0
 _UNREAD_AFTER = 1.5 * _TICK
-"""Seconds of silence of the worker's loop after which answers to its claims are read for it."""
+"""Seconds of silence of the worker's loop after which the heartbeat reads its answers for it."""
 PATIENCE = 2.0
-"""Seconds for an attempt to end after it was told to."""
+"""Seconds for an attempt to end after it was stopped."""
 
 T = TypeVar("T")
 
@@ -53,45 +53,47 @@ class Heartbeat:
         self._execution, self._report, self._log = execution, execution.report, execution.log
         self._registration = execution.registration
         self._begun, self._over = threading.Event(), threading.Event()
-        self._answered = 0.0
+        self._answered_at = 0.0
         self._warned = False
         self._error: Exception | None = None
-        self._told: dict[Attempt, float] = {}
+        self._stopped_at: dict[Attempt, float] = {}
         self._renewing: dict[QueueName, float] = {}
-        """When each queue's leases may be renewed again; never while that is under way."""
+        """When each queue's leases may be renewed again; infinite while a renewal is under way."""
         self._under_way: dict[QueueName, asyncio.Task[None]] = {}
         self._unread: dict[Feeder, UnreadAnswer] = {}
-        """Leases that the worker has been given, and does not know of while its loop is blocked."""
-        self._said: dict[QueueName, float] = {}
-        """When it may be said again that a queue's leases can't be renewed."""
+        """Leases that the worker has claimed and does not know of while its loop is blocked."""
+        self._quiet_until: dict[QueueName, float] = {}
+        """When failed renewals of each queue may be logged again."""
 
     def start(self) -> None:
-        """Begin, for the attempts of the loop that runs now."""
+        """Start the thread; the running loop is the one that is watched."""
         self._loop, self._ended = asyncio.get_running_loop(), asyncio.Event()
-        self._answered = steady()
+        self._answered_at = steady()
         self._thread = threading.Thread(target=self._run, name="towpath-heartbeat", daemon=True)
         self._thread.start()
         self._begun.wait()
 
     async def close(self) -> None:
-        """End; nothing is renewed any more when this returns."""
+        """End the heartbeat. When this returns, nothing is renewed any more."""
         self._over.set()
-        # It may be waiting for a server that does not answer.
+        # Cancelled, because it may wait for a Redis that does not answer.
         with suppress(RuntimeError):
             self._beating.get_loop().call_soon_threadsafe(self._beating.cancel)
-        # Not with a thread of the loop's executor: handlers may have taken all of them.
+        # Not joined in the loop's executor: handlers may have taken all its threads.
         await self._ended.wait()
         self._thread.join()
 
     async def died(self) -> None:
-        """Raise what ended it, if it ends before it is closed: jobs would be lost one by one."""
+        """Wait for the end of the heartbeat, and raise the error that ended it. Without renewals,
+        the worker would lose one job after the other.
+        """
         await self._ended.wait()
         if self._error is not None:
             raise self._error
 
     async def let_go(self, attempt: Attempt) -> None:
-        """Renew it no more, and return when no renewal of it is on its way: one that comes later
-        than the lease of another length would cut that.
+        """Renew *attempt* no more, and return when no renewal of it is on its way. A renewal after
+        the hand-over would shorten its lease.
         """
         done = asyncio.Event()
         attempt.deadline = math.inf
@@ -100,11 +102,11 @@ class Heartbeat:
             attempt.renew_at = math.inf
             renewing = self._under_way.get(attempt.lease.queue)
             if renewing is None:
-                self._in_loop(done.set)
+                self._call_in_loop(done.set)
             else:
                 renewing.add_done_callback(look)
 
-        with suppress(RuntimeError):  # it has ended: nothing is renewed any more
+        with suppress(RuntimeError):  # the heartbeat has ended: nothing is renewed any more
             self._beating.get_loop().call_soon_threadsafe(look)
             await done.wait()
 
@@ -112,10 +114,10 @@ class Heartbeat:
         try:
             with suppress(asyncio.CancelledError):
                 asyncio.run(self._beat())
-        except Exception as error:  # noqa: BLE001 -- told to the worker's own loop, see `died`
+        except Exception as error:  # noqa: BLE001 -- raised in the worker's own loop, see `died`
             self._error = error
         finally:
-            self._in_loop(self._ended.set)
+            self._call_in_loop(self._ended.set)
 
     async def _beat(self) -> None:
         self._beating = cast("asyncio.Task[None]", asyncio.current_task())
@@ -127,7 +129,7 @@ class Heartbeat:
                     async with self._execution.connect_heartbeat() as engine:
                         await self._watch(engine)
                 except ServerError as error:
-                    self._failed(error, self._execution.held)
+                    self._log_failure(error, self._execution.held)
                     await self._pause()
 
     async def _watch(self, engine: Engine) -> None:
@@ -135,37 +137,40 @@ class Heartbeat:
         async with asyncio.TaskGroup() as self._calls:
             registering = self._calls.create_task(self._registration.keep(engine))
             while not await self._pause():
-                await self._look()
+                await self._check_attempts()
             registering.cancel()
 
     async def _pause(self) -> bool:
-        """Wait for the next beat; whether there is none."""
+        """Wait for the next beat. Returns whether the heartbeat has to end instead."""
         await asyncio.sleep(_TICK)
         return self._over.is_set()
 
-    async def _look(self) -> None:
+    async def _check_attempts(self) -> None:
         now = steady()
         held = [attempt for attempt in self._execution.held if not attempt.over]
-        if now - self._answered >= PATIENCE and self._execution.is_overdue(now):
-            await self._leave_without([*held, *self._given()])
-        self._told = {attempt: at for attempt, at in self._told.items() if not attempt.over}
+        if now - self._answered_at >= PATIENCE and self._execution.is_overdue(now):
+            await self._settle_and_leave([*held, *self._unread_attempts()])
+        self._stopped_at = {
+            attempt: at for attempt, at in self._stopped_at.items() if not attempt.over
+        }
         for attempt in held:
             if attempt.deadline <= now:
-                self._out_of_time(attempt, now)
+                self._enforce_time_limit(attempt, now)
         self._read_answers(now)
         self._renew_due(held, now)
 
     def _renew_due(self, held: Sequence[Attempt], now: float) -> None:
         due = [
             attempt
-            for attempt in [*held, *self._given()]
+            for attempt in [*held, *self._unread_attempts()]
             if attempt.renew_at <= now < attempt.deadline and attempt.stop is not StopReason.LOST
         ]
-        # What is done must not be done again because a blocked loop can't say so.
+        # Finished jobs keep their leases until a blocked loop can settle them; otherwise they would
+        # run again.
         due += [
             attempt for attempt, _ in self._execution.queues.unsettled if attempt.renew_at <= now
         ]
-        # Each queue by itself: one whose server is away, or slow, costs the others no lease.
+        # One call per queue, so that a slow or unreachable Redis costs other queues no lease.
         for queue, attempts in _by_queue(due, lambda attempt: attempt.lease).items():
             if self._renewing.get(queue, 0.0) <= now:
                 self._renewing[queue] = math.inf
@@ -174,20 +179,20 @@ class Heartbeat:
 
     # ── answers that a blocked loop does not read ────────────────────────────────────────
 
-    def _given(self) -> list[Attempt]:
-        """The leases of answers that the worker's loop has not read."""
+    def _unread_attempts(self) -> list[Attempt]:
+        """The attempts of all answers that the worker's loop has not read."""
         return [attempt for unread in self._unread.values() for attempt in unread.attempts]
 
     def _read_answers(self, now: float) -> None:
-        """Ask what the exchanges on their way have claimed, while the loop is blocked: it reads
-        their answers when it is free again, and their leases may be over by then.
+        """While the loop is blocked, find out which jobs its exchanges on their way have claimed.
+        Otherwise their leases could end before the loop reads the answers.
         """
         self._unread = {
             feeder: unread
             for feeder, unread in self._unread.items()
             if feeder.unanswered is not None and feeder.unanswered.call == unread.exchange.call
         }
-        if now - self._answered < _UNREAD_AFTER:
+        if now - self._answered_at < _UNREAD_AFTER:
             return
         for feeder in self._execution.queues.feeders:
             exchange = feeder.unanswered
@@ -196,8 +201,8 @@ class Heartbeat:
                 self._calls.create_task(self._read_answer(feeder, exchange))
 
     async def _read_answer(self, feeder: Feeder, exchange: UnansweredExchange) -> None:
-        """Repeat *exchange* under its name, without a wish to claim: it then brings what it has
-        claimed, and if it has not come through, it settles and claims nothing.
+        """Repeat *exchange* under its name with a count of 0. The answer has the jobs that it has
+        claimed. If the exchange never reached Redis, it now settles and claims nothing.
         """
         feeder.read_ahead = exchange.call
         try:
@@ -210,7 +215,7 @@ class Heartbeat:
                 call=exchange.call,
             )
         except TowpathError:
-            # Asked again with the next look, if the loop is still blocked by then.
+            # Repeated with the next look, if the loop is still blocked.
             self._unread.pop(feeder, None)
             return
         unanswered = feeder.unanswered
@@ -230,47 +235,49 @@ class Heartbeat:
             renewals = [Renew(attempt.lease, milliseconds(attempt.ttl * 1000)) for attempt in due]
             outcomes = await self._engine.settle(renewals)
         except ServerError as error:
-            self._failed(error, due)
+            self._log_failure(error, due)
             again = steady() + min(attempt.beat for attempt in due) / 4
         else:
-            self._said.pop(queue, None)
+            self._quiet_until.pop(queue, None)
             for attempt, outcome in zip(due, outcomes, strict=True):
-                self._learn(attempt, outcome, now)
+                self._apply_outcome(attempt, outcome, now)
         finally:
             self._under_way.pop(queue, None)
             self._renewing[queue] = again
             if not again:
                 del self._renewing[queue]
 
-    def _learn(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
+    def _apply_outcome(self, attempt: Attempt, outcome: Outcome, now: float) -> None:
         if isinstance(outcome, Lease):
             attempt.renew_at = now + attempt.beat
             if outcome.cancel_requested:
-                self._tell(attempt, StopReason.CANCELLED)
+                self._stop_attempt(attempt, StopReason.CANCELLED)
         elif not attempt.over:
-            # Settled meanwhile is no news; anything else means that the job is another's.
+            # Not settled meanwhile, so the refusal means that the lease is lost.
             attempt.renew_at = math.inf
-            self._tell(attempt, StopReason.LOST)
+            self._stop_attempt(attempt, StopReason.LOST)
 
-    def _out_of_time(self, attempt: Attempt, now: float) -> None:
-        """Told once; one that does not end is given up here, whatever the worker's loop does."""
-        told = self._told.setdefault(attempt, now)
-        if told == now:
-            self._tell(attempt, StopReason.TIMED_OUT)
-        elif now - told >= PATIENCE and not attempt.over:
+    def _enforce_time_limit(self, attempt: Attempt, now: float) -> None:
+        """Stop an attempt that has reached its time limit. If it has not ended PATIENCE seconds
+        later, fail it from this thread: the worker's loop may be blocked.
+        """
+        stopped_at = self._stopped_at.setdefault(attempt, now)
+        if stopped_at == now:
+            self._stop_attempt(attempt, StopReason.TIMED_OUT)
+        elif now - stopped_at >= PATIENCE and not attempt.over:
             attempt.over = True
             attempt.error = "TimeLimit"
             settlement = failed(attempt, time_limit_reason(attempt))
-            # Said here and not by the worker's loop: that may be what the attempt blocks.
+            # Reported here, because the attempt may block the worker's loop.
             self._report.stopped(attempt, StopReason.TIMED_OUT)
             self._calls.create_task(self._fail(attempt, settlement))
 
     async def _fail(self, attempt: Attempt, settlement: Settlement) -> None:
         await self._settle([(attempt, settlement)])
-        self._in_loop(lambda: self._execution.abandon(attempt))
+        self._call_in_loop(lambda: self._execution.abandon(attempt))
 
-    async def _leave_without(self, held: Sequence[Attempt]) -> None:
-        """End the process in place of a loop that hears no signal, and settle what it can't."""
+    async def _settle_and_leave(self, held: Sequence[Attempt]) -> None:
+        """Settle all attempts and end the process: the blocked loop can't react to signals."""
         for attempt in held:
             attempt.over = True
         batch = [
@@ -283,39 +290,39 @@ class Heartbeat:
         self._execution.leave()
 
     async def _settle(self, batch: Sequence[Ended]) -> None:
-        """Settle what is of one queue. What fails comes back by itself."""
+        """Settle attempts of one queue. After an error, their leases end by themselves."""
         try:
             outcomes = await self._engine.settle([settlement for _, settlement in batch])
         except ServerError as error:
-            self._failed(error, [attempt for attempt, _ in batch])
+            self._log_failure(error, [attempt for attempt, _ in batch])
         else:
             self._report.settled(batch, outcomes)
 
-    def _tell(self, attempt: Attempt, why: StopReason) -> None:
-        self._in_loop(lambda: self._execution.stop(attempt, why))
+    def _stop_attempt(self, attempt: Attempt, why: StopReason) -> None:
+        self._call_in_loop(lambda: self._execution.stop(attempt, why))
 
     async def _watch_loop(self) -> None:
-        """Log once per block which job blocks the worker's loop, and keep the list of workers
-        informed. If this loop was late too, the whole process stood still.
+        """Log once per block which job blocks the worker's loop, and report it in the list of
+        workers. If this loop was late too, the whole process stood still.
 
-        A task of its own, because renewals may wait for a server that does not answer.
+        This is a task of its own, because renewals may wait for a Redis that does not answer.
         """
         before = steady()
         while not await self._pause():
             now = steady()
-            late, silent, before = now - before - _TICK, now - self._answered, now
+            late, silent, before = now - before - _TICK, now - self._answered_at, now
             if late >= _BLOCKED_AFTER:
-                self._answered = now
+                self._answered_at = now
                 self._log.emit(WORKER_FROZEN, frozen=late, running=self._running())
                 self._registration.mark(None)
             elif silent >= _BLOCKED_AFTER:
                 self._name_blocker(silent)
             else:
                 self._registration.mark(None)
-            self._in_loop(self._pong)
+            self._call_in_loop(self._mark_answered)
 
     def _name_blocker(self, silent: float) -> None:
-        """Find the attempt whose step the loop runs now: that is the one which blocks it."""
+        """Find the attempt whose task the loop runs now: this one blocks it. Report and log it."""
         attempt = attempt_of(asyncio.current_task(self._loop), self._execution.held)
         name = attempt.handler_name if attempt else None
         lease = attempt.lease if attempt else None
@@ -334,22 +341,24 @@ class Heartbeat:
     def _running(self) -> int:
         return sum(not attempt.over for attempt in self._execution.held)
 
-    def _pong(self) -> None:
-        self._answered, self._warned = steady(), False
+    def _mark_answered(self) -> None:
+        self._answered_at, self._warned = steady(), False
 
-    def _in_loop(self, act: Callable[[], None]) -> None:
-        # A loop that is closed has nobody left to be told.
+    def _call_in_loop(self, act: Callable[[], None]) -> None:
+        # A closed loop has ended its worker: nothing is left to do there.
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(act)
 
-    def _failed(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
-        """Said once per queue and lease, with the time since the oldest lease was given: it is lost
-        first.
+    def _log_failure(self, error: ServerError, attempts: Sequence[Attempt]) -> None:
+        """Log failed renewals, once per queue and lease time. The line has the time since the
+        oldest renewal, because that lease is lost first.
         """
         now = steady()
-        if attempts and all(self._said.get(each.lease.queue, 0.0) > now for each in attempts):
+        if attempts and all(
+            self._quiet_until.get(each.lease.queue, 0.0) > now for each in attempts
+        ):
             return
-        self._said.update({each.lease.queue: now + each.ttl for each in attempts})
+        self._quiet_until.update({each.lease.queue: now + each.ttl for each in attempts})
         self._log.emit(
             HEARTBEAT_FAILED,
             leases=len(attempts),

@@ -1,4 +1,4 @@
-"""What handlers share in a process: made before its first job, closed after its last."""
+"""The app's lifespan: resources that handlers share, made before the first job of a process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ MakeState = Callable[[], AbstractAsyncContextManager[Any]] | Callable[[], AsyncI
 
 
 _MISUSED = {"generator didn't yield": "did not yield", "generator didn't stop": "yielded twice"}
-"""What contextlib says of a generator, as people say it."""
+"""Messages of contextlib, in plain words."""
 
 
 class Lifespan:
-    """Enters what the user's function makes, and leaves it again, each within *limit*."""
+    """Enters and leaves the context manager that the user's function makes, each within *limit*."""
 
     def __init__(self, make: MakeState, limit: DurationLike) -> None:
         self.limit = duration("lifespan_limit", limit, least=milliseconds(1))
@@ -40,7 +40,7 @@ class Lifespan:
 
     @asynccontextmanager
     async def entered(self) -> AsyncGenerator[Any]:
-        """What the handlers share, while the body runs. Raises LifespanFailed."""
+        """Yields the state that handlers share. Raises LifespanFailed."""
         made = self._make()
         if not isinstance(made, AbstractAsyncContextManager):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
             raise LifespanFailed(self._name, "must be an async function with one `yield`")
@@ -60,22 +60,22 @@ class Lifespan:
                 return await step
         except Exception as error:
             if isinstance(error, TimeoutError) and limit.expired():
-                said = f"did not {what} within {self.limit.total_seconds():g} s"
+                rule = f"did not {what} within {self.limit.total_seconds():g} s"
             else:
                 raised = f"did not {what}: {type(error).__qualname__}: {error}"
-                said = _MISUSED.get(str(error), raised)
-            raise LifespanFailed(self._name, said) from error
+                rule = _MISUSED.get(str(error), raised)
+            raise LifespanFailed(self._name, rule) from error
 
 
 class LifespanThread:
-    """Runs a lifespan for a process without an event loop: in its own loop, in a thread."""
+    """Runs a lifespan in a thread with its own loop, for a process without an event loop."""
 
     def __init__(self, lifespan: Lifespan) -> None:
         self._lifespan, self._leaving = lifespan, asyncio.Event()
         self._loop = asyncio.new_event_loop()
 
     def __enter__(self) -> Any:
-        """What the handlers share. Raises LifespanFailed."""
+        """Returns the state that handlers share. Raises LifespanFailed."""
         run = self._loop.run_forever
         threading.Thread(target=run, name="towpath-lifespan", daemon=True).start()
         state: Future[Any] = Future()
@@ -87,7 +87,7 @@ class LifespanThread:
         self._life.result()
 
     async def _live(self, state: Future[Any]) -> None:
-        """In one task: what was entered in a task may have to be left in the same one."""
+        """Enter and leave the lifespan in one task, as task groups and timeouts demand."""
         try:
             async with self._lifespan.entered() as made:
                 state.set_result(made)

@@ -1,4 +1,4 @@
-"""Middleware: functions around every attempt, and what each of them may do to how it ends."""
+"""Middleware: functions around every attempt, and how they may change its outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from towpath.worker.context import AttemptEnd, AttemptStopped, Context
 from towpath.worker.settlements import reason_of
 
 _LAST_WORDS = 1.0
-"""Seconds that all middleware of an attempt has together once it was stopped."""
+"""Seconds that all middleware of an attempt has together after the attempt was stopped."""
 CallNext = Callable[[], Coroutine[Any, Any, Any]]
 """What middleware calls, exactly once, to run the next middleware and finally the handler."""
 AttemptMiddleware = Callable[[Context[Any], CallNext], Awaitable[object]]
@@ -58,7 +58,7 @@ class Middleware:
 
 
 def named(middleware: object) -> str:
-    """What a middleware is called in messages and log lines."""
+    """Returns the name of a middleware for messages and log lines."""
     return getattr(middleware, "__qualname__", None) or type(middleware).__qualname__
 
 
@@ -71,7 +71,7 @@ def require_callable(middleware: Sequence[object]) -> None:
 
 
 def _broken_rule(middleware: object) -> str | None:
-    """Why *middleware* can't be called as middleware, or None if it can."""
+    """Returns why *middleware* can't be called as middleware, or None if it can."""
     if isinstance(middleware, type):
         return "is a class; pass an object of it"
     if not callable(middleware):
@@ -86,7 +86,7 @@ def _broken_rule(middleware: object) -> str | None:
 
 
 class InnerCall:
-    """What is inside of one middleware. It is called exactly once."""
+    """The `call_next` of one middleware. It may be called exactly once."""
 
     __slots__ = ("_call", "_name", "called", "raised", "value")
 
@@ -117,9 +117,9 @@ def _require_called(middleware: object, inner: InnerCall) -> None:
 class Around:
     """The middleware around one attempt.
 
-    What the outermost returns or raises is how the attempt ends, with three exceptions. One that
-    returns None leaves the result as it is. A stop, or a handler that raised after one, stays that.
-    And a handler that was never called fails the attempt: a job is not done by forgetting it.
+    The attempt ends with what the outermost middleware returns or raises, with three exceptions. A
+    middleware that returns None leaves the result as it is. If the attempt was stopped, that stop,
+    or what the handler raised after it, counts. If the handler was never called, the attempt fails.
     """
 
     def __init__(
@@ -133,14 +133,14 @@ class Around:
     ) -> None:
         self._middleware, self._attempt, self._ctx = middleware, attempt, ctx
         self._call, self._failed = call, failed
-        self._decided: BaseException | None = None
-        """What the attempt ends with, whatever middleware makes of it."""
+        self._final_error: BaseException | None = None
+        """The error that ends the attempt, whatever middleware returns or raises."""
         self._is_over = False
-        """Nobody waits for the middleware any more."""
+        """Whether the time for middleware after a stop is over."""
 
     async def run(self) -> Any:
-        """What the attempt comes to."""
-        chain = asyncio.create_task(self._from(0))
+        """Run middleware and handler. Returns the result of the attempt, or raises its error."""
+        chain = asyncio.create_task(self._call_from(0))
         try:
             await asyncio.wait((chain,))
         except asyncio.CancelledError:
@@ -153,19 +153,19 @@ class Around:
                 chain.add_done_callback(lambda task: task.cancelled() or task.exception())
             raise
         value = None if chain.cancelled() or chain.exception() else chain.result()
-        if self._decided is not None:
-            raise self._decided
+        if self._final_error is not None:
+            raise self._final_error
         if chain.cancelled():
             raise asyncio.CancelledError
         if (error := chain.exception()) is not None:
             raise error
         return value
 
-    async def _from(self, at: int) -> Any:
+    async def _call_from(self, at: int) -> Any:
         if at == len(self._middleware):
-            return await self._handled()
+            return await self._call_handler()
         middleware = self._middleware[at]
-        inner = InnerCall(middleware, lambda: self._shown(self._from(at + 1)))
+        inner = InnerCall(middleware, lambda: self._show_stop(self._call_from(at + 1)))
         try:
             value = await middleware(self._ctx, inner)
             _require_called(middleware, inner)
@@ -175,24 +175,24 @@ class Around:
             raise
         return inner.value if value is None else value
 
-    async def _handled(self) -> Any:
+    async def _call_handler(self) -> Any:
         try:
             return await self._call()
         except Exception as error:
             if self._attempt.stop is not None:
-                self._decided = error
+                self._final_error = error
             raise
         except asyncio.CancelledError as error:
-            self._decided = error
+            self._final_error = error
             raise
         except GeneratorExit:
             raise  # the loop is closed: nothing can be awaited any more
         except BaseException as error:
-            self._decided = error
+            self._final_error = error
             raise RuntimeError(f"the handler raised {reason_of(error)}") from error
 
-    async def _shown(self, inside: Coroutine[Any, Any, Any]) -> Any:
-        """A stop as an exception that middleware can handle like others."""
+    async def _show_stop(self, inside: Coroutine[Any, Any, Any]) -> Any:
+        """Await *inside*, and raise a stop as an exception that middleware can handle."""
         try:
             return await inside
         except asyncio.CancelledError as error:

@@ -1,4 +1,4 @@
-"""Payloads and results that are pydantic models, or made of them."""
+"""Payloads and results that are pydantic models, or contain them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_THE_SAME = "would lose data when it is stored and read back"
 
 
 class Modelled(Generic[T]):
-    """pydantic models and whatever is made of them."""
+    """Values that are pydantic models or contain them."""
 
     def __init__(self, kind: Any, named: str) -> None:
         self._kind, self._named = kind, named
@@ -27,16 +27,17 @@ class Modelled(Generic[T]):
             raise TypeError(error.message.partition("\n")[0]) from error
 
     def encode(self, value: T) -> bytes:
-        """*value* under the aliases of its fields, which other languages know.
+        """Returns *value* as JSON, by the aliases of its fields, which other languages know.
 
-        Read back, it is the same: what is excluded or masked is refused, not lost on the way.
+        Refuses a value that would not be the same when it is read back, such as one with excluded
+        or masked fields.
         """
         try:
             checked = self._adapter.validate_python(value)
-            data, where = self._written(checked, by_alias=True)
+            data, where = self._encode_and_compare(checked, by_alias=True)
             if where is not None:
-                # An alias may be for writing only; the fields' own names are as good then.
-                data, still = self._written(checked, by_alias=False)
+                # An alias may be for writing only; then the fields' own names are used.
+                data, still = self._encode_and_compare(checked, by_alias=False)
                 where = None if still is None else where
         except (ValueError, TypeError, RecursionError) as error:
             raise PayloadInvalid(self._named, _short(error)) from error
@@ -55,8 +56,8 @@ class Modelled(Generic[T]):
     def digest(self) -> str:
         return digest_of(self._kind, lambda _: self._adapter.json_schema())
 
-    def _written(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
-        """*value* as JSON, and what is wrong with it once it is read back."""
+    def _encode_and_compare(self, value: T, *, by_alias: bool) -> tuple[bytes, str | None]:
+        """Returns *value* as JSON, and how it differs when it is read back (None = it does not)."""
         data = self._adapter.dump_json(value, by_alias=by_alias, round_trip=True)
         try:
             where = _difference(value, self._adapter.validate_json(data))
@@ -66,14 +67,14 @@ class Modelled(Generic[T]):
 
 
 def _difference(sent: Any, arrived: Any) -> str | None:
-    """Where the two differ, "" for all of it; None = they are the same.
+    """Returns where the two values differ, "" = as a whole; None = they are the same.
 
-    Not `==` of the whole: private attributes do not travel, and NaN is not equal to itself.
+    Does not use `==` on models: private attributes are not stored, and NaN does not equal itself.
     """
     parts, others = _parts(sent), _parts(arrived)
     if parts is not None and others is not None and _shape(sent) is _shape(arrived):
         return _different_part(parts, dict(others))
-    # What has no equality of its own is taken on trust.
+    # Objects of a class without `__eq__` can't be compared; they count as the same.
     incomparable = type(sent) is type(arrived) and type(sent).__eq__ is object.__eq__
     same = incomparable or sent == arrived or (sent != sent and arrived != arrived)  # noqa: PLR0124 -- NaN
     return None if same else ""
@@ -88,7 +89,7 @@ def _different_part(sent: Iterable[tuple[Any, Any]], arrived: dict[Any, Any]) ->
 
 
 def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
-    """What *value* is made of, by name; None if it is one piece."""
+    """Returns the parts of *value* by name or position; None if it has no parts."""
     match value:
         case BaseModel():
             own = [(name, getattr(value, name, None)) for name in type(value).model_fields]
@@ -104,14 +105,16 @@ def _parts(value: Any) -> Iterable[tuple[Any, Any]] | None:
 
 
 def _shape(value: Any) -> Any:
-    """Its class; JSON has one kind of list and one of mapping for all that Python has."""
+    """Returns the class of *value*; all lists and tuples count as list, all dicts as dict, because
+    JSON has one kind of each.
+    """
     if isinstance(value, list | tuple):
         return list
     return cast("Any", dict if isinstance(value, dict) else type(value))
 
 
 def _short(error: Exception) -> str:
-    """What is wrong, without the value: it may be secret, and it may be long."""
+    """Returns what is wrong, without the value, which may be secret or long."""
     if not isinstance(error, ValidationError):
         return str(error)[:500]
     first, *rest = error.errors(include_input=False, include_url=False, include_context=False)

@@ -12,22 +12,22 @@ from towpath.ids import queue_name, worker_name
 from towpath.options import Mark, Options
 
 BY_HANDLERS = 0
-"""The weight of a queue for which none is given: what its handlers say."""
+"""Instead of a weight: the queue has the weight of its handlers."""
 
 
 def _queues(value: object) -> object:
-    """`a,b=3`, or a table of weights: each queue with how many turns it gets."""
-    said: dict[str, object] = {}
+    """Read `a,b=3`, or a table of weights. Returns the weight of each queue."""
+    given: dict[str, object] = {}
     wanted: dict[str, object] = {}
     if isinstance(value, str):
         parts = [part.strip().partition("=") for part in value.split(",") if part.strip()]
-        said = {name.strip(): weight.strip() for name, equals, weight in parts if equals}
-        wanted = {name.strip(): BY_HANDLERS for name, _, _ in parts} | said
+        given = {name.strip(): weight.strip() for name, equals, weight in parts if equals}
+        wanted = {name.strip(): BY_HANDLERS for name, _, _ in parts} | given
     elif isinstance(value, dict):
-        said = wanted = cast("dict[str, object]", value)
+        given = wanted = cast("dict[str, object]", value)
     else:
         return value
-    for name, weight in said.items():
+    for name, weight in given.items():
         if not str(weight).strip("+-0 "):
             raise ValueError(f"{name} has the weight {weight!r}, it must be from 1 to 1000")
     return {queue_name(name): weight for name, weight in wanted.items()}

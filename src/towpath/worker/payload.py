@@ -1,7 +1,8 @@
 """Payloads and results: values of the handler's types in Python, JSON in the job.
 
-JSON so that every language can submit and read; `bytes` are left as they are. What is sent is
-read back before it is sent: a value that the handler could not take never leaves the process.
+JSON, so that programs in every language can submit jobs and read results; `bytes` are left as they
+are. Each value is read back before it is sent, so that one which the handler could not take is
+refused where it is submitted.
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from towpath.errors import PayloadInvalid
 
 T = TypeVar("T")
 EMPTY = "the job has no payload; if it has a record, declare the handler with `record=True`"
-"""Redis has none for jobs with a record: the row has it."""
+"""For an empty payload: jobs with a record have theirs in the row, not in Redis."""
 
 
 class PayloadForm(Protocol[T]):
-    """How values of one type are written down."""
+    """Encodes and decodes values of one type."""
 
     def encode(self, value: T) -> bytes:
-        """*value* as bytes. Raises PayloadInvalid."""
+        """Returns *value* as bytes. Raises PayloadInvalid."""
         ...
 
     def decode(self, data: bytes) -> T:
-        """The value behind *data*. Raises PayloadInvalid."""
+        """Returns the value that *data* encodes. Raises PayloadInvalid."""
         ...
 
     def digest(self) -> str:
@@ -52,7 +53,7 @@ class Raw:
 
 
 class Json(Generic[T]):
-    """Plain values, dataclasses, msgspec structs and whatever is made of them."""
+    """JSON of plain values, dataclasses, msgspec structs and collections of them."""
 
     def __init__(self, kind: Any, named: str) -> None:
         self._kind, self._named = kind, named
@@ -81,10 +82,12 @@ class Json(Generic[T]):
 
 
 def digest_of(kind: Any, schema: Callable[[Any], dict[str, Any]]) -> str:
-    """A short hash of the JSON schema of *kind*; of its name if it has none; empty for Any."""
+    """Returns a short hash of the JSON schema of *kind*, or of its name if it has no schema; empty
+    for Any.
+    """
     try:
         found = _canonical(schema(kind))
-    except Exception:  # noqa: BLE001 -- a type of the user's own may have its own way
+    except Exception:  # noqa: BLE001 -- the schema of the user's own type may be user code
         found = f"{getattr(kind, '__module__', '')}.{getattr(kind, '__qualname__', kind)}"
     if not found:
         return ""
@@ -93,8 +96,8 @@ def digest_of(kind: Any, schema: Callable[[Any], dict[str, Any]]) -> str:
 
 
 def _canonical(schema: Any) -> Any:
-    """*schema* without what only people read, and without defaults and the order of alternatives,
-    which may differ from process to process.
+    """Returns *schema* without titles, descriptions, examples and defaults, and with alternatives
+    sorted: these may differ from process to process.
     """
     if isinstance(schema, list):
         return [_canonical(part) for part in cast("list[Any]", schema)]
@@ -115,13 +118,13 @@ def _canonical(schema: Any) -> Any:
 
 _DIGEST_LENGTH = 8
 _NAMED_PARTS = ("properties", "$defs", "patternProperties", "mapping")
-"""What maps names that the user chose."""
+"""Parts of a schema that are mappings with names from the user: these names are kept."""
 _UNORDERED = ("anyOf", "oneOf", "enum", "required", "type")
 _FOR_PEOPLE = ("title", "description", "examples", "default")
 
 
 def _refuse_no_numbers(named: str, value: Any) -> None:
-    """NaN and infinity would be written as null, and read back as nothing at all."""
+    """Refuse NaN and infinity: they would be written as null, and read back as None."""
     left: list[Any] = [msgspec.to_builtins(value, str_keys=True)]
     while left:
         part = left.pop()
@@ -134,7 +137,7 @@ def _refuse_no_numbers(named: str, value: Any) -> None:
 
 
 class WithDefault:
-    """Values that need not be given: no bytes at all are the default."""
+    """Values of a parameter with a default: an empty payload means the default."""
 
     def __init__(self, form: PayloadForm[Any], default: Any) -> None:
         self._form, self._default = form, default
@@ -143,27 +146,27 @@ class WithDefault:
         return self._form.encode(value)
 
     def decode(self, data: bytes) -> Any:
-        # No JSON is empty; bytes may be, and their default was sent as it is.
+        # JSON is never empty, but raw bytes may be: for these, the default itself was sent.
         return self._form.decode(data) if data or isinstance(self._form, Raw) else self._default
 
     def digest(self) -> str:
         inner = self._form.digest()
-        return f"{inner}?" if inner else ""  # a job without a payload fits as well
+        return f"{inner}?" if inner else ""  # "?": it takes jobs without a payload, too
 
     def nothing(self) -> bytes:
-        """What to send for a value that was not given."""
+        """Returns the payload to send if no value was given."""
         return self._form.encode(self._default) if isinstance(self._form, Raw) else b""
 
 
 def form(kind: Any, named: str) -> PayloadForm[Any]:
-    """The form for values of *kind*, e.g. a handler's annotation; *named* is for messages.
+    """Returns the form for values of *kind*, e.g. a handler's annotation; *named* is for messages.
 
-    Raises TypeError for what can be neither.
+    Raises TypeError if values of *kind* can't be written as JSON.
     """
     if kind is bytes:
         return Raw()
     if _has_model(kind):
-        # Only who has a model has paid for importing pydantic.
+        # Imported only for models, because importing pydantic is slow.
         from towpath.worker.modelled import Modelled  # noqa: PLC0415
 
         return Modelled[Any](kind, named)
@@ -171,7 +174,7 @@ def form(kind: Any, named: str) -> PayloadForm[Any]:
 
 
 def _has_model(kind: Any, seen: frozenset[Any] = frozenset()) -> bool:
-    """Whether *kind* is a pydantic model, or one is anywhere in it: in a list, in a field."""
+    """Whether *kind* is or contains a pydantic model, e.g. in a list or a field."""
     if hasattr(kind, "__pydantic_validator__"):
         return True
     made = get_origin(kind) or kind
@@ -187,8 +190,8 @@ def _fields(kind: Any) -> Iterable[Any]:
     try:
         return get_type_hints(kind).values()
     except (NameError, TypeError):
-        return ()  # whoever reads the values says what is wrong with it
+        return ()  # the decoder for *kind* raises a better error
 
 
 _MADE_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__total__", "_fields")
-"""What dataclasses, msgspec structs, TypedDicts and NamedTuples have."""
+"""Attributes that mark dataclasses, msgspec structs, TypedDicts and NamedTuples."""

@@ -1,9 +1,9 @@
-"""Where handlers run beside the event loop: threads, and processes of their own.
+"""Where handlers run outside the event loop: in threads, and in processes of their own.
 
-A thread can't be ended from outside: one that does not return is left behind, and whoever uses the
-pool is told that a slot is lost for as long as that lasts. Not concurrent.futures: its threads are
-joined when the process ends, so that one handler that never returns would keep a stopped worker
-alive. A process can be ended: it is killed, and the next job gets another.
+A thread can't be ended from outside. A thread that does not return is left behind, and its slot is
+lost until it returns. concurrent.futures is not used, because it joins its threads at exit: a
+handler that never returns would keep a stopped worker alive. A process can be killed; the next job
+gets a new one.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ Work = Callable[[], None]
 
 
 class Unjoined(ThreadPoolExecutor):
-    """As many threads as asyncio would have, none of them waited for.
+    """An executor whose threads nothing waits for at exit; as many as asyncio's own would have.
 
-    A ThreadPoolExecutor in name only: event loops take nothing else.
+    A subclass of ThreadPoolExecutor only because event loops accept no other class.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Unjoined(ThreadPoolExecutor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:  # noqa: FBT001, FBT002 -- its name in the standard library
-        """Let the threads end that have nothing to do; wait for none."""
+        """End idle threads, and busy ones after their work. Waits for none."""
         for _ in range(self._started):
             self._inbox.put(None)
 
@@ -88,23 +88,23 @@ def _run(future: Future[Any], call: Callable[[], Any]) -> None:
         return
     try:
         result = call()
-    except BaseException as error:  # noqa: BLE001 -- told to whoever waits for it
+    except BaseException as error:  # noqa: BLE001 -- raised where the future is awaited
         future.set_exception(error)
     else:
         future.set_result(result)
 
 
 class Threads:
-    """As many threads as are in use at once; idle ones are used again."""
+    """Threads for handlers. Idle threads are used again; their number has no limit here."""
 
     def __init__(self, *, lost: Callable[[], None], regained: Callable[[], None]) -> None:
         self._lost, self._regained = lost, regained
         self._idle: list[_Thread] = []
 
     async def run(self, call: Callable[[], T]) -> T:
-        """What *call* returns or raises, run in a thread.
+        """Run *call* in a thread. Returns or raises what it does.
 
-        Cancelling leaves the thread behind: `lost` is told now, `regained` if it returns after all.
+        Cancelling leaves the thread behind: `lost` is called now, `regained` if it returns later.
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
@@ -113,15 +113,15 @@ class Threads:
 
         def work() -> None:
             outcome = _outcome(context, call)
-            # The loop may be closed by now: then nobody waits for the outcome.
+            # The loop may be closed by now; then the outcome is not needed.
             with suppress(RuntimeError):
-                loop.call_soon_threadsafe(self._returned, thread, answer, outcome)
+                loop.call_soon_threadsafe(self._finish, thread, answer, outcome)
 
         thread.inbox.put(work)
         try:
             return await answer
         except asyncio.CancelledError:
-            # Unless it has answered: what the handler raised may be a cancellation too.
+            # Only then the wait was cancelled; otherwise the handler itself raised CancelledError.
             if answer.cancelled():
                 self._lost()
             raise
@@ -131,7 +131,7 @@ class Threads:
         while self._idle:
             self._idle.pop().inbox.put(None)
 
-    def _returned(
+    def _finish(
         self,
         thread: _Thread,
         answer: asyncio.Future[Any],
@@ -155,7 +155,7 @@ class _Thread:
     def _work(self) -> None:
         while (work := self.inbox.get()) is not None:
             work()
-            del work  # or its payload and result are kept until there is another
+            del work  # otherwise it keeps its payload and result alive while the thread is idle
 
 
 def _outcome(
@@ -164,14 +164,14 @@ def _outcome(
     try:
         return context.run(call), None
     except (StopIteration, GeneratorExit) as error:
-        # A future refuses the one, the other would end whoever waits without a word.
+        # A future refuses StopIteration; GeneratorExit would silently end the awaiting coroutine.
         return None, RuntimeError(f"the handler raised {error!r}")
-    except BaseException as error:  # noqa: BLE001 -- whatever it is, the runner decides
+    except BaseException as error:  # noqa: BLE001 -- raised again in the event loop
         return None, error
 
 
 _LAST_WORDS = 1.0
-_decode_said = msgspec.msgpack.Decoder(Said).decode
+_decode_message = msgspec.msgpack.Decoder(Said).decode
 
 
 class Processes:
@@ -184,9 +184,10 @@ class Processes:
         self._busy: dict[Attempt, _Process] = {}
 
     async def run(self, handler: Handler[Any, Any, Any], attempt: Attempt) -> bytes:
-        """The result as JSON. Raises the handler's verdict, or ChildFailed.
+        """Run *attempt* in a process. Returns the result as JSON. Raises the handler's AttemptEnd,
+        or ChildFailed.
 
-        Cancelled, it kills the process: nothing of the attempt goes on.
+        Cancelling kills the process, so that nothing of the attempt goes on.
         """
         idle = self._idle.setdefault(handler, [])
         process = await self._idle_one(idle) or _Process(handler)
@@ -224,19 +225,19 @@ class Processes:
         return None
 
     def cancel(self, attempt: Attempt) -> None:
-        """Tell the handler that somebody wants it to end; it decides itself."""
+        """Set `ctx.cancelled` for the handler, which decides how to end."""
         if attempt in self._busy:
             self._busy[attempt].tell(Cancel())
 
     def let_go(self, handler: Handler[Any, Any, Any]) -> None:
-        """End the processes of a handler that has nothing more to do."""
+        """End the idle processes of *handler*."""
         for process in self._idle.pop(handler, ()):
             task = detached("end of a handler's process", process.leave())
             self._ending.add(task)
             task.add_done_callback(self._ending.discard)
 
     async def close(self) -> None:
-        """End the idle ones."""
+        """End all idle processes, and wait for their end."""
         for handler in list(self._idle):
             self.let_go(handler)
         await asyncio.gather(*self._ending, return_exceptions=True)
@@ -259,7 +260,7 @@ class _Process:
 
     @property
     def is_there(self) -> bool:
-        """Whether it has not ended while nobody needed it."""
+        """Whether the process is alive; it may have died while it was idle."""
         return not self._reader.at_eof()
 
     async def run(self, attempt: Attempt, note: Callable[[Attempt, bytes], None]) -> bytes:
@@ -269,7 +270,7 @@ class _Process:
         level = logging.getLogger().getEffectiveLevel()
         self.tell(Order(lease, attempt.idled, level))
         while True:
-            match await self._hear():
+            match await self._receive():
                 case Note(text):
                     if attempt.ctx is not None:
                         attempt.ctx.noted = True
@@ -281,7 +282,7 @@ class _Process:
                         attempt.ctx.noticed = noticed
                     return result
                 case Raised() as raised:
-                    raise _verdict(raised)
+                    raise _exception_of(raised)
                 case _:
                     continue
 
@@ -289,7 +290,7 @@ class _Process:
         self._writer.write(framed(message))
 
     async def leave(self) -> None:
-        """Let it end what its handler shares with others, and end it then."""
+        """Let the process leave its lifespan, then end it."""
         lifespan = self._handler.lifespan
         if lifespan is not None and self._watching is not None and self._child is not None:
             self.tell(Leave())
@@ -298,11 +299,11 @@ class _Process:
         await self._end()
 
     async def kill(self) -> None:
-        """End it, and what it has started itself."""
+        """Kill the process and all processes that it has started."""
         await self._end()
 
     async def _end(self) -> int:
-        """The same; its exit code."""
+        """Kill the process and all processes that it has started. Returns its exit code."""
         child, self._child = self._child, None
         if child is None or self._watching is None:
             return 0
@@ -311,14 +312,15 @@ class _Process:
             _kill_group(child.pid)
         return await asyncio.shield(self._watching)
 
-    async def _watched(self, child: asyncio.subprocess.Process) -> int:
-        """Its exit code, once it has ended by itself or was killed.
+    async def _watch_exit(self, child: asyncio.subprocess.Process) -> int:
+        """Wait for the end of the process. Returns its exit code.
 
-        What it has started ends with it, and with that the line: a copy of it holds that open.
+        Processes that it has started are killed, too: a forked copy keeps the socket open.
         """
         code = await child.wait()
         _kill_group(child.pid)
-        # Who has left the group holds it all the same. The last words may still be on their way.
+        # A copy that has left the process group keeps the socket open all the same. Close it after
+        # a while: the last messages may still be on their way.
         asyncio.get_running_loop().call_later(_LAST_WORDS, self._writer.transport.abort)
         return code
 
@@ -329,23 +331,23 @@ class _Process:
         with theirs:
             self._child = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "towpath.worker.child", str(theirs.fileno()),
-                *_where(self._handler), *sys.path,
+                *_location_of(self._handler), *sys.path,
                 pass_fds=[theirs.fileno()],
-                # A Ctrl-C or a signal to the group is for the worker alone.
+                # A Ctrl-C, or a signal to the worker's process group, must not reach it.
                 start_new_session=True,
             )  # fmt: skip
-        self._watching = asyncio.create_task(self._watched(self._child))
+        self._watching = asyncio.create_task(self._watch_exit(self._child))
 
-    async def _hear(self) -> Said:
+    async def _receive(self) -> Said:
         try:
             head = await self._reader.readexactly(LENGTH.size)
-            return _decode_said(await self._reader.readexactly(*LENGTH.unpack(head)))
+            return _decode_message(await self._reader.readexactly(*LENGTH.unpack(head)))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             raise ProcessDied(await self._end()) from error
 
 
 def _write_line(name: str, level: int, text: str) -> None:
-    """A line of a handler's own logger, as if it ran here: it names the job that it is about."""
+    """Log a line of the handler's process as if it was written here, so that it names its job."""
     logger = logging.getLogger(name)
     if logger.isEnabledFor(level):
         logger.handle(logging.LogRecord(name, level, "", 0, text, None, None))
@@ -356,7 +358,7 @@ def _kill_group(leader: int) -> None:
         os.killpg(leader, signal.SIGKILL)
 
 
-def _verdict(raised: Raised) -> Exception:
+def _exception_of(raised: Raised) -> Exception:
     span = None if raised.ms is None else milliseconds(raised.ms)
     match raised.kind:
         case "discard":
@@ -372,6 +374,6 @@ def _verdict(raised: Raised) -> Exception:
             return ChildFailed(raised.error, raised.reason, raised.trace)
 
 
-def _where(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
+def _location_of(handler: Handler[Any, Any, Any]) -> tuple[str, str, str]:
     function = handler.function
     return function.__module__, inspect.getfile(function), getattr(function, "__qualname__", "")

@@ -1,4 +1,4 @@
-"""Which queues a worker serves: those of its app's handlers, also while these come and go."""
+"""Which queues a worker serves: those of its app's handlers, also while these change."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ Handlers = list[Handler[Any, Any, Any]]
 
 
 class ServedQueues:
-    """The queues of an app's handlers, or those of them that a worker is restricted to.
+    """The queues of an app's handlers, or only the *chosen* ones.
 
-    Raises HandlerInvalid for a queue without a handler, and without any handler unless they come
-    later.
+    Without *handlers_later*, raises HandlerInvalid if a chosen queue has no handler, or the app has
+    none at all.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class ServedQueues:
 
     @property
     def handlers(self) -> dict[QueueName, Handlers]:
-        """Those of each queue that is to be served now."""
+        """The handlers of each queue that has to be served now."""
         found: dict[QueueName, Handlers] = {}
         for handler in self._app.handlers:
             if self._chosen is None or handler.queue in self._chosen:
@@ -74,7 +74,7 @@ class ServedQueues:
 
     @property
     def weights(self) -> dict[QueueName, int]:
-        """The same queues with their weights."""
+        """The queues that have to be served now, with their weights."""
         return {queue: self.weight(queue, its) for queue, its in self.handlers.items()}
 
     def weight(self, queue: QueueName, handlers: Handlers) -> int:
@@ -83,16 +83,16 @@ class ServedQueues:
 
 
 class Following:
-    """Lets a execution serve the queues of an app, while its handlers come and go."""
+    """Keeps an execution serving the queues of an app while its handlers are added and removed."""
 
     def __init__(self, app: Registry, queues: ServedQueues, execution: Execution, log: Log) -> None:
         self._app, self._queues, self._execution, self._log = app, queues, execution, log
         self.served: dict[QueueName, Handlers] = {}
-        """The handlers of each queue that is served; the same object all the time."""
+        """The handlers of each served queue. Others hold this dict, so it is never replaced."""
         self._configuring: dict[QueueName, asyncio.Task[None]] = {}
 
     def begin(self, handlers: Mapping[QueueName, Handlers], late: Iterable[QueueName]) -> None:
-        """Serve *handlers*; the queues that are *late* once they are configured."""
+        """Serve *handlers*, but the *late* queues only after they are configured."""
         for queue, its in handlers.items():
             self.served[queue] = its
             self._execution.serve(queue, its, weight=self._queues.weight(queue, its))
@@ -108,7 +108,7 @@ class Following:
             if threading.get_ident() == here:
                 self.look()
                 return
-            with suppress(RuntimeError):  # a closed loop has nothing left to serve
+            with suppress(RuntimeError):  # the loop is closed: the worker has ended
                 loop.call_soon_threadsafe(self.look)
 
         async with asyncio.TaskGroup() as self._group:
@@ -119,18 +119,18 @@ class Following:
                 await asyncio.Event().wait()
 
     def look(self) -> None:
-        """Serve what the app's handlers ask for now. What goes, goes before anything comes."""
+        """Serve the queues of the app's current handlers. Removed queues come first."""
         wanted = self._queues.handlers
         if self.served == wanted:
             return
         for queue in [served for served in self.served if served not in wanted]:
-            self._lose(queue)
+            self._stop_serving(queue)
         for queue, handlers in wanted.items():
             if self.served.get(queue) != handlers:
-                self._gain(queue, handlers)
+                self._serve(queue, handlers)
         self._execution.report_handlers()
 
-    def _gain(self, queue: QueueName, handlers: Handlers) -> None:
+    def _serve(self, queue: QueueName, handlers: Handlers) -> None:
         is_new = queue not in self.served
         weight = self._queues.weight(queue, handlers)
         self.served[queue] = handlers
@@ -140,7 +140,7 @@ class Following:
             self._log.emit(events.QUEUE_ADDED, queue=queue, weight=weight)
         self._configure(queue)
 
-    def _lose(self, queue: QueueName) -> None:
+    def _stop_serving(self, queue: QueueName) -> None:
         del self.served[queue]
         self._execution.serve(queue, [], weight=1)
         if queue in self._configuring:
@@ -155,7 +155,7 @@ class Following:
     async def _serve_configured(self, queue: QueueName) -> None:
         try:
             await keep_configuring(self._app, queue, self._log)
-        except TowpathError as error:  # it is served by the options that it has, as others are
+        except TowpathError as error:  # the queue is served with the options that it has
             tell_failure(self._log, "configure", queue, error)
         self._configuring.pop(queue, None)
         self._execution.queues.go_on(queue)

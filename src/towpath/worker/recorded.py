@@ -1,8 +1,8 @@
-"""Attempts at jobs with a record: the row is asked before an attempt, and told after it.
+"""Attempts at jobs with a record: the record decides before each attempt, and stores its outcome.
 
-Before its handler runs, an attempt begins in the row; before the server hears how it ended, the
-row does. So what Redis forgets, the row knows, and what the row says has ended is not run again.
-`Registry` is what a worker needs to know of its app, its records among that.
+An attempt is written to the record before its handler runs, and its outcome before it is settled in
+Redis. So a loss of Redis loses no outcome, and a job whose record has ended is not run again.
+`Registry` is what a worker needs of its app; the recorder is a part of it.
 """
 
 from __future__ import annotations
@@ -32,19 +32,22 @@ if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
 
 _AWAY = seconds(1)
-"""How long a job waits for a database that does not answer."""
+"""How long a job is delayed if the database does not answer."""
 _LONGEST_BACKOFF = 5.0
 SKIPPED = "RecordEnded"
-"""Instead of what a handler raised: the row let none begin."""
+"""The `error` of an attempt that the record did not let begin."""
 
 Run = Callable[[Attempt], Awaitable[Settlement | None]]
 
 
 class Recorder(Protocol):
-    """Where records are kept. Both raise a TowpathError if that can't be reached."""
+    """Writes attempts to their records. Both methods raise a TowpathError if the database can't be
+    reached.
+    """
 
     async def begin(self, lease: Lease, *, most: int = ATTEMPTS) -> Lease | Settlement | None:
-        """The lease with what the record says, or what to tell the server instead of running.
+        """Begin an attempt in the record. Returns the lease with the record's payload and attempt,
+        or how to settle it without running; None = there is nothing to settle.
 
         *most* is the limit of attempts if the record sets none.
         """
@@ -53,19 +56,21 @@ class Recorder(Protocol):
     async def end(
         self, lease: Lease, settlement: Settlement, *, cancelled: bool
     ) -> Settlement | None:
-        """What to tell the server, now that the record knows; None = another attempt has begun."""
+        """Store the outcome in the record. Returns how to settle the lease; None = another attempt
+        has begun.
+        """
         ...
 
 
 class RecordedRuns:
-    """Runs attempts with their records around them."""
+    """Runs attempts, and writes their begin and outcome to their records."""
 
     def __init__(self, recorder: Recorder, engine: Engine, log: Log, run: Run) -> None:
         self._recorder, self._engine, self._log, self._run = recorder, engine, log, run
 
     async def run(self, attempt: Attempt) -> Settlement | None:
-        """What the attempt ended as, by its record; None if there is nothing left to settle."""
-        attempt.deadline = math.inf  # the handler's time begins when the row has let it begin
+        """Run *attempt*. Returns its settlement by its record; None = nothing is left to settle."""
+        attempt.deadline = math.inf  # the time limit is for the handler, not for the database
         try:
             most = await self._limit(attempt)
             begun = await self._recorder.begin(attempt.lease, most=most)
@@ -76,48 +81,50 @@ class RecordedRuns:
         except asyncio.CancelledError:
             return stopped(attempt)
         except TowpathError as error:
-            self._say(attempt, error)
+            self._log_unwritten(attempt, error)
             return Release(attempt.lease, _AWAY)
         attempt.begin()
         settlement = await self._run(attempt)
         if settlement is None or isinstance(settlement, Renew):
-            return settlement  # handed over: the row runs on under its token
-        attempt.deadline = math.inf  # the handler has ended: from here on only the row counts
+            return settlement  # handed over: the attempt goes on under its fencing token
+        attempt.deadline = math.inf  # the time limit is for the handler, not for the database
         try:
-            return await self._written(attempt, await self._explicit(attempt, settlement))
+            return await self._store_outcome(attempt, await self._with_delay(attempt, settlement))
         except asyncio.CancelledError:
-            # The row may know or not. Whoever gets the job next asks it.
+            # The record may have the outcome or not; it decides at the next delivery.
             return None if attempt.stop is StopReason.LOST else Release(attempt.lease)
 
     async def _limit(self, attempt: Attempt) -> int:
-        """The limit of attempts if the record sets none: the row counts them, not Redis."""
+        """Returns the limit of attempts if the record sets none. The record counts the attempts."""
         if attempt.handler and attempt.handler.options.max_attempts is not None:
             return attempt.handler.options.max_attempts
         options = await self._engine.queues.known_options(attempt.lease.queue)
         return options.attempts_of(attempt.lease.lane)
 
-    async def _explicit(self, attempt: Attempt, settlement: Settlement) -> Settlement:
-        """The same with the wait before the next attempt, which the server would choose by its
-        own count.
+    async def _with_delay(self, attempt: Attempt, settlement: Settlement) -> Settlement:
+        """Returns *settlement* with an explicit delay before the next attempt. Redis would choose
+        the delay by its own count of attempts.
         """
         options = await self._engine.queues.known_options(attempt.lease.queue)
         return plan_next_try(attempt, settlement, options)
 
-    async def _written(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
-        """Tell the record, until it answers or somebody ends the attempt."""
+    async def _store_outcome(self, attempt: Attempt, settlement: Settlement) -> Settlement | None:
+        """Store the outcome in the record; repeat until the database answers or the attempt is
+        cancelled.
+        """
         cancelled, tries = attempt.stop is StopReason.CANCELLED, 0
         while True:
             try:
                 return await self._recorder.end(attempt.lease, settlement, cancelled=cancelled)
             except TowpathError as error:
-                self._say(attempt, error)
+                self._log_unwritten(attempt, error)
                 if error.retry is not RetryAdvice.LATER:
                     return Fail(attempt.lease, reason_of(error), _AWAY)
             wait = min(0.1 * 2 ** min(tries, 10), _LONGEST_BACKOFF)
             await asyncio.sleep(wait * uniform(0.5, 1))  # noqa: S311 -- jitter
             tries += 1
 
-    def _say(self, attempt: Attempt, error: TowpathError) -> None:
+    def _log_unwritten(self, attempt: Attempt, error: TowpathError) -> None:
         lease = attempt.lease
         self._log.emit(
             RECORD_UNWRITTEN,
@@ -130,7 +137,7 @@ class RecordedRuns:
 
 
 class AtWork(Protocol):
-    """What others see of a worker that they run something beside."""
+    """A worker, as code that runs beside it sees it."""
 
     @property
     def name(self) -> str: ...
@@ -145,14 +152,14 @@ class AtWork(Protocol):
 
 
 class Registry(Protocol):
-    """An app: handlers, and the way to the server."""
+    """An app, as its workers see it: handlers, engine and records."""
 
     version: str
     middleware: tuple[AttemptMiddleware, ...]
 
     @property
     def metrics(self) -> Metrics:
-        """What the process counts of the app's jobs."""
+        """The metrics of the app's jobs in this process."""
         ...
 
     def followed(self, changed: Callable[[], None]) -> AbstractContextManager[None]:
@@ -163,21 +170,21 @@ class Registry(Protocol):
 
     @property
     def handlers(self) -> Sequence[Handler[Any, Any, Any]]:
-        """All of them."""
+        """All handlers of the app."""
         ...
 
     @property
     def engine(self) -> Engine:
-        """The app's own, while it is entered."""
+        """The app's engine, while the app is entered."""
         ...
 
     def new_engine(self, limits: Limits | None = None) -> Engine:
-        """Another way to the same server, for another thread."""
+        """Returns another engine for the same Redis, for use in another thread."""
         ...
 
     @property
     def recorder(self) -> Recorder:
-        """Where records are kept, for handlers that have them."""
+        """The recorder for handlers with `record=True`."""
         ...
 
     async def ledger_id(self) -> str | None:
@@ -185,19 +192,19 @@ class Registry(Protocol):
         ...
 
     async def keep_firing(self, queues: Container[str], log: Log) -> None:
-        """Fire the schedules of *queues*, as these are at the time, until cancelled."""
+        """Fire the schedules of *queues*, which may change at any time, until cancelled."""
         ...
 
     async def fire_due(self, queues: Container[str], log: Log) -> None:
-        """Fire those of them that are due now."""
+        """Fire the schedules of *queues* that are due now."""
         ...
 
     def living(self) -> AbstractAsyncContextManager[Any]:
-        """What handlers share in this process, while it runs jobs. Raises LifespanFailed."""
+        """Enter the app's lifespan while the body runs jobs. Raises LifespanFailed."""
         ...
 
     def around(self, worker: AtWork) -> AbstractAsyncContextManager[None]:
-        """What runs while *worker* does, on the app's own connection."""
+        """Run what applications add to *worker*, on the app's engine, while the body runs."""
         ...
 
     async def __aenter__(self) -> Self: ...

@@ -13,9 +13,9 @@ from towpath.errors import ServerError
 from towpath.processes.age import process_age
 
 BLOCKED_EVERY = seconds(1)
-"""How often a worker reports while its loop is blocked, so that the seconds are true."""
+"""How often a worker reports while its loop is blocked, so that the reported time is current."""
 _END_WITHIN = 0.5
-"""Seconds to report the end; without it, the worker is listed until it was silent for too long."""
+"""Seconds to report the end. Without this report, the worker is listed until SILENT_AFTER."""
 
 
 class WorkerRegistration:
@@ -32,7 +32,7 @@ class WorkerRegistration:
         self._is_over = False
 
     def mark(self, blocked: BlockedLoop | None) -> None:
-        """Set what blocks the loop. The begin and the end of a block are reported at once."""
+        """Set which job blocks the loop; None = it is not blocked. A change is reported at once."""
         if (self._blocked is None) is not (blocked is None):
             self._changed.set()
         self._blocked = blocked
@@ -40,7 +40,7 @@ class WorkerRegistration:
     def report_soon(self) -> None:
         """Report at once that something changed. Called in the worker's own thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # the loop of the heartbeat is closed: the worker ends
+            with suppress(RuntimeError):  # the heartbeat's loop is closed: the worker ends
                 self._loop.call_soon_threadsafe(self._changed.set)
 
     async def keep(self, engine: Engine) -> None:
@@ -49,7 +49,7 @@ class WorkerRegistration:
         while not self._is_over:
             self._changed.clear()
             doing = self._describe(self._blocked)
-            with suppress(ServerError):  # what claims reports what is wrong
+            with suppress(ServerError):  # the feeders log it
                 await engine.workers.tell(
                     self._worker, doing, age=process_age(), lasts=SILENT_AFTER
                 )
@@ -59,7 +59,7 @@ class WorkerRegistration:
                     await self._changed.wait()
 
     async def end(self, engine: Engine) -> None:
-        """Report that the worker has ended, unless the server does not answer at once."""
+        """Report that the worker has ended. Gives up soon if Redis does not answer."""
         self._is_over = True
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(_END_WITHIN):

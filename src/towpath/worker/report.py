@@ -1,4 +1,4 @@
-"""The outcomes of attempts, as log lines and metrics, once per batch."""
+"""The outcomes of attempts, as log lines and metrics."""
 
 from __future__ import annotations
 
@@ -19,15 +19,17 @@ from towpath.worker.recorded import SKIPPED
 from towpath.worker.settlements import server_now
 
 Ended = tuple[Attempt, Settlement]
-"""An attempt that is over, and how."""
+"""An attempt that has ended, and its settlement."""
 _WARN_EVERY, _WARNED_MOST = 60.0, 100
-"""Seconds between two warnings of the same handler, and handlers that are warned of meanwhile."""
+"""Seconds between two warnings about the same missing handler, and how many missing handlers are
+warned of in this time."""
 UNKNOWN_HANDLER = "unknown"
-"""The label of jobs whose handler is not here: what a job names may be anything."""
+"""The metrics' label for missing handlers. Their names come from jobs, so there may be any number
+of them."""
 
 
 def was_handed_over(settlement: Settlement, outcome: Outcome) -> bool:
-    """Whether whoever has the token goes on with an attempt, or has been so fast as to end it."""
+    """Whether the settlement handed the attempt over; the new holder may have ended it already."""
     if not isinstance(settlement, Renew):
         return False
     if isinstance(outcome, LeaseLost):
@@ -44,34 +46,36 @@ class Report:
         self._warned: dict[tuple[str, str], float] = {}
 
     def started(self, attempt: Attempt) -> None:
-        """The attempt begins."""
+        """Count and log the start of *attempt*."""
         lease, metrics = attempt.lease, self._of(attempt)
         metrics.started.inc()
         if lease.due_ms:
             metrics.punctuality.observe(attempt.waited)
         if lease.was_silent:
             metrics.redelivered.inc()
-            self.log.emit(events.JOB_REDELIVERED, **_named(attempt))
+            self.log.emit(events.JOB_REDELIVERED, **_job_fields(attempt))
         if self.log.wants(events.JOB_STARTED):
-            self.log.emit(events.JOB_STARTED, **_named(attempt), waited=attempt.waited)
+            self.log.emit(events.JOB_STARTED, **_job_fields(attempt), waited=attempt.waited)
 
     def settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """The server's word on each settlement."""
+        """Count and log the outcome of each settlement in *batch*."""
         done: dict[HandlerMetrics, list[Attempt]] = {}
         for (attempt, settlement), outcome in zip(batch, outcomes, strict=True):
             if outcome is State.DONE and attempt.error == SKIPPED:
-                self.log.emit(events.JOB_SKIPPED, **_named(attempt))
+                self.log.emit(events.JOB_SKIPPED, **_job_fields(attempt))
             elif outcome is State.DONE:
                 done.setdefault(self._of(attempt), []).append(attempt)
             elif isinstance(outcome, TowpathError) and not was_handed_over(settlement, outcome):
-                self._refused(attempt, settlement)
+                self._report_refused(attempt, settlement)
             else:
-                self._ended(attempt, settlement, outcome)
+                self._report_end(attempt, settlement, outcome)
         for metrics, attempts in done.items():
-            self._completed(metrics, attempts)
+            self._report_completed(metrics, attempts)
 
     def stopped(self, attempt: Attempt, why: StopReason) -> None:
-        """The attempt has to end before its handler: said once, by whoever comes first."""
+        """Count and log that *attempt* has to end before its handler, once per reason. The worker's
+        loop and the heartbeat may both report it.
+        """
         if attempt.told is why:
             return
         attempt.told = why
@@ -79,13 +83,13 @@ class Report:
         match why:
             case StopReason.LOST:
                 metrics.lost.inc()
-                self.log.emit(events.JOB_LOST, **_named(attempt), ran=attempt.ran)
+                self.log.emit(events.JOB_LOST, **_job_fields(attempt), ran=attempt.ran)
             case StopReason.TIMED_OUT:
                 metrics.timed_out.inc()
                 handler = attempt.handler
                 self.log.emit(
                     events.JOB_TIMED_OUT,
-                    **_named(attempt),
+                    **_job_fields(attempt),
                     ran=attempt.ran,
                     limit=handler.options.time_limit if handler else 0.0,
                     ended=_ENDED[handler.place] if handler else "",
@@ -97,7 +101,7 @@ class Report:
 
     # ── one kind of end each ─────────────────────────────────────────────────────────────
 
-    def _completed(self, metrics: HandlerMetrics, attempts: list[Attempt]) -> None:
+    def _report_completed(self, metrics: HandlerMetrics, attempts: list[Attempt]) -> None:
         self.completed += len(attempts)
         metrics.completed.inc(len(attempts))
         metrics.ran.observe_many([attempt.ran for attempt in attempts])
@@ -106,18 +110,18 @@ class Report:
             self.log.emit_each(
                 events.JOB_COMPLETED,
                 [
-                    _named(attempt) | {"waited": attempt.waited, "ran": attempt.ran}
+                    _job_fields(attempt) | {"waited": attempt.waited, "ran": attempt.ran}
                     for attempt in attempts
                 ],
             )
 
-    def _refused(self, attempt: Attempt, settlement: Settlement) -> None:
+    def _report_refused(self, attempt: Attempt, settlement: Settlement) -> None:
         self._of(attempt).stale_refused.inc()
         verb = type(settlement).__name__.lower()
-        self.log.emit(events.JOB_STALE_REFUSED, **_named(attempt), verb=verb)
+        self.log.emit(events.JOB_STALE_REFUSED, **_job_fields(attempt), verb=verb)
 
-    def _ended(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
-        metrics, named = self._of(attempt), _named(attempt)
+    def _report_end(self, attempt: Attempt, settlement: Settlement, outcome: Outcome) -> None:
+        metrics, named = self._of(attempt), _job_fields(attempt)
         match settlement, outcome:
             case _, State.CANCELLED:
                 metrics.cancelled.inc()
@@ -125,17 +129,17 @@ class Report:
             case Bury() | Fail(), State.DEAD:
                 self._count_failed(metrics, attempt)
                 metrics.dead.inc()
-                self._dead(attempt, settlement.reason)
+                self._report_dead(attempt, settlement.reason)
             case Fail(), _:
                 self._count_failed(metrics, attempt)
-                self._failed(attempt, settlement)
+                self._report_failed(attempt, settlement)
             case Release(), _ if attempt.error == "Snooze":
                 metrics.snoozed.inc()
                 until = server_now(attempt) + settlement.delay
                 self.log.emit(events.JOB_SNOOZED, **named, ran=attempt.ran, until=until)
             case Release(unhandled=why), _ if why and attempt.error in _UNHANDLED:
                 metrics.unhandled.inc()
-                self._unhandled(attempt, why)
+                self._warn_unhandled(attempt, why)
             case Renew(), _:
                 until = outcome.expires_at if isinstance(outcome, Lease) else server_now(attempt)
                 metrics.handed_over.inc()
@@ -148,15 +152,15 @@ class Report:
             case _:
                 pass
 
-    def _unhandled(self, attempt: Attempt, why: str) -> None:
-        """Warn of a missing handler from time to time, not for every job."""
+    def _warn_unhandled(self, attempt: Attempt, why: str) -> None:
+        """Warn of a missing handler, but not for every job."""
         now, kind = steady(), (attempt.lease.queue, attempt.handler_name)
         if now - self._warned.get(kind, -inf) < _WARN_EVERY:
             return
         self._warned = {kind: at for kind, at in self._warned.items() if now - at < _WARN_EVERY}
-        if len(self._warned) < _WARNED_MOST:  # what a job names may be anything
+        if len(self._warned) < _WARNED_MOST:  # bounded, as the names come from jobs
             self._warned[kind] = now
-            self.log.emit(events.JOB_UNHANDLED, **_named(attempt), reason=why)
+            self.log.emit(events.JOB_UNHANDLED, **_job_fields(attempt), reason=why)
 
     def _count_failed(self, metrics: HandlerMetrics, attempt: Attempt) -> None:
         metrics.failed.inc()
@@ -164,13 +168,15 @@ class Report:
             metrics.ran.observe(attempt.ran)
             metrics.waited.observe(attempt.waited)
 
-    def _taken(self, attempt: Attempt) -> BaseException | None:
-        """What was raised, once: its frames hold the attempt, and that would hold them."""
+    def _take_error(self, attempt: Attempt) -> BaseException | None:
+        """Take the error from *attempt*: its frames refer to the attempt, so keeping it would be a
+        reference cycle.
+        """
         raised, attempt.raised = attempt.raised, None
         return raised
 
-    def _dead(self, attempt: Attempt, reason: str) -> None:
-        named, error = _named(attempt), attempt.error
+    def _report_dead(self, attempt: Attempt, reason: str) -> None:
+        named, error = _job_fields(attempt), attempt.error
         if error == "Discard":
             self.log.emit(events.JOB_DISCARDED, **named, ran=attempt.ran, reason=reason)
         elif error in _UNFIT:
@@ -178,14 +184,14 @@ class Report:
         elif attempt.handler is None:
             self.log.emit(events.HANDLER_NOT_FOUND, **named)
         else:
-            raised, ran = self._taken(attempt), attempt.ran
+            raised, ran = self._take_error(attempt), attempt.ran
             self.log.emit(events.JOB_DEAD, raised, **named, ran=ran, error=error, reason=reason)
 
-    def _failed(self, attempt: Attempt, fail: Fail) -> None:
+    def _report_failed(self, attempt: Attempt, fail: Fail) -> None:
         self.log.emit(
             events.JOB_FAILED,
-            self._taken(attempt),
-            **_named(attempt),
+            self._take_error(attempt),
+            **_job_fields(attempt),
             ran=attempt.ran,
             error=attempt.error,
             reason=fail.reason,
@@ -212,7 +218,7 @@ _UNHANDLED = (HANDLER_MISSING, "PayloadInvalid")
 _ENDED = {"loop": "cancelled", "thread": "abandoned", "process": "killed"}
 
 
-def _named(attempt: Attempt) -> dict[str, Any]:
+def _job_fields(attempt: Attempt) -> dict[str, Any]:
     lease = attempt.lease
     return {
         "job": lease.id,

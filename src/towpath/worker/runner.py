@@ -1,6 +1,6 @@
-"""Runs one attempt: payload in, handler called where it belongs, settlement out.
+"""Runs one attempt: decodes the payload, calls the handler, returns the settlement.
 
-The only place with a broad except: whatever a handler raises ends its attempt, not the worker.
+Here, exceptions of every class are caught: what a handler raises ends its attempt, not the worker.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Runner:
-    """Runs attempts, wherever their handlers belong."""
+    """Runs attempts in the event loop, in threads or in processes, as their handlers need."""
 
     def __init__(self, execution: Execution) -> None:
         self._execution, self._middleware = execution, execution.middleware
@@ -33,25 +33,25 @@ class Runner:
         self._tracing = traces.active()
 
     def look(self) -> None:
-        """See whether somebody wants traces by now: once per batch, it costs as much as a job."""
+        """Check whether tracing is active. Done once per batch, as it costs as much as a job."""
         self._tracing = traces.active()
 
     async def run(self, attempt: Attempt) -> Settlement | None:
-        """What the attempt ended as; None if there is nothing left to settle. Never raises."""
+        """Run *attempt*. Returns its settlement; None = nothing is left to settle. Never raises."""
         lease = attempt.lease
-        # Each attempt has a task of its own, and so a context: nothing has to be undone.
+        # Each attempt has its own task, and so its own context: the value needs no reset.
         current_job.set(JobLine(lease.id, lease.queue, attempt.handler_name, lease.attempt))
         try:
             if self._tracing:
-                return await self._traced(attempt)
+                return await self._run_in_span(attempt)
             return await self._perform(attempt)
         except asyncio.CancelledError:
             return stopped(attempt)
         except BaseException as error:  # noqa: BLE001 -- user code: see above
-            return _ending(attempt, error)
+            return _settlement_for(attempt, error)
 
-    async def _traced(self, attempt: Attempt) -> Settlement | None:
-        """The same inside of a span; only what is a failure may mark it as one."""
+    async def _run_in_span(self, attempt: Attempt) -> Settlement | None:
+        """Run *attempt* inside a span, which Snooze, HandOver and stops do not mark as failed."""
         lease = attempt.lease
         with traces.consumer_span(
             lease.headers,
@@ -64,7 +64,7 @@ class Runner:
                 return await self._perform(attempt)
             except Exception as error:
                 if isinstance(only_leaf(error), Snooze | HandOver):
-                    return _ending(attempt, error)
+                    return _settlement_for(attempt, error)
                 raise
             except asyncio.CancelledError:
                 if attempt.stop in (None, StopReason.TIMED_OUT):
@@ -81,7 +81,7 @@ class Runner:
         payload = handler.payload.decode(lease.payload) if handler.takes_payload else None
         ctx = self._context(attempt, handler)
         if self._middleware:
-            value = await self._surrounded(attempt, payload, ctx)
+            value = await self._run_in_middleware(attempt, payload, ctx)
         elif handler.place is Place.LOOP:
             value = await handler.invoke(payload, ctx)
         else:
@@ -90,31 +90,31 @@ class Runner:
             _require_uncancelled(attempt, ctx)
         if value is None:
             return Complete(attempt.lease)
-        return await self._encoded(attempt, handler, value)
+        return await self._encode_result(attempt, handler, value)
 
     async def _in_process(self, attempt: Attempt, handler: Handler[Any, Any, Any]) -> Settlement:
         ctx = self._context(attempt, handler)
         if not self._middleware:
             result = await self._processes.run(handler, attempt)
             _require_uncancelled(attempt, ctx)
-            return await self._completed(attempt, result)
-        value = await self._surrounded(attempt, None, ctx)
+            return await self._complete(attempt, result)
+        value = await self._run_in_middleware(attempt, None, ctx)
         return (
             Complete(attempt.lease)
             if value is None
-            else await self._encoded(attempt, handler, value)
+            else await self._encode_result(attempt, handler, value)
         )
 
-    async def _surrounded(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
-        """What the handler returned, with the middleware around it."""
+    async def _run_in_middleware(self, attempt: Attempt, payload: Any, ctx: Context) -> Any:
+        """Run the handler inside its middleware. Returns the value of the outermost middleware."""
         handler = cast("Handler[Any, Any, Any]", attempt.handler)
 
         async def call() -> Any:
-            value = await self._called(attempt, handler, payload, ctx)
+            value = await self._call_handler(attempt, handler, payload, ctx)
             _require_uncancelled(attempt, ctx)
             if handler.place is not Place.PROCESS:
                 return value
-            return handler.result.decode(value) if value else None  # as it will be kept
+            return handler.result.decode(value) if value else None  # middleware gets no JSON
 
         def failed(middleware: object, error: Exception) -> None:
             lease = attempt.lease
@@ -131,7 +131,7 @@ class Runner:
 
         return await Around(self._middleware, attempt, ctx, call=call, failed=failed).run()
 
-    def _called(
+    def _call_handler(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], payload: Any, ctx: Context
     ) -> Coroutine[Any, Any, Any]:
         match handler.place:
@@ -154,18 +154,20 @@ class Runner:
         attempt.ctx = ctx
         return ctx
 
-    async def _encoded(
+    async def _encode_result(
         self, attempt: Attempt, handler: Handler[Any, Any, Any], value: Any
     ) -> Settlement:
-        """A result that can't be kept is a defect of the handler: another attempt can't help."""
+        """Returns Complete with *value* as JSON. Returns Bury if it can't be encoded: that is a
+        defect of the handler, and another attempt can't help.
+        """
         try:
             result = handler.result.encode(value)
         except TowpathError as error:
             attempt.error = "ResultInvalid"
             return Bury(attempt.lease, f"ResultInvalid: {error}")
-        return await self._completed(attempt, result)
+        return await self._complete(attempt, result)
 
-    async def _completed(self, attempt: Attempt, result: bytes) -> Settlement:
+    async def _complete(self, attempt: Attempt, result: bytes) -> Settlement:
         largest = self._execution.engine.queues.largest_payload
         limit = await largest(attempt.lease.queue, len(result)) if result else 0
         if len(result) <= limit:
@@ -181,18 +183,18 @@ class Runner:
 def _require_uncancelled(attempt: Attempt, ctx: Context) -> None:
     """Raise CancelledError if the handler saw that its job was cancelled, and returned.
 
-    It ends like one that was cancelled at an await: what it returned may be half of the work.
+    Then the attempt ends as if it was cancelled at an await: its result may be incomplete.
     """
     if ctx.noticed and attempt.stop is StopReason.CANCELLED:
         raise asyncio.CancelledError
 
 
-def _ending(attempt: Attempt, error: BaseException) -> Settlement | None:
+def _settlement_for(attempt: Attempt, error: BaseException) -> Settlement | None:
     if attempt.stop is StopReason.LOST:
         return None
     if attempt.stop is StopReason.STOPPING and not isinstance(only_leaf(error), AttemptEnd):
-        return stopped(attempt)  # it broke off because it was asked to
+        return stopped(attempt)  # the error is a consequence of the stop
     try:
         return ending(attempt, error)
-    except BaseException as defect:  # noqa: BLE001 -- user code: a verdict that was made wrongly
+    except BaseException as defect:  # noqa: BLE001 -- user code: an AttemptEnd with invalid values
         return failed(attempt, reason_of(defect))

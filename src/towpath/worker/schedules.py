@@ -1,9 +1,9 @@
-"""Schedules in code: any worker fires them, each firing once; there is no scheduler process.
+"""Firing schedules: any worker fires them, each firing once; there is no scheduler process.
 
-Code declares schedules to its own workers; others are kept in the store, made at run time, and
-fired by the workers of their queue and by every server. The store knows the last firing of each.
-Who finds one due submits its job in one step with the new last firing
-(`engine.schedules.fire_due`); who comes second is told.
+Schedules that code declares are known to its own workers. Schedules that were made at run time are
+stored in Redis, and fired by the workers of their queue and by every server. Redis stores the last
+firing of each schedule. A process that finds one due submits its job and stores the new last firing
+in one step (`engine.schedules.fire_due`). If two processes do so, the second gets FiringTaken.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ if TYPE_CHECKING:
     from towpath.telemetry.metrics import Metrics
 
 HEAR_EVERY = 0.9
-"""Seconds until it is asked again whether a schedule was changed: one question for all queues."""
+"""Seconds between two checks whether stored schedules were changed: one call for all queues."""
 SEARCH_EVERY = 600.0
-"""Seconds until queues are looked through again for schedules that the index does not know of: a
-server may have lost the one and not the other."""
+"""Seconds between two searches of all queues for schedules that the index does not know. Redis may
+have lost the entry in the index and not the schedule."""
 _LEFT_BEHIND = 5
-"""Looks after which a change that is not finished is taken for one that nobody will finish."""
+"""Checks after which an unfinished change of a schedule counts as abandoned by its process."""
 _JUMP_S = 1.0
+"""Seconds by which Redis's clock has to jump before all schedules are looked at again."""
 
 
 class _EveryQueue:
@@ -52,7 +53,7 @@ class DeclaredSchedules:
             self.add(schedule)
 
     def add(self, schedule: NamedSchedule) -> NamedSchedule:
-        """Raises InvalidOption if its queue has a schedule of that name."""
+        """Add *schedule*. Raises InvalidOption if its queue has a schedule of that name."""
         self.require_new(schedule)
         self._all[schedule.queue, schedule.name] = schedule
         return schedule
@@ -64,7 +65,7 @@ class DeclaredSchedules:
             raise InvalidOption("name", schedule.name, rule=rule)
 
     def remove(self, queue: str, handler: str | None) -> None:
-        """Forget those that submit to that handler of *queue*."""
+        """Remove the schedules whose jobs are for *handler* of *queue*; None = without a name."""
         for key, schedule in list(self._all.items()):
             headers: Mapping[str, str] = schedule.options.get("headers") or {}
             if schedule.queue == queue and headers.get("handler") == handler:
@@ -93,14 +94,14 @@ async def keep_firing(
     log: Log | None = None,
     metrics: Metrics | None = None,
 ) -> None:
-    """Fire *schedules*, and those that the store keeps, when they fall due by the server's clock:
+    """Fire *schedules*, and those that are stored in Redis, when they are due by Redis's clock:
     those of *queues*, until cancelled.
 
-    Any number of processes may do so with the same ones. A schedule that was never seen begins now:
-    nothing is fired for the past. What is added, to *schedules*, *queues* or the store, is fired
-    within a second. A server that gives no answer is asked again; raises EngineClosed. Two round
-    trips per queue and firing; while nothing is due one each second for all queues together, and
-    one per queue every LOOK_EVERY, or LOOK_AGAIN.
+    Any number of processes may fire the same schedules. A new schedule begins now: nothing is fired
+    for the past. Additions to *schedules*, *queues* and Redis are noticed within a second. If Redis
+    does not answer, the call is repeated. Raises EngineClosed. Takes two round trips per queue and
+    firing; while nothing is due, one per second for all queues together, and one per queue every
+    LOOK_EVERY or LOOK_AGAIN.
     """
     teller = Teller(log or Log(), metrics)
     try:
@@ -128,8 +129,8 @@ async def fire_due(
     queues: Container[str] = EVERY_QUEUE,
     log: Log | None = None,
 ) -> None:
-    """Fire what is due now by the server's clock, as `keep_firing` does. Raises ServerError, once
-    all queues were seen to.
+    """Fire what is due now by Redis's clock, as `keep_firing` does. An error of one queue is raised
+    after all queues were tried.
     """
     declared = schedules.by_queue(queues)
     kept = (await engine.schedules.changes()).queues or {}
@@ -145,7 +146,7 @@ async def fire_due(
 
 
 class _Watch:
-    """Which queues have something to fire: one task for each."""
+    """Runs a task for each queue that has schedules, and notices when these change."""
 
     def __init__(
         self,
@@ -162,16 +163,16 @@ class _Watch:
         self._firing: dict[QueueName, tuple[QueueFiring, asyncio.Task[None]]] = {}
         self._last, self._kept = "", dict[QueueName, IndexEntry]()
         self._unfinished: dict[QueueName, tuple[str, int]] = {}
-        """Queues with a change that has begun: which one, and for how many looks."""
+        """Queues with an unfinished change: its id, and how many checks have seen it."""
         self._ahead: float | None = None
-        """How far the server's clock is ahead of the one that only counts seconds."""
+        """Seconds by which Redis's clock is ahead of the steady clock."""
         self._away = False
 
     async def keep(self) -> None:
         while True:
             self._serve()
             try:
-                await self._hear()
+                await self._read_changes()
             except EngineClosed:
                 raise
             except ServerError as error:
@@ -184,7 +185,7 @@ class _Watch:
             await asyncio.sleep(HEAR_EVERY)
 
     async def keep_searching(self) -> None:
-        """Look for schedules that the index does not know of."""
+        """Find schedules that the index does not know, again and again."""
         while True:
             try:
                 for queue in await self._engine.queues.names():
@@ -197,7 +198,7 @@ class _Watch:
             await asyncio.sleep(SEARCH_EVERY)
 
     def _serve(self) -> None:
-        """A task for each queue that has something to fire, and none for the others."""
+        """Start a task for each queue that has schedules, and cancel the others."""
         declared = self._schedules.by_queue(self._queues)
         wanted = declared.keys() | {queue for queue in self._kept if queue in self._queues}
         for queue in self._firing.keys() - wanted:
@@ -209,20 +210,22 @@ class _Watch:
                 self._firing[queue] = (firing, task)
             self._firing[queue][0].declare(declared.get(queue, ()))
 
-    async def _hear(self) -> None:
-        heard = await self._engine.schedules.changes(self._last)
-        self._mind_the_clock(heard.now)
-        if heard.queues is not None:
+    async def _read_changes(self) -> None:
+        changes = await self._engine.schedules.changes(self._last)
+        self._check_clock(changes.now)
+        if changes.queues is not None:
             lost = [
-                queue for queue in self._kept if queue not in heard.queues and queue in self._queues
+                queue
+                for queue in self._kept
+                if queue not in changes.queues and queue in self._queues
             ]
             for queue in lost:  # all its schedules were removed, or the index was lost
                 await self._engine.schedules.mend(queue)
-            for queue, entry in heard.queues.items():
+            for queue, entry in changes.queues.items():
                 if self._kept.get(queue) != entry:
                     self._wake(queue)
-            self._last, self._kept = heard.last, heard.queues
-            begun = {queue: entry.change for queue, entry in heard.queues.items() if entry.begun}
+            self._last, self._kept = changes.last, changes.queues
+            begun = {queue: entry.change for queue, entry in changes.queues.items() if entry.begun}
             known = {
                 queue: unfinished
                 for queue, unfinished in self._unfinished.items()
@@ -239,8 +242,8 @@ class _Watch:
             if looks >= _LEFT_BEHIND:
                 await self._engine.schedules.mend(queue, change)
 
-    def _mind_the_clock(self, now: datetime) -> None:
-        """All are to look again if the server's clock was set."""
+    def _check_clock(self, now: datetime) -> None:
+        """Wake all queues if Redis's clock was set."""
         ahead = (now - instant(0)).total_seconds() - steady()
         if self._ahead is not None and abs(ahead - self._ahead) > _JUMP_S:
             for firing, _ in self._firing.values():

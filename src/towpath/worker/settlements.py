@@ -1,4 +1,4 @@
-"""How an attempt ends: from what the handler did, or was done to it, to a settlement."""
+"""How an attempt ends: the settlement for what the handler raised, or for why it was stopped."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OURS = str(Path(__file__).parents[1])
 
 
 class ChildFailed(Exception):
-    """A handler failed in its own process, which says how."""
+    """A handler failed in its own process. The error and its reason come from there."""
 
     def __init__(self, error: str, reason: str, trace: str = "") -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class ChildFailed(Exception):
 
 
 class ChildDiscarded(Discard):
-    """No other attempt can help, says the process; *error* is why."""
+    """A handler in its own process discarded its job; *error* names the cause."""
 
     def __init__(self, error: str, reason: str) -> None:
         super().__init__(reason)
@@ -49,12 +49,12 @@ class ChildDiscarded(Discard):
 
 
 def ending(attempt: Attempt, raised: BaseException) -> Settlement:
-    """The settlement for an attempt whose handler raised."""
+    """Returns the settlement for an attempt whose handler raised *raised*."""
     lease, raised = attempt.lease, only_leaf(raised)
-    attempt.error, attempt.raised = _error(raised), _tellable(raised)
+    attempt.error, attempt.raised = _error_name(raised), _loggable(raised)
     match raised:
         case Snooze():
-            return Release(lease, _snoozed(attempt, raised.until))
+            return Release(lease, _snooze_delay(attempt, raised.until))
         case HandOver():
             return Renew(lease, milliseconds(duration_ms("lease", raised.lease)))
         case ChildDiscarded(error="PayloadInvalid"):
@@ -67,7 +67,7 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return Bury(lease, str(raised))
         case Retry():
             reason = words_of(raised.reason) or "another attempt was asked for"
-            settlement = failed(attempt, reason, _checked(raised.after))
+            settlement = failed(attempt, reason, _check_delay(raised.after))
             if raised.keep_turn and isinstance(settlement, Fail):
                 return msgspec.structs.replace(settlement, keep_turn=True)
             return settlement
@@ -76,8 +76,10 @@ def ending(attempt: Attempt, raised: BaseException) -> Settlement:
             return failed(attempt, reason, traceback=traceback_of(raised))
 
 
-def _error(raised: BaseException) -> str:
-    """What it is called in log lines; a verdict by its own name, whoever derived from it."""
+def _error_name(raised: BaseException) -> str:
+    """Returns the name of the error for log lines. A subclass of Retry, Discard, Snooze or HandOver
+    has the name of its base.
+    """
     match raised:
         case ChildFailed() | ChildDiscarded():
             return raised.error
@@ -93,8 +95,10 @@ def _error(raised: BaseException) -> str:
             return type(first_leaf(raised)[0]).__qualname__
 
 
-def _tellable(raised: BaseException) -> BaseException | None:
-    """What belongs in a log line with its traceback: neither verdicts nor what quotes a payload."""
+def _loggable(raised: BaseException) -> BaseException | None:
+    """Returns *raised* if its traceback may be logged; None for an AttemptEnd, and for errors whose
+    message quotes a payload.
+    """
     match raised:
         case AttemptEnd() | PayloadInvalid() | PayloadTooLarge() | ChildFailed(trace=""):
             return None
@@ -103,7 +107,7 @@ def _tellable(raised: BaseException) -> BaseException | None:
 
 
 def stopped(attempt: Attempt) -> Settlement | None:
-    """The settlement for an attempt that had to end before its handler; None = nothing to say."""
+    """Returns the settlement for an attempt that was stopped; None = there is nothing to settle."""
     match attempt.stop:
         case StopReason.LOST:
             return None
@@ -120,7 +124,9 @@ def stopped(attempt: Attempt) -> Settlement | None:
 def failed(
     attempt: Attempt, reason: str, delay: Duration | None = None, traceback: str = ""
 ) -> Settlement:
-    """The attempt did not work: another one by the policy of the job, its handler or its queue."""
+    """Returns the settlement for a failed attempt: a retry by the policy of the job, of its handler
+    or of its queue, or Bury after the last one.
+    """
     lease, handler = attempt.lease, attempt.handler
     if handler is None:
         return Fail(lease, reason, delay, traceback)
@@ -131,7 +137,7 @@ def failed(
         return Fail(lease, reason, delay, traceback)
     try:
         delay = policy.delay(lease.attempt, random())  # noqa: S311 -- jitter
-    except Exception:  # noqa: BLE001 -- a policy of the user's own; the queue has one, too
+    except Exception:  # noqa: BLE001 -- user code; without a delay, the queue's policy is used
         return Fail(lease, reason, traceback=traceback)
     if delay is None:
         return Bury(lease, reason, traceback)
@@ -139,8 +145,8 @@ def failed(
 
 
 def plan_next_try(attempt: Attempt, settlement: Settlement, options: QueueOptions) -> Settlement:
-    """*settlement* with the wait before the next attempt by the policy of the queue, where job and
-    handler have none. So the log can name the time, and a record counts its own attempts.
+    """Returns *settlement* with the delay by the queue's policy, if job and handler have none. So
+    the log can name the time of the next attempt, and a record uses its own count of attempts.
     """
     attempt.most = own_limit(attempt) or options.attempts_of(attempt.lease.lane)
     if not isinstance(settlement, Fail) or settlement.delay is not None:
@@ -152,7 +158,7 @@ def plan_next_try(attempt: Attempt, settlement: Settlement, options: QueueOption
 
 
 def own_limit(attempt: Attempt) -> int | None:
-    """How often the job may be delivered, if job or handler say so; else the queue decides."""
+    """Returns how many attempts the job or its handler allows; None = the queue decides."""
     handler = attempt.handler
     return attempt.lease.max_attempts or (handler.options.max_attempts if handler else None)
 
@@ -163,17 +169,23 @@ def time_limit_reason(attempt: Attempt) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line: class, words, and where it came from; of a group, the first."""
+    """Returns *error* in one line: class, message, and where it was raised; of an exception group,
+    the first exception.
+    """
     error, more = first_leaf(error)
     words = words_of(error)
     name, rest = type(error).__qualname__, f", and {more} more" if more else ""
-    return f"{name}: {words}{_where(error)}{rest}" if words else f"{name}{_where(error)}{rest}"
+    return (
+        f"{name}: {words}{_location_of(error)}{rest}"
+        if words
+        else f"{name}{_location_of(error)}{rest}"
+    )
 
 
 def words_of(value: object) -> str:
-    """*value* as text that can be kept, whatever it is and whatever its own methods do."""
+    """Returns *value* as text that can be stored. Never raises, even if its `__str__` does."""
     try:
-        # Not `text.encode`: a class of the user's own may have another one.
+        # `str.__str__`, because a subclass of str may override methods.
         text = str.__str__(value if isinstance(value, str) else str(value))
     except BaseException:  # noqa: BLE001 -- an exception's own __str__ is user code and may raise too
         return "(its message can't be read)"
@@ -181,10 +193,10 @@ def words_of(value: object) -> str:
 
 
 def traceback_of(error: BaseException) -> str:
-    """The frames and the message of *error* as text, without credentials and local variables.
+    """Returns the frames and the message of *error*, without credentials and local variables.
 
-    The worker's own frames before the handler are left out. Verdicts of a handler have no
-    traceback, nor have errors about a payload, whose messages quote it.
+    The worker's own frames before the handler are left out. Empty for an AttemptEnd, and for errors
+    about a payload, because their messages quote it.
     """
     match error:
         case AttemptEnd() | PayloadInvalid() | PayloadTooLarge():
@@ -197,7 +209,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def _handler_frames(error: BaseException) -> TracebackType | None:
-    """The traceback of *error* from the first frame outside of the worker on."""
+    """Returns the traceback of *error* from its first frame outside the worker."""
     first = error.__traceback__
     while first is not None and first.tb_frame.f_code.co_filename.startswith(_WORKER):
         first = first.tb_next
@@ -205,14 +217,14 @@ def _handler_frames(error: BaseException) -> TracebackType | None:
 
 
 def sendable(settlement: Settlement) -> Settlement:
-    """*settlement*, or a failure that says why it can't be sent: it must not end the worker."""
+    """Returns *settlement*; or Fail if it can't be sent, because that must not end the worker."""
     if isinstance(settlement, Complete) and type(settlement.result) is bytes:
         return settlement
     if isinstance(settlement, Release) and settlement.unhandled == HANDLER_MISSING:
-        return settlement  # no part of it came from user code, and there may be many
+        return settlement  # saves the check: there may be many, and none has parts from user code
     try:
         settlement_item(settlement, _ANY)
-    except Exception as error:  # noqa: BLE001 -- what came from user code may be anything
+    except Exception as error:  # noqa: BLE001 -- values from user code may be anything
         verb = type(settlement).__name__.lower()
         return Fail(
             settlement.lease, f"the attempt ended with an invalid {verb}: {words_of(error)}"
@@ -220,16 +232,16 @@ def sendable(settlement: Settlement) -> Settlement:
     return settlement
 
 
-def _checked(delay: Duration | None) -> Duration | None:
-    """Raises InvalidOption: a class derived from Retry may have put anything there."""
+def _check_delay(delay: Duration | None) -> Duration | None:
+    """Returns *delay*. Raises InvalidOption: a subclass of Retry may have set any value."""
     return None if delay is None else milliseconds(duration_ms("after", delay))
 
 
-def _where(error: BaseException) -> str:
-    """The last line of the user's own code: the mistake is rarely in a library that it calls.
+def _location_of(error: BaseException) -> str:
+    """Returns the last line of the user's own code: the mistake is rarely in a library.
 
-    That is the package of the handler, which may be installed like a library, and every file that
-    is not installed. An error that never passed such code is located by its last line.
+    The user's code is the package of the handler, even if it is installed like a library, and every
+    file that is not installed. Without a frame in such code, returns the last line of all.
     """
     last, own, package = "", "", None
     for frame, line in traceback.walk_tb(_handler_frames(error)):
@@ -250,7 +262,7 @@ def is_installed(file: str) -> bool:
 
 
 def first_leaf(error: BaseException) -> tuple[BaseException, int]:
-    """The first exception in a group of them, and how many others there are."""
+    """Returns the first exception of an exception group, and how many others it has."""
     more = 0
     while isinstance(error, BaseExceptionGroup):
         first, *others = cast("tuple[BaseException, ...]", error.exceptions)
@@ -266,29 +278,31 @@ def _leaves(error: BaseException) -> int:
 
 
 def only_leaf(error: BaseException) -> BaseException:
-    """What a handler has raised: a verdict that is alone in a group of tasks is a verdict."""
+    """Returns the AttemptEnd if it is the only exception of a group; otherwise *error*."""
     leaf, more = first_leaf(error)
     return leaf if isinstance(leaf, AttemptEnd) and not more else error
 
 
 def writable(text: str) -> str:
-    """*text* as UTF-8 can have it: names of files may hold what it can't."""
+    """Returns *text* with what UTF-8 can't encode escaped: file names may have such characters."""
     return str.encode(text, errors="backslashreplace").decode()
 
 
-def _snoozed(attempt: Attempt, until: datetime | Duration) -> Duration:
+def _snooze_delay(attempt: Attempt, until: datetime | Duration) -> Duration:
     if isinstance(until, datetime):
         until = max(until - server_now(attempt), ZERO)
     return milliseconds(duration_ms("until", until))
 
 
 def server_now(attempt: Attempt) -> datetime:
-    """About what the server's clock says: what it said with the job, and how long ago that was."""
+    """Returns Redis's time, estimated: its time with the claim plus the seconds since then."""
     return instant(attempt.taken_ms) + milliseconds(attempt.held * 1000)
 
 
 def keep_unhandled(release: Release) -> Release:
-    """*release* for a job whose handler did not begin: that no worker could run it still holds."""
+    """Returns *release* with the lease's reason why no worker could run the job. The handler did
+    not begin, so that is still true.
+    """
     if release.unhandled:
         return release
     return msgspec.structs.replace(release, unhandled=release.lease.unhandled)

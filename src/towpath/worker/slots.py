@@ -1,7 +1,7 @@
 """Slots: how many jobs a worker runs at once, and which queue gets the next free one.
 
-Weights are kept by strides: every slot a queue takes moves it on by 1/weight, and the queue that
-is least far on comes first. A queue that had nothing to do does not save up turns.
+Weights work by stride scheduling: every slot that a queue takes adds 1/weight to its `turn`, and
+the queue with the lowest `turn` comes first. A queue that was idle does not save up turns.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from heapq import heapify, heappop, heapreplace, nsmallest
 
 
 class Share:
-    """One queue's claim to the slots."""
+    """One queue's share of the slots."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.weight, self.most, self.wake = 1, 1, wake
         self.held = 0
-        """Slots it has: jobs that run, and those it has asked the server for."""
+        """Slots that it holds: for running jobs, and for jobs that its exchange claims."""
         self.turn = 0.0
 
 
@@ -27,25 +27,25 @@ class Slots:
         self.total = self.free = total
         self.lost = 0
         self._turn = 0.0
-        """How far the one was on who took a slot last."""
+        """The `turn` of the share that took a slot last."""
         self._wanting: dict[Share, None] = {}
-        """Those that would take more. Not all: a worker may have a thousand idle queues."""
+        """The shares that want more slots. A worker may have a thousand others that are idle."""
 
     def give(self, share: Share, *, weight: int, most: int | None) -> None:
-        """Let *share* have that part in the slots from now on, whatever it holds already."""
+        """Set weight and limit of *share*. It keeps the slots that it holds."""
         share.weight, share.most = weight, min(most or self.total, self.total)
 
     def want(self, share: Share) -> None:
-        """*share* would take more: it is woken when there may be some."""
+        """*share* wants more slots: wake it when there may be some."""
         self._wanting[share] = None
 
     def take(self, share: Share, at_most: int) -> int:
-        """As many slots as *share* may have now, up to *at_most*; they are its own from now on."""
+        """Give *share* as many slots as it may have now, up to *at_most*. Returns how many."""
         wanted = min(at_most, self.free, share.most - share.held)
         rivals = [
             rival for rival in self._wanting if rival is not share and rival.held < rival.most
         ]
-        # Who comes back from a pause begins where the others are.
+        # A share that was idle continues where the others are.
         share.turn = max(share.turn, self._turn)
         taken = self._in_turn(share, rivals, wanted) if rivals else max(wanted, 0)
         if taken:
@@ -56,33 +56,33 @@ class Slots:
         return taken
 
     def give_back(self, share: Share, count: int) -> None:
-        """These slots are free again."""
+        """Free *count* slots of *share*."""
         share.held -= count
         self.free += count
         self._wake()
 
     def content(self, share: Share) -> None:
-        """*share* has no use for more: what it was owed is for the others."""
+        """*share* wants no more slots: its turns go to the others."""
         if share in self._wanting:
             del self._wanting[share]
             self._wake()
 
     def lose(self) -> None:
-        """A slot is gone: something that can't be ended sits in it."""
+        """Remove a slot: an attempt that can't be ended keeps it."""
         self.total -= 1
         self.free -= 1
         self.lost += 1
 
     def regain(self) -> None:
-        """What sat in a lost slot has ended."""
+        """Add a lost slot again: its attempt has ended after all."""
         self.total += 1
         self.free += 1
         self.lost -= 1
         self._wake()
 
     def _wake(self) -> None:
-        """Wake as many as there are slots for, in their turn: the others would find none. With a
-        thousand queues that all begin to ask, waking each of them each time takes seconds.
+        """Wake as many shares as there are free slots, lowest turns first. Waking all of a thousand
+        queues each time would take seconds.
         """
         if self._wanting and self.free > 0:
             able = [share for share in self._wanting if share.held < share.most]
@@ -92,8 +92,8 @@ class Slots:
                 share.wake()
 
     def _in_turn(self, share: Share, rivals: list[Share], wanted: int) -> int:
-        """How many of the free slots fall to *share* if everybody who wants takes his turn."""
-        # A tie goes to who asks: he is here.
+        """Returns how many free slots *share* gets if it and all *rivals* take turns."""
+        # On a tie, the calling share wins.
         turns = [
             (contender.turn, contender is not share, n)
             for n, contender in enumerate([share, *rivals])

@@ -22,10 +22,10 @@ from towpath.worker.attempt import Attempt
 from towpath.worker.handler import Handler
 
 SHORTEST, LONGEST = seconds(1), seconds(30)
-"""The delay of such a job: it doubles from release to release."""
+"""The delay of such a job doubles with each release, between these two."""
 SOON_PER_SECOND = 100
-"""Jobs of a queue that come back so soon; further ones of the same second have the longest delay,
-so that many of them take little of a worker's time."""
+"""Jobs per queue and second that get this delay. Further ones get one from `_LATE_MS`, so that many
+such jobs take little of a worker's time."""
 _LATE_MS = 16_000, 30_000
 _SURVEY_LASTS = 1.0
 """Seconds in which the list of live workers is not read again."""
@@ -44,16 +44,16 @@ class UnhandledJobs:
         self._budgets.pop(queue, None)
 
     def is_due(self, lease: Lease) -> bool:
-        """Whether no worker could run the job for so long that it may be dead."""
+        """Whether no worker could run the job for `unhandled_for`, so that it may be dead."""
         return _age(lease) >= self._unhandled_for
 
     def give_back(self, lease: Lease, why: str = HANDLER_MISSING, *, anew: bool = False) -> Release:
-        """Leave the job to other workers. The attempt does not count."""
+        """Returns a Release that leaves the job to other workers. The attempt does not count."""
         if self._budgets.setdefault(lease.queue, _Budget()).spend():
             age = seconds(0) if anew else _age(lease)
             delay = min(age + SHORTEST, LONGEST)  # doubles, as the age is the sum of the delays
         else:
-            # With others at full seconds: an exchange is short if no job falls due meanwhile.
+            # At a full second, as other such jobs: the exchanges in between are short then.
             late = lease.claimed_ms + randrange(*_LATE_MS)  # noqa: S311 -- jitter
             delay = milliseconds(late - late % 1000 - lease.claimed_ms)
         return Release(lease, delay, why, anew)
@@ -67,7 +67,7 @@ class UnhandledJobs:
         if survey is None:
             return self.give_back(lease)
         if survey.may_handle(lease.queue, wanted, besides=self._worker):
-            # So a restart of the only worker that has the handler does not make the job dead.
+            # With *anew*, a restart of the only worker that has the handler makes no job dead.
             return self.give_back(lease, anew=True)
         names = [handler.named or f"{handler.name} (without a name)" for handler in known]
         have = ", ".join(names) or "none"

@@ -36,7 +36,7 @@ STOPPING = (signal.SIGTERM, signal.SIGINT)
 _FLUSH = 5.0
 """Seconds to hand in the last settlements after everything has ended."""
 _IDENTIFIED_S = 2.0
-"""Seconds for the database to return its id; then it is asked again later."""
+"""Seconds for the database to return its id before the query is repeated later."""
 
 
 class ExitCode(IntEnum):
@@ -47,8 +47,8 @@ class ExitCode(IntEnum):
     SLOTS_LOST = 1
     """All its slots were lost to threads that do not end."""
     UNSETTLED = 75
-    """It ended by force: the server could not be reached to settle what it held, which comes back
-    by itself; or a handler blocked the event loop, and what ran was released without it."""
+    """It ended by force: Redis could not be reached to settle its jobs, whose leases end by
+    themselves; or a handler blocked the event loop, and its jobs were released by the heartbeat."""
 
 
 class Worker:
@@ -92,16 +92,16 @@ class Worker:
         self.metrics = metrics or app.metrics
         require_callable(middleware)
         self.middleware = (*app.middleware, *middleware)
-        self._heard = tuple(signals)
+        self._signal_numbers = tuple(signals)
         self.log = Log(worker=self.name)
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
-        """As if it had never run: it may run again, in another event loop too."""
+    def _reset(self) -> None:
+        """Reset the state, so that the worker can run again, also in another event loop."""
         self._stop, self._stop_now = asyncio.Event(), asyncio.Event()
         self._why = "no job was left to run"
         self._code = ExitCode.CLEAN
-        self._signals = Signals(self._heard, self.stop)
+        self._signals = Signals(self._signal_numbers, self.stop)
 
     @property
     def weights(self) -> dict[QueueName, int]:
@@ -111,7 +111,8 @@ class Worker:
     def run_forever(self) -> int:
         """Run in a new event loop until a signal stops it. Returns the exit code.
 
-        The process is the worker's from now on: what is loaded stays, whatever becomes of it.
+        Call it only in a process that does nothing else: all objects that exist now are exempt from
+        garbage collection for good.
         """
         exempt_from_collection()
         with asyncio.Runner(loop_factory=_new_loop) as runner:
@@ -125,13 +126,13 @@ class Worker:
     async def run(self) -> int:
         """Run jobs until a signal or `stop` ends it. Returns the exit code for the process.
 
-        Waits for a server that is unreachable. A queue with an error does not keep the others from
-        being served.
+        Waits while Redis is unreachable. A queue with an error does not keep the others from being
+        served.
         """
         try:
             return await self._run(leave_when_empty=False)
         finally:
-            self._begin_anew()
+            self._reset()
 
     async def drain(self) -> int:
         """Run jobs until none is left that could run now. Returns the exit code for the process.
@@ -140,7 +141,7 @@ class Worker:
         try:
             return await self._run(leave_when_empty=True)
         finally:
-            self._begin_anew()
+            self._reset()
 
     def stop(self, why: str = "it was asked to stop") -> None:
         """Claim no more jobs and let running ones finish; a second call releases them at once."""
@@ -156,7 +157,7 @@ class Worker:
         began = steady()
         async with self._app, self._app.around(self), self._app.living() as state:
             if leave_when_empty:
-                await self._app.engine.check()  # nobody who wants to leave waits for a server
+                await self._app.engine.check()  # `drain` must not wait for an unreachable Redis
                 await self._app.fire_due(self.weights, self.log)
             handlers = self._queues.handlers
             late = await configure_queues(self._app, handlers, self.log)
@@ -179,9 +180,9 @@ class Worker:
                 async with execution:
                     following = Following(self._app, self._queues, execution, self.log)
                     following.begin(handlers, late)
-                    self._say_started(handlers)
+                    self._log_started(handlers)
                     await self._live(execution, following, leave_when_empty=leave_when_empty)
-        self._say_stopped(execution.report, began)
+        self._log_stopped(execution.report, began)
         return self._code
 
     async def _live(
@@ -189,11 +190,11 @@ class Worker:
     ) -> None:
         if self._stop.is_set():
             execution.claim_no_more()
-        beside = asyncio.create_task(self._beside(execution, following))
+        beside = asyncio.create_task(self._run_background_tasks(execution, following))
         feeding = asyncio.create_task(execution.queues.run(leave_when_empty=leave_when_empty))
         stopping = asyncio.create_task(self._stop.wait())
         try:
-            # What runs beside it never ends by itself: if it does, it says why below.
+            # *beside* ends only with an error, which `_end_tasks` raises below.
             await asyncio.wait((feeding, stopping, beside), return_when=asyncio.FIRST_COMPLETED)
             beside.cancel()
             if not feeding.done():
@@ -201,10 +202,10 @@ class Worker:
             if self._code is not ExitCode.UNSETTLED:
                 await feeding
         finally:
-            await _ended([beside, stopping, feeding])
+            await _end_tasks([beside, stopping, feeding])
 
-    async def _beside(self, execution: Execution, following: Following) -> None:
-        """What a worker does beside running jobs, until cancelled."""
+    async def _run_background_tasks(self, execution: Execution, following: Following) -> None:
+        """Do what a worker does beside running jobs, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(following.run())
             group.create_task(self._app.keep_firing(following.served, self.log))
@@ -213,7 +214,7 @@ class Worker:
             group.create_task(self._identify_ledger(execution))
 
     async def _identify_ledger(self, execution: Execution) -> None:
-        """Find the id of the database with the records, which the list of workers shows."""
+        """Read the id of the database with the records, which the list of workers shows."""
         while True:
             if execution.ledger_id is None and execution.recorded_queues():
                 with suppress(TowpathError, TimeoutError):
@@ -243,12 +244,12 @@ class Worker:
             await asyncio.wait((feeding,))
 
     def _slots_exhausted(self) -> None:
-        """Nothing can run here any more."""
+        """Stop the worker: it has no slots left."""
         self.log.emit(events.SLOTS_EXHAUSTED, concurrency=self.concurrency)
         self._code = ExitCode.SLOTS_LOST
         self.stop("all slots are lost")
 
-    def _say_started(self, queues: Iterable[QueueName]) -> None:
+    def _log_started(self, queues: Iterable[QueueName]) -> None:
         self.log.emit(
             events.WORKER_STARTED,
             queues=sorted(queues),
@@ -259,7 +260,7 @@ class Worker:
             version=self._app.version,
         )
 
-    def _say_stopped(self, report: Report, began: float) -> None:
+    def _log_stopped(self, report: Report, began: float) -> None:
         self.log.emit(
             events.WORKER_STOPPED,
             reason=self._why,
@@ -272,19 +273,21 @@ class Worker:
     # ── in the heartbeat's thread ────────────────────────────────────────────────────────
 
     def _is_overdue(self, now: float) -> bool:
-        """Whether a loop that says nothing should have ended the worker. It has a moment more."""
+        """Whether the worker should have ended; a silent loop has PATIENCE seconds more."""
         return self._signals.overdue(now, self.grace.total_seconds() + PATIENCE)
 
     def _leave(self, report: Report, began: float) -> None:
-        """End the process: a handler that blocks the loop lets nothing else end."""
+        """End the process at once: a handler blocks the loop, so a clean end is not possible."""
         self._why = f"{self._signals.words}, and the event loop is blocked"
         self._code = ExitCode.UNSETTLED
-        self._say_stopped(report, began)
+        self._log_stopped(report, began)
         os._exit(self._code)
 
 
-async def _ended(tasks: Sequence[asyncio.Task[object]]) -> None:
-    """End what runs beside the jobs. A server that is away keeps no worker from stopping."""
+async def _end_tasks(tasks: Sequence[asyncio.Task[object]]) -> None:
+    """Cancel *tasks* and wait for them. Raises their errors, except those of an unreachable Redis:
+    the worker stops all the same.
+    """
     for task in tasks:
         task.cancel()
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):
@@ -303,7 +306,7 @@ def _own_name() -> str:
 
 
 class Signals:
-    """What was heard so far; read by the heartbeat's thread too."""
+    """The signals received so far; read by the heartbeat's thread, too."""
 
     def __init__(self, numbers: Sequence[signal.Signals], stop: Callable[[str], None]) -> None:
         self._numbers, self._stop = numbers, stop
@@ -311,15 +314,15 @@ class Signals:
         self._first, self._times = 0.0, 0
 
     def overdue(self, now: float, grace: float) -> bool:
-        """Whether a worker that goes on by now does so against a signal."""
+        """Whether a worker that still runs should have ended: after *grace*, or a second signal."""
         return self._times > 1 or (self._times == 1 and now - self._first >= grace)
 
     @contextmanager
     def heard(self) -> Generator[None]:
-        """Listen while the body runs. Only a program's main thread may; in others, without effect.
+        """Handle signals while the body runs. Has no effect outside the main thread.
 
-        Not with the loop's own add_signal_handler: that tells nobody before the loop runs again.
-        A handler that blocks inside of C code and never looks up keeps this from hearing as well.
+        Does not use the loop's add_signal_handler, which does nothing while the loop is blocked.
+        A handler that blocks inside C code without checking for signals delays this one as well.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -327,7 +330,7 @@ class Signals:
         loop = asyncio.get_running_loop()
 
         def hear(number: int, _: FrameType | None) -> None:
-            self._hear(signal.Signals(number), loop)
+            self._handle_signal(signal.Signals(number), loop)
 
         before = {number: signal.signal(number, hear) for number in self._numbers}
         try:
@@ -336,9 +339,9 @@ class Signals:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    def _hear(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
+    def _handle_signal(self, number: signal.Signals, loop: asyncio.AbstractEventLoop) -> None:
         if not self._times:
             self._first, self.words = steady(), f"received {number.name}"
         self._times += 1
-        with suppress(RuntimeError):  # a closed loop has nothing left to stop
+        with suppress(RuntimeError):  # the loop is closed: there is nothing left to stop
             loop.call_soon_threadsafe(self._stop, f"received {number.name}")

@@ -1,4 +1,4 @@
-"""Messages: one at a time per user."""
+"""Messages: each user's messages are processed in order, one at a time."""
 
 from towpath.apps.application import Application
 from towpath.apps.messages.options import CALLBACK, PUSH, MessagesOptions

@@ -1,4 +1,4 @@
-"""The ports, filled with real connections; and the handlers that use them."""
+"""The connections for pushes and callbacks, and the handlers that use them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from towpath.calls.caller import Caller, Resolver
 class MessageAdapters:
     """Connections for pushes and for callbacks. Enter it where the handlers run.
 
-    The worker's URL is the operator's own, so its host may be a private one. The callbacks' URLs
-    are strangers': they reach public addresses and what the options allow. *resolve* replaces the
-    system's resolver.
+    The operator sets the worker's URL, so its host may be private. Senders set the URLs of
+    callbacks, so these reach only public addresses and what the options allow. *resolve* replaces
+    the system's resolver.
     """
 
     def __init__(self, options: MessagesOptions, *, resolve: Resolver | None = None) -> None:
@@ -42,14 +42,14 @@ class MessageAdapters:
 
 
 class MessagesConsumers:
-    """What the options ask to be run beside a server: pushes, callbacks, both or none."""
+    """The handlers that the options ask for beside a server: pushes, callbacks, both or none."""
 
     def __init__(self, options: MessagesOptions) -> None:
         self._options = options
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app* with the handlers, and their connections while the body runs."""
+        """Add the handlers to *app*, and keep their connections open while the body runs."""
         async with MessageAdapters(self._options) as out:
             if self._options.worker_url:
                 add_push(app, out.push, self._options)

@@ -1,9 +1,9 @@
 """Callbacks: each answer is sent to the message's URL, by a job of its own.
 
-Two jobs per message. The sentry is submitted before the message: it looks from time to time whether
-the message has ended, and then submits the delivery. That alone is enough, after any crash. So that
-nobody waits for the sentry, the process that took the message in also watches it, and submits the
-same delivery (one id, one job) at once.
+A message with a callback has two jobs. The sentry is submitted before the message. It checks from
+time to time whether the message has ended, and then submits the delivery. That is enough, even
+after a crash. To save the wait, the process that accepted the message watches it as well, and
+submits the same delivery (under the same id, so it is one job) at once.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ SENTRY, DELIVERY = "sentry", "delivery"
 """The handlers of the two jobs."""
 FIRST_LOOK = seconds(30)
 WATCHED_MOST = 100_000
-"""More messages than this are left to their sentries."""
+"""Maximum number of messages that a process watches; further ones are left to their sentries."""
 
 
 class Callback(msgspec.Struct, frozen=True):
-    """The payload of both jobs. Where to deliver and what is in the message itself."""
+    """The payload of both jobs. URL and answer are read from the message."""
 
     message_id: str
 
@@ -42,7 +42,7 @@ def sentry_id(message_id: str) -> str:
 
 
 def check_callback_url(url: str, guard: Guard) -> None:
-    """Raises InvalidOption, which does not repeat the URL, for one that could not be called."""
+    """Raises InvalidOption if *url* can't be called. The error does not repeat the URL."""
     try:
         guard.target(url)
     except CallRefused as refused:
@@ -60,7 +60,7 @@ async def submit_sentry(engine: Engine, message_id: str) -> None:
 
 
 async def submit_delivery(engine: Engine, message_id: str) -> None:
-    """Deliver the answer of a message that has ended; asked for twice it happens once."""
+    """Submit the delivery of a message that has ended. A repeat has no effect."""
     await _submit(
         engine,
         msgspec.json.encode(Callback(message_id)),
@@ -72,7 +72,7 @@ async def submit_delivery(engine: Engine, message_id: str) -> None:
 
 
 async def _submit(engine: Engine, payload: bytes, **options: Unpack[JobOptions]) -> None:
-    """Submits the job. A job of other content under its id is somebody else's, and is replaced."""
+    """Submit a job. A job with other content under its id is not ours, and is replaced."""
     submitted = await engine.submit(CALLBACKS, payload, **options)
     if submitted.same_payload is False:
         with suppress(JobNotWaiting):
@@ -80,13 +80,13 @@ async def _submit(engine: Engine, payload: bytes, **options: Unpack[JobOptions])
 
 
 class Prompter:
-    """Submits the delivery as soon as a message ends that this process took in."""
+    """Watches the messages that this process accepted, and submits their deliveries at once."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._watch: Watch | None = None
         self._ready = asyncio.Event()
-        """Whether it watches, or can't."""
+        """Set once messages are watched, or can't be watched."""
         self._running = Background("prompter of callbacks", self._run)
 
     async def expect(self, message_id: str) -> None:
@@ -104,30 +104,31 @@ class Prompter:
 
     async def _run(self) -> None:
         try:
-            # What can't be watched is left to the sentries.
+            # If the queue can't be watched, the sentries do the work.
             with suppress(ServerError, QueueHasNoEvents):
                 async with self._engine.events.watch(MESSAGES, ENDS - {"delete"}) as watch:
                     self._watch = watch
                     self._ready.set()
                     while True:
-                        # After a loss all are named: a delivery of an open message would poll.
+                        # After a loss of events, `change` returns all messages, also open ones.
+                        # Their deliveries would only poll.
                         for id in await self._find_ended(await watch.change()):
                             watch.drop(id)
-                            await self._prompt(id)
-            self._running.retire()  # until the next message comes
+                            await self._submit_delivery(id)
+            self._running.retire()  # until `expect` starts it again
         finally:
             self._watch = None
             self._ready.set()
 
     async def _find_ended(self, message_ids: set[str]) -> list[str]:
-        """Those that have ended. While Redis is away, none: they are left to the sentries."""
+        """Returns the messages that have ended; none while Redis is away, because of sentries."""
         try:
             return await self._engine.events.find_ended(MESSAGES, message_ids)
         except ServerError:
             return []
 
-    async def _prompt(self, message_id: str) -> None:
-        # What does not work here, the sentry does later.
+    async def _submit_delivery(self, message_id: str) -> None:
+        # If this fails, the sentry submits the delivery later.
         with suppress(ServerError):
             await submit_delivery(self._engine, message_id)
             with suppress(JobError):

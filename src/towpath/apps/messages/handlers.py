@@ -1,4 +1,4 @@
-"""The consumers that run in a worker: messages pushed to a URL, answers delivered to theirs."""
+"""The handlers of messages: push each message to the worker's URL, deliver answers to callbacks."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ _JSON = {"content-type": "application/json"}
 _LONGEST_LOOK, _SOON = minutes(5), seconds(5)
 _SLACK = seconds(10)
 _CALLED_OFF = frozenset({Next.GONE, Next.MOVED})
-"""A callback's receiver is a stranger whose code may be mended: all else is tried again."""
+"""Answers that end a delivery for good. All others are retried: the receiver may be repaired."""
 
 
 class Post(Protocol):
-    """Sends what it is given, to where that may go. `calls.Caller` is one."""
+    """Sends POST requests to allowed addresses, like `calls.Caller`."""
 
     async def post(
         self,
@@ -56,12 +56,12 @@ class Post(Protocol):
         message: str = "",
         secrets: Sequence[str] = (),
     ) -> CallAnswer:
-        """The answer, whatever its status. Raises CallRefused, CallFailed, AnswerTooLarge."""
+        """Returns the answer of any status. Raises CallRefused, CallFailed, AnswerTooLarge."""
         ...
 
 
 def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:
-    """Let *app* deliver answers to the callback URLs of their messages."""
+    """Add the handlers to *app* that deliver answers to the callback URLs of their messages."""
     courier = _Courier(app, post, options)
     app.handler(
         CALLBACKS, name=SENTRY, time_limit=minutes(1), keep=CALLBACK_OPTIONS.keep
@@ -72,7 +72,7 @@ def add_callbacks(app: Towpath, post: Post, options: MessagesOptions) -> None:
 
 
 def add_push(app: Towpath, post: Post, options: MessagesOptions) -> None:
-    """Let *app* push each message to the worker's URL; what that answers is the answer."""
+    """Add the handler to *app* that pushes messages to the worker's URL and returns its answers."""
     pusher = _Pusher(post, options)
     app.handler(
         MESSAGES,
@@ -91,9 +91,9 @@ class _Pusher:
 
     async def push(self, payload: bytes, ctx: Context) -> bytes:
         """Send a message to the worker. Another attempt has the same webhook-id."""
-        body = msgspec.json.encode(_pushed(payload, ctx))
+        body = msgspec.json.encode(_push_body(payload, ctx))
         with calling("the worker"):
-            answer = await _posted(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
+            answer = await _send(self._post, self._url, body, id=ctx.id, secrets=self._secrets)
             require_taken(answer, "the worker")
         return _as_json(answer.body)
 
@@ -104,7 +104,7 @@ class _Courier:
         self._secrets = tuple(derived(secret, CALLBACK) for secret in options.secrets)
 
     async def look(self, callback: Callback, ctx: Context) -> None:
-        """Submit the delivery if the message has ended; else look again later, and later."""
+        """Submit the delivery if the message has ended; else check again, less and less often."""
         job = await self._message(callback, ctx, sentry_id(callback.message_id))
         if STATES[job.state] not in ENDED:
             age = ctx.claimed_at - ctx.submitted_at
@@ -112,24 +112,24 @@ class _Courier:
         await submit_delivery(self._app.engine, callback.message_id)
 
     async def deliver(self, callback: Callback, ctx: Context) -> None:
-        """Send the answer. Every attempt has the same webhook-id: receivers know repeats by it."""
+        """Send the answer. All attempts have one webhook-id, so receivers recognise repeats."""
         job = await self._message(callback, ctx, callback.message_id)
         if STATES[job.state] not in ENDED:
-            raise Snooze(_SOON)  # somebody gave a dead message new attempts
+            raise Snooze(_SOON)  # the message was dead and has been retried
         message = _read(job.payload)
         if message is None or message.callback_url is None:
             raise Discard("its job is no message that asks for a callback")
-        body, url = msgspec.json.encode(_delivered(job, message)), message.callback_url
+        body, url = msgspec.json.encode(_callback_body(job, message)), message.callback_url
         with calling("the receiver"):
             try:
-                answer = await _posted(self._post, url, body, id=job.id, secrets=self._secrets)
+                answer = await _send(self._post, url, body, id=job.id, secrets=self._secrets)
             except AnswerTooLarge as large:
-                answer = CallAnswer(large.status, {}, b"")  # nobody reads what a receiver says
+                answer = CallAnswer(large.status, {}, b"")  # only the status counts
             require_taken(answer, "the receiver", final=_CALLED_OFF)
 
     async def _message(self, callback: Callback, ctx: Context, own_id: str) -> JobInfo:
-        """The job of the message. A callback has one sentry and one delivery, of known ids: who
-        submits others can't make the server send an answer twice.
+        """Returns the job of the message. Raises Discard unless this job has *own_id*: jobs that a
+        user submits under other ids must not send the answer again.
         """
         if ctx.id != own_id:
             raise Discard("its id is not that of the message's own job")
@@ -139,12 +139,12 @@ class _Courier:
             raise Discard("its message was never submitted or is no longer kept") from None
 
 
-# ── what is sent ─────────────────────────────────────────────────────────────────────────
+# ── bodies ───────────────────────────────────────────────────────────────────────────────
 
 
 def _read(payload: bytes) -> Message | None:
-    """The message that a job carries; None for what did not come through `Messages.send`. Only
-    the fields of a message are read: a signature of ours never covers others.
+    """Returns the message in a payload; None if it was not submitted by `Messages.send`. Unknown
+    fields are dropped, so that the server never signs them.
     """
     try:
         return msgspec.json.decode(payload, type=Message)
@@ -152,17 +152,17 @@ def _read(payload: bytes) -> Message | None:
         return None
 
 
-def _pushed(payload: bytes, ctx: Context) -> dict[str, Any]:
+def _push_body(payload: bytes, ctx: Context) -> dict[str, Any]:
     message = _read(payload)
-    if message is None:  # enqueued with the queue manager, or as a raw job: its text
+    if message is None:  # submitted by `MessageQueue.enqueue` or as a raw job: plain text
         fields: dict[str, Any] = {"message": payload.decode(errors="replace")}
     else:
-        fields = _given(message, _PUSHED)
+        fields = _given_fields(message, _PUSHED)
     return {**fields, "message_id": ctx.id, "attempt": ctx.attempt}
 
 
-def _given(message: Message, names: Sequence[str]) -> dict[str, Any]:
-    """The fields of a message that its sender has set."""
+def _given_fields(message: Message, names: Sequence[str]) -> dict[str, Any]:
+    """Returns the fields *names* of a message that its sender has set."""
     values = {name: getattr(message, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -174,12 +174,12 @@ _TYPES = {
 }
 _RETURNED = ("user_id", "org_id", "client_id", "client_message_id", "metadata")
 _PUSHED = (*_RETURNED, "message")
-"""Without the callback's URL: answers are delivered by us."""
+"""Without the callback's URL: Towpath delivers the answer itself."""
 
 
-def _delivered(job: JobInfo, message: Message) -> dict[str, Any]:
+def _callback_body(job: JobInfo, message: Message) -> dict[str, Any]:
     state = STATES[job.state]
-    data = {"message_id": job.id, **_given(message, _RETURNED)}
+    data = {"message_id": job.id, **_given_fields(message, _RETURNED)}
     if state is MessageState.ANSWERED:
         data["answer"] = msgspec.Raw(_as_json(job.result or b""))
     if state is MessageState.FAILED:
@@ -188,7 +188,7 @@ def _delivered(job: JobInfo, message: Message) -> dict[str, Any]:
 
 
 def _as_json(body: bytes) -> bytes:
-    """What came back as JSON: as it is if it is some, else as a text."""
+    """Returns *body* unchanged if it is JSON, null if it is empty, else as a JSON string."""
     if not body.strip():
         return b"null"
     try:
@@ -198,7 +198,7 @@ def _as_json(body: bytes) -> bytes:
     return body
 
 
-async def _posted(
+async def _send(
     post: Post, url: str, body: bytes, *, id: str, secrets: tuple[str, ...]
 ) -> CallAnswer:
     return await post.post(url, body, headers=_JSON, message=webhook_id(id), secrets=secrets)

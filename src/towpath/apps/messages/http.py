@@ -1,6 +1,6 @@
-"""Messages: one at a time per user. Send, look, wait for the answer, cancel; and the health of it.
+"""Messages over HTTP: send, read, wait for the answer, cancel; and the health of the queue.
 
-Paths, bodies and names are those of the broker that this replaces; so is the text of a 503.
+Paths, bodies and names are those of the broker that Towpath replaces; so is the text of a 503.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ UNAVAILABLE = "Queue service unavailable"
 _LONGEST_NAME, _LONGEST_URL = 512, 2048
 
 
-class _OldWords(BodyRoute):
-    """Says in the old broker's words that the store is away."""
+class _OldBrokerRoute(BodyRoute):
+    """Gives a 503 the text that the old broker had."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -54,11 +54,11 @@ class _OldWords(BodyRoute):
         return in_old_words
 
 
-class _SendRoute(_OldWords, DirectRoute):
-    """The path that is asked for most."""
+class _SendRoute(_OldBrokerRoute, DirectRoute):
+    """The route of the most frequent request, which skips FastAPI's own reading of bodies."""
 
 
-router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldWords)
+router = APIRouter(prefix="/api/v1", tags=["messages"], route_class=_OldBrokerRoute)
 health_router = APIRouter(tags=["health"])
 
 
@@ -212,7 +212,7 @@ async def cancel(message_id: MessageId, messages: TheMessages, key: CanSend) -> 
     return CancelledOut(message_id=message_id, state=state)
 
 
-# ── looking ──────────────────────────────────────────────────────────────────────────────
+# ── reading ──────────────────────────────────────────────────────────────────────────────
 
 
 @router.get("/queue/{user_id:path}", response_model=UserQueueOut, responses=documented())
@@ -231,7 +231,7 @@ async def look(message_id: MessageId, messages: TheMessages, key: CanLook) -> Me
 
 
 def sees(messages: Messages, key: KeyInfo) -> Access:
-    """The messages whose ids *key* may see: a consumer gets the ids of all by claiming."""
+    """Returns whose message ids *key* may see. A consumer sees all, as it gets them by claiming."""
     return ALL if key.may(Scope.WORK) else messages.access(key)
 
 
@@ -256,7 +256,7 @@ async def events(
 ) -> EventSourceResponse:
     """Follow a message until its answer. If there is an answer already, it is sent at once."""
     await messages.look(message_id, messages.access(key))
-    return await stream(_told(messages, message_id), request)
+    return await stream(_view_events(messages, message_id), request)
 
 
 _ENDS = {
@@ -266,7 +266,7 @@ _ENDS = {
 }
 
 
-async def _told(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
+async def _view_events(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
     last: MessageView | None = None
     async with aclosing(messages.watch(message_id)) as views:
         async for view in views:
@@ -276,7 +276,7 @@ async def _told(messages: Messages, message_id: str) -> AsyncGenerator[Chunk]:
 
 
 def _event(view: MessageView, last: MessageView | None) -> str | None:
-    """What happened since *last*, in a word; None = nothing that the sender cares about."""
+    """Returns the name of the event for the change since *last*; None = no event."""
     if view.ended:
         return _ENDS[view.state]
     queued = view.state is MessageState.QUEUED
@@ -310,7 +310,7 @@ async def _health(request: Request, messages: Messages) -> HealthOut:
 
 
 async def _load(messages: Messages) -> MessagesLoad | None:
-    """None while Redis is away."""
+    """Returns the load, or None while Redis is away."""
     try:
         return await messages.load()
     except ServerError:

@@ -21,15 +21,15 @@ from towpath.ids import lane_key
 MESSAGES = "messages"
 CALLBACKS = "messages.callbacks"
 PROCESSING_TTL = seconds(300)
-"""How long a message that was dequeued counts as being processed: the lease."""
+"""The lease of a dequeued message."""
 KEEP = hours(1)
 """How long an answer can be read."""
 KEEP_FOR_CALLBACK = days(1)
-"""The same for a message whose answer still has to be delivered."""
+"""How long the answer of a message with a callback can be read: its delivery may take long."""
 
 MESSAGE_OPTIONS = QueueOptions(
     max_attempts=10,
-    # About four minutes in all: a consumer that is restarted loses no message.
+    # About four minutes in all, so that no message is dead while its consumer is restarted.
     retry=Exponential(longest=minutes(1)),
     keep=KEEP,
     remember=days(1),
@@ -54,11 +54,11 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     message: str
     client_id: str
     client_message_id: str | None = None
-    """The client's own id: the same one again is the same message."""
+    """The client's own id; the same id twice is one message."""
     callback_url: str | None = None
-    """Where its answer is delivered."""
+    """The URL to which its answer is delivered."""
     metadata: dict[str, Any] | None = None
-    """Anything; it comes back with the answer."""
+    """Any data; it is returned with the answer."""
 
     def __post_init__(self) -> None:
         for field in ("user_id", "org_id", "client_id"):
@@ -67,13 +67,13 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             checked_name("client_message_id", self.client_message_id)
 
     def id(self, owner: str = "") -> str:
-        """A new id, or the one that goes with the client's own, of a message of *owner*."""
+        """Returns the id of the message: derived from the client's own id and *owner*, or new."""
         if self.client_message_id is None:
             return str(uuid.uuid4())
         return own_id(self.user_id, self.client_message_id, owner)
 
     def packed(self) -> bytes:
-        """Its bytes in the store: the same message always has the same. Raises InvalidOption."""
+        """Returns the payload of its job; equal messages have equal ones. Raises InvalidOption."""
         try:
             return msgspec.json.encode(self)
         except (ValueError, RecursionError) as error:
@@ -81,7 +81,7 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def checked_name(field: str, value: str) -> str:
-    """*value* if it can be a user's or client's name, else InvalidName."""
+    """Returns *value*. Raises InvalidName unless it can be the name of a user or a client."""
     try:
         return lane_key(value)
     except InvalidName as error:
@@ -89,23 +89,23 @@ def checked_name(field: str, value: str) -> str:
 
 
 def own_id(user_id: str, client_message_id: str, owner: str = "") -> str:
-    """The id of a message by its client's own id. The same id of another user, or sent by another
-    owner, is another message: so nobody learns which ids others use.
+    """Returns the id of a message, derived from its client's own id.
 
-    Names have no control characters, so the parts can't be cut differently.
+    The ids of other users and owners never collide with it, so that a caller can't find out which
+    ids they use. Names have no control characters, so a NUL separates them.
     """
     parts = (user_id, client_message_id, owner) if owner else (user_id, client_message_id)
     digest = hashlib.sha256("\0".join(parts).encode()).digest()
-    # Version 8: a UUID made in the maker's own way.
+    # UUID version 8 is for custom formats.
     return str(uuid.UUID(int=int.from_bytes(digest[:16]) & ~(0xF << 76) | 8 << 76))
 
 
 def message_ref(message_id: str) -> JobRef:
-    """The job behind a message. Raises InvalidName."""
+    """Returns the job of a message. Raises InvalidName."""
     return job_ref(MESSAGES, checked_name("message_id", message_id))
 
 
-# ── what can be known ────────────────────────────────────────────────────────────────────
+# ── messages as they are read ────────────────────────────────────────────────────────────
 
 
 class MessageState(StrEnum):
@@ -131,21 +131,21 @@ ENDED = {MessageState.ANSWERED, MessageState.FAILED, MessageState.CANCELLED}
 
 
 class MessageReceipt(msgspec.Struct, frozen=True):
-    """A message that is in the queue."""
+    """The answer to a sent message."""
 
     message_id: str
     queue_position: int
-    """1 = the next of its user; 0 = it no longer waits, which only a resend can find."""
+    """1 = the next of its user; 0 = it was sent before, and no longer waits."""
 
 
 class UserQueue(msgspec.Struct, frozen=True):
     """One user's messages at one moment."""
 
     queue_length: int
-    """Those that wait; the one in process does not."""
+    """Number of waiting messages, without the one that is being processed."""
     is_processing: bool = False
     current_message_id: str | None = None
-    """None also for a caller who may not see it."""
+    """None also if the caller may not see it."""
 
 
 class MessagesLoad(msgspec.Struct, frozen=True):
@@ -163,7 +163,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     state: MessageState
     queue_position: int = 0
     estimate: Duration | None = None
-    """How long it may still wait; None while nobody knows."""
+    """How long it may still wait; None = not known."""
     attempts: int = 0
     submitted_at: datetime
     started_at: datetime | None = None
@@ -171,7 +171,7 @@ class MessageView(msgspec.Struct, frozen=True, kw_only=True):
     progress: bytes | None = None
     answer: bytes | None = None
     reason: str | None = None
-    """Why it failed, or why its last attempt did."""
+    """Why the message failed, or why its last attempt did."""
 
     @property
     def ended(self) -> bool:

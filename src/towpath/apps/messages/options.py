@@ -12,7 +12,7 @@ from towpath.errors import InvalidOption
 from towpath.options import Allowed, Mark, Options, Secret, Signing
 
 PUSH, CALLBACK = "push", "callback"
-"""What its calls are for: each kind is signed with a secret of its own."""
+"""The kinds of its outgoing calls; each kind is signed with its own secret."""
 
 
 class MessagesOptions(Options, frozen=True, kw_only=True):
@@ -46,5 +46,5 @@ class MessagesOptions(Options, frozen=True, kw_only=True):
 
     @property
     def worker_host(self) -> str | None:
-        """The host that the operator trusts by naming it."""
+        """The host of `worker_url`. It may be private, as the operator has set it."""
         return parse_target(self.worker_url).host if self.worker_url else None

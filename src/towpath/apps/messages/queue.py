@@ -1,4 +1,4 @@
-"""The queue of messages: first in, first out per user, one in process per user."""
+"""The queue of messages: first in, first out per user, one at a time per user."""
 
 from __future__ import annotations
 
@@ -53,9 +53,9 @@ class Dequeued(NamedTuple):
 
 
 class MessageQueue:
-    """A queue per user. Each answer is one round trip; nothing is scanned for.
+    """A queue per user. Most calls are one round trip; none scans the keys of Redis.
 
-    What is dequeued and not completed within PROCESSING_TTL comes back, at its old place.
+    A message that is dequeued and not completed within PROCESSING_TTL comes back, at its old place.
     """
 
     PROCESSING_TTL = PROCESSING_TTL
@@ -68,10 +68,10 @@ class MessageQueue:
     def generate_message_id() -> str:
         return str(uuid.uuid4())
 
-    # ── a message's life ─────────────────────────────────────────────────────────────────
+    # ── messages ─────────────────────────────────────────────────────────────────────────
 
     async def enqueue(self, user_id: str, message_id: str, message_data: str) -> int:
-        """Put a message behind the user's others; its position, 1 = the next.
+        """Add a message at the end of the user's queue. Returns its position, 1 = the next.
 
         The same *message_id* again adds nothing. Raises MessageDiffers if it came with other
         data, InvalidName, and what `Engine.submit` raises.
@@ -88,7 +88,7 @@ class MessageQueue:
         keep: Duration | None = None,
         owner: str | None = None,
     ) -> MessageReceipt:
-        """The same for bytes; *keep* says how long the answer stays."""
+        """Add a message as bytes; *keep* is how long its answer can be read."""
         lane = checked_name("user_id", user_id)
         await self.prepare()
         submitted = await self.engine.submit(
@@ -98,7 +98,7 @@ class MessageQueue:
         return MessageReceipt(message_id, await self._position(submitted, lane))
 
     async def dequeue(self, user_id: str) -> Dequeued | None:
-        """The user's next message; None if there is none, or one is in process."""
+        """Take the user's next message; None if there is none, or if one is being processed."""
         lane = checked_name("user_id", user_id)
         await self.prepare()
         leases = await self.engine.claim(
@@ -110,10 +110,10 @@ class MessageQueue:
         return Dequeued(leases[0].id, leases[0].payload.decode())
 
     async def mark_complete(self, user_id: str, message_id: str, answer: str = "") -> None:
-        """End a message that was dequeued here; the user's next one can be dequeued.
+        """Complete a message that was dequeued here; then the user's next one can be dequeued.
 
-        Raises LeaseLost if it took too long and is in other hands, MessageNotHeld if it was never
-        in these. Nothing is changed then.
+        Raises LeaseLost if the lease ended and another consumer has the message, MessageNotHeld if
+        it was not dequeued here. Then nothing is changed.
         """
         lease = self._held.get(message_id)
         if lease is None or lease.lane != user_id:
@@ -130,33 +130,33 @@ class MessageQueue:
         return UserQueue(lane.behind + _head_waits(lane), current is not None, current)
 
     async def get_queue_length(self, user_id: str) -> int:
-        """How many of the user's messages wait; the one in process does not."""
+        """Number of the user's waiting messages, without the one that is being processed."""
         return (await self.user(user_id)).queue_length
 
     async def is_processing(self, user_id: str) -> bool:
         return (await self.user(user_id)).is_processing
 
     async def get_current_message_id(self, user_id: str) -> str | None:
-        """The user's message in process."""
+        """The user's message that is being processed, or None."""
         return (await self.user(user_id)).current_message_id
 
     async def load(self) -> MessagesLoad:
-        """All users' queues in two numbers."""
+        """Count the users with waiting messages, and the messages that are being processed."""
         counts = await self.engine.inspect.counts(MESSAGES)
         if counts.leased == 0 or counts.lanes == 0:
             return MessagesLoad(counts.lanes, counts.leased)
         return MessagesLoad(await self.engine.inspect.lanes_waiting(MESSAGES), counts.leased)
 
     async def get_active_queue_count(self) -> int:
-        """Users with a message that waits."""
+        """Number of users with a waiting message."""
         return (await self.load()).active_queues
 
     async def get_processing_count(self) -> int:
-        """Messages in process."""
+        """Number of messages that are being processed."""
         return (await self.load()).messages_processing
 
     async def ping(self) -> bool:
-        """Whether the store answers."""
+        """Whether Redis answers."""
         try:
             await self.engine.inspect.counts(MESSAGES)
         except ServerError:
@@ -164,7 +164,7 @@ class MessageQueue:
         return True
 
     async def place(self, user_id: str, message_id: str) -> int:
-        """The position of a message behind its user's head; 0 if it is not there any more."""
+        """Returns the position of a message in its user's queue; 0 if it does not wait."""
         lane = await self.engine.inspect.lane(MESSAGES, user_id, job=message_id)
         if lane.head == message_id:
             return _head_waits(lane)
@@ -173,19 +173,21 @@ class MessageQueue:
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def prepare(self) -> None:
-        """Introduce the queues, once. Options that somebody chose before stay."""
+        """Introduce the queues, once. Options that were set before stay."""
         for queue, options in QUEUES.items():
             await self.engine.queues.introduce(queue, options)
 
     async def _position(self, submitted: Submitted, user_id: str) -> int:
-        """Where a message is that was just submitted. Only one behind others costs a look."""
+        """Returns the position of a submitted message. Takes a round trip only if it is behind
+        others.
+        """
         if submitted.state is not State.WAITING:
             return int(submitted.state in _WAITS)
         place = await self.place(user_id, submitted.id)
-        # A new one may have moved on before the look: it was the next at least.
+        # A new message may have been claimed meanwhile; then it was the next one.
         return place if submitted.existed else max(place, 1)
 
 
 def _head_waits(lane: Lane) -> int:
-    """1 if the head of the lane is a message that waits, too."""
+    """Returns 1 if the head of the lane waits, too, else 0."""
     return int(lane.head_state in _WAITS)

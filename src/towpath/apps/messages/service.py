@@ -43,14 +43,15 @@ if TYPE_CHECKING:
     from towpath.ledger.keys.key import KeyInfo
 
 _LOOK_EVERY = seconds(20)
-"""A waiting sender looks by itself now and then: an estimate grows old, a lease ends silently."""
+"""How often a watched message is read without an event: estimates change, leases end silently."""
 _AHEAD_MOST = 100
-"""So many of those ahead are watched one by one; the rest only move when the head does."""
+"""Maximum number of messages ahead that are watched for changes of the position."""
 _STORE_AWAY = 1.0
+"""Seconds between two tries while Redis is away."""
 
 
 class Messages:
-    """The application, for a server. *connect* gives the engine, or raises ServerUnreachable."""
+    """The messages on one Redis. *connect* returns the engine, or raises ServerUnreachable."""
 
     def __init__(self, connect: Callable[[], Engine], options: MessagesOptions) -> None:
         self._connect, self._options = connect, options
@@ -67,22 +68,22 @@ class Messages:
 
     @property
     def queue(self) -> MessageQueue:
-        """The queue. Raises ServerUnreachable while the store was never there."""
-        return self._connected().queue
+        """The queue. Raises ServerUnreachable if Redis could not be reached yet."""
+        return self._connect_parts().queue
 
-    # ── a message's life ─────────────────────────────────────────────────────────────────
+    # ── messages ─────────────────────────────────────────────────────────────────────────
 
     def access(self, key: KeyInfo) -> Access:
-        """What *key* may use."""
+        """Returns the rights of *key*."""
         return access_of(key, shared=self._options.shared)
 
     async def send(self, message: Message, access: Access = ALL) -> MessageReceipt:
-        """Put a message into its user's queue. The same client_message_id again adds nothing.
+        """Add a message to its user's queue. The same client_message_id again adds nothing.
 
         Raises MessageDiffers for other content under the same id, InvalidOption for a callback
-        that could not be made, PayloadTooLarge, QueueFull, and the store's errors.
+        that can't be made, PayloadTooLarge, QueueFull, and the errors of Redis.
         """
-        parts, data, id = self._connected(), message.packed(), message.id(access.owner)
+        parts, data, id = self._connect_parts(), message.packed(), message.id(access.owner)
         owner = access.owner or None
         if message.callback_url is None:
             return await parts.queue.submit(message.user_id, id, data, owner=owner)
@@ -91,7 +92,7 @@ class Messages:
         limit = await parts.engine.queues.largest_payload(MESSAGES, len(data))
         if len(data) > limit:
             raise PayloadTooLarge("message", len(data), limit=limit)
-        # The record first: no message without somebody who sees to its answer.
+        # The sentry first, so that every message with a callback has one.
         await submit_sentry(parts.engine, id)
         await parts.prompter.expect(id)
         return await parts.queue.submit(
@@ -99,18 +100,18 @@ class Messages:
         )
 
     async def cancel(self, message_id: str, access: Access = ALL) -> MessageState:
-        """End a message: CANCELLED, or PROCESSING if its consumer was asked to stop.
+        """Cancel a message. Returns CANCELLED, or PROCESSING if its consumer was asked to stop.
 
-        Raises JobNotFound; JobDone and JobDead for one that has ended.
+        Raises JobNotFound; JobDone and JobDead if it has ended.
         """
         job = await self._find(message_id, access)
-        return STATES[await self._connected().engine.cancel(job.ref)]
+        return STATES[await self._connect_parts().engine.cancel(job.ref)]
 
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def user(self, user_id: str, access: Access = ALL) -> UserQueue:
-        """One user's queue; an empty one for a user that nobody knows. The counts are those of all
-        messages of the user; the id of the one in process is left out if it is another owner's.
+        """Read a user's queue; that of an unknown user is empty. Messages of all owners count, but
+        the id of the one that is being processed is left out if it has another owner.
         """
         found = await self.queue.user(user_id)
         if found.current_message_id is not None and access is not ALL:
@@ -121,30 +122,30 @@ class Messages:
         return found
 
     async def load(self) -> MessagesLoad:
-        """All users' queues in two numbers."""
+        """Count the users with waiting messages, and the messages that are being processed."""
         return await self.queue.load()
 
     async def look(self, message_id: str, access: Access = ALL) -> MessageView:
-        """The message as it is now. Raises JobNotFound; answers stay for an hour."""
+        """Read a message. Answers are kept for an hour. Raises JobNotFound."""
         view = await self._view(await self._find(message_id, access))
-        # Its state and its place are two looks: without a place it left the queue in between.
+        # State and position are two reads: without a position, it was claimed in between.
         if view.state is MessageState.QUEUED and not view.queue_position:
             return await self._view(await self._find(message_id, access))
         return view
 
     async def _find(self, message_id: str, access: Access) -> JobInfo:
-        """The job of a message. Raises JobNotFound for another owner's, as for a missing one."""
-        job = await self._connected().engine.inspect.job(message_ref(message_id))
+        """Returns the job of a message. Raises JobNotFound if it is missing or another owner's."""
+        job = await self._connect_parts().engine.inspect.job(message_ref(message_id))
         if not access.may_use(job.owner):
             raise JobNotFound(job.ref)
         return job
 
     async def watch(self, message_id: str) -> AsyncGenerator[MessageView]:
-        """The message now and after every change, up to its end. Polls nothing.
+        """Yields the message now and after each change, until it has ended or is deleted.
 
-        Ends also when the message is gone. While the store is away it waits.
+        Follows events instead of polling. Waits while Redis is away.
         """
-        parts, last = self._connected(), None
+        parts, last = self._connect_parts(), None
         await parts.queue.prepare()
         async with parts.engine.events.watch(MESSAGES) as watch:
             ahead = _Ahead(parts.engine, watch, message_id)
@@ -162,13 +163,13 @@ class Messages:
                 if view.ended:
                     return
                 last = view
-                # Without events a look every 20 s finds the answer.
+                # Without events, a read every 20 s finds the answer.
                 with suppress(QueueHasNoEvents):
                     await watch.change(within=_LOOK_EVERY)
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    def _connected(self) -> _Parts:
+    def _connect_parts(self) -> _Parts:
         engine = self._connect()
         if self._parts is None:
             self._parts = _Parts(engine)
@@ -185,7 +186,7 @@ class Messages:
         if state is MessageState.QUEUED and job.lane is not None:
             place, position = await asyncio.gather(
                 self.queue.place(job.lane, job.id),
-                self._connected().engine.inspect.position(job.ref),
+                self._connect_parts().engine.inspect.position(job.ref),
             )
         return MessageView(
             message_id=job.id,
@@ -204,12 +205,12 @@ class Messages:
 
 
 def serving(host: Host) -> Messages:
-    """The application in a server."""
+    """Returns the service for a server."""
     return Messages(host.engine, host.options)
 
 
 class _Parts:
-    """What there is once the store was there."""
+    """The parts that need an engine."""
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -221,24 +222,24 @@ class _Parts:
 
 
 class _Ahead:
-    """Those before a message that waits: when one of them moves, it does."""
+    """Watches the messages ahead of a waiting one: when one of them ends, the position changes."""
 
     def __init__(self, engine: Engine, watch: Watch, message_id: str) -> None:
         self._engine, self._watch, self._ref = engine, watch, message_ref(message_id)
         self._known_at: int | None = None
-        """The place of the message when those ahead were last looked for."""
+        """The position of the message when the messages ahead were last read."""
 
     async def watch_from(self, view: MessageView | None) -> None:
-        """Watch those ahead; look for them again once most of those that were known are gone."""
+        """Watch the messages ahead. Read them again once half of the watched ones are gone."""
         place = view.queue_position if view else 0
         if view is not None and self._known_at is None:
             self._known_at = place
         known = self._known_at or 0
         if view is None or (known > _AHEAD_MOST and place < known - _AHEAD_MOST // 2):
-            self._watch.only(await self._ids())
+            self._watch.only(await self._ids_ahead())
             self._known_at = place if view else None
 
-    async def _ids(self) -> set[str]:
+    async def _ids_ahead(self) -> set[str]:
         user_id = (await self._engine.inspect.job(self._ref)).lane
         if user_id is None:
             return {self._ref.id}

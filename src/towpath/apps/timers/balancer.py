@@ -1,8 +1,7 @@
 """Which instance is called: one that is alive and has not failed lately, by weight and load.
 
-What is known of failures is this process's own. A breaker tells how an instance is reached from
-here; another scheduler may reach it well, and to ask the store before each call would cost more
-than the calls that find out.
+Breakers are local to this process. Another scheduler may reach an instance that this one can't, and
+reading shared breakers before each call would cost more than the calls that fail.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from towpath.apps.timers.instances import Instance
 from towpath.clock import steady
 
 THRESHOLD = 5
-"""So many failures in a row open a breaker."""
+"""Failures in a row that open a breaker."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
-"""Seconds that it stays open, twice as long each time a try fails."""
+"""Seconds that a breaker stays open; the pause doubles each time a trial call fails."""
 
 
 class BreakerState(StrEnum):
@@ -26,13 +25,15 @@ class BreakerState(StrEnum):
 
     CLOSED = "closed"
     HALF_OPEN = "half-open"
-    """One call at a time, to see whether it works again."""
+    """One trial call at a time is allowed."""
     OPEN = "open"
 
 
 class Breaker:
-    """Counts failures in a row. Open, it lets nothing through until its pause is over, then one
-    try at a time: that one closes it, or opens it for longer.
+    """Counts failures in a row, and stops calls for a pause after too many of them.
+
+    After the pause, one trial call at a time is allowed: its success closes the breaker, its
+    failure opens it for longer.
     """
 
     __slots__ = ("_blamed", "_failures", "_pause", "_trying", "_until")
@@ -53,12 +54,12 @@ class Breaker:
         return not self._pause or (now >= self._until and not self._trying)
 
     def wait(self, now: float) -> float:
-        """Seconds until a call may begin; a try that is under way may take a pause's time."""
+        """Seconds until a call may begin; if not now, at least FIRST_PAUSE, for a trial call."""
         return 0.0 if self.permits(now) else max(self._until - now, FIRST_PAUSE)
 
     @contextmanager
     def trying(self) -> Generator[None]:
-        """A call is under way: while it is a try, there is no other."""
+        """Enclose a call. If it is a trial call, no other call may begin meanwhile."""
         mine = bool(self._pause)
         self._trying = self._trying or mine
         try:
@@ -68,20 +69,20 @@ class Breaker:
                 self._trying = False
 
     def succeeded(self) -> bool:
-        """A call worked: closed. Whether that is news."""
+        """Close the breaker after a call that worked. Returns whether it was open."""
         was_open = bool(self._pause)
         self._failures, self._pause = 0, 0.0
         self._blamed.clear()
         return was_open
 
     def failed(self, now: float, timer: str = "") -> bool:
-        """A call failed. Whether the breaker opened.
+        """Count a failed call. Returns whether the breaker opened.
 
-        With *timer*, the instance answered, and the fault may be the timer's: of one timer, only
-        the first failure in a row counts.
+        With *timer*, the instance answered, and the timer may be at fault: only the first of
+        several failures in a row of the same timer counts.
         """
         if self._pause:
-            # What began before it opened says nothing new. A try does.
+            # Ignore calls that began before the breaker opened; only trial calls count.
             if now < self._until:
                 return False
         elif timer:
@@ -96,28 +97,28 @@ class Breaker:
 
     @property
     def pause(self) -> float:
-        """Seconds for which it was opened last; 0 = closed."""
+        """Seconds of the current pause; 0 = closed."""
         return self._pause
 
 
 Changed = Callable[[Instance, str, float], None]
-"""Called with an instance, the type or '' for all, and the pause: 0 = it is called again."""
+"""Called with an instance, a type ('' = all types) and the pause in seconds (0 = closed again)."""
 
 
 class Balancer:
-    """Chooses instances, and learns from what became of the calls."""
+    """Chooses instances, by weight, load and the outcome of earlier calls."""
 
     def __init__(self, changed: Changed, *, clock: Callable[[], float] = steady) -> None:
         self._changed, self._clock = changed, clock
         self._breakers: dict[tuple[str, str], Breaker] = {}
-        """By instance, and by instance and type: who does not serve a type may serve others."""
+        """By instance and type; type '' is for all calls to the instance."""
         self._calls: dict[str, int] = {}
 
     def choose(
         self, instances: Sequence[Instance], task_type: str, *, without: Collection[str] = ()
     ) -> Instance | None:
-        """One that may be called and has the fewest calls under way for its weight; of several,
-        one by chance, by weight. None where none may be called.
+        """Returns the instance with the fewest calls under way for its weight; of several, a random
+        one, by weight. None if no instance may be called.
         """
         fit = [
             instance
@@ -132,19 +133,19 @@ class Balancer:
         return random.choices(idle, [instance.weight for instance in idle])[0]  # noqa: S311 -- no secret
 
     def permits(self, instance: Instance, task_type: str) -> bool:
-        """Whether a call for that type may begin."""
+        """Whether a call of *instance* for *task_type* may begin."""
         now = self._clock()
         return all(breaker.permits(now) for breaker in self._of(instance, task_type))
 
     def wait(self, instances: Iterable[Instance], task_type: str) -> float:
-        """Seconds until one of them may be called; 0 without any."""
+        """Seconds until one of *instances* may be called; 0 if there are none."""
         now = self._clock()
         waits = [max(b.wait(now) for b in self._of(instance, task_type)) for instance in instances]
         return min(waits, default=0.0)
 
     @contextmanager
     def calling(self, instance: Instance, task_type: str) -> Generator[None]:
-        """A call is under way."""
+        """Enclose a call of *instance*, to count it as under way."""
         one, typed = self._of(instance, task_type)
         self._calls[instance.id] = self._calls.get(instance.id, 0) + 1
         try:
@@ -154,7 +155,7 @@ class Balancer:
             self._calls[instance.id] -= 1
 
     def succeeded(self, instance: Instance, task_type: str) -> None:
-        """It took a call."""
+        """Close the breakers of an instance that took a call."""
         one, typed = self._of(instance, task_type)
         if one.succeeded():
             self._changed(instance, "", 0.0)
@@ -162,13 +163,15 @@ class Balancer:
             self._changed(instance, task_type, 0.0)
 
     def failed(self, instance: Instance, *, timer: str = "") -> None:
-        """It did not answer; with *timer*, it answered that it failed."""
+        """Count a call that *instance* did not answer; with *timer*, one that it answered with a
+        failure of that timer.
+        """
         breaker = self._breaker(instance, "")
         if breaker.failed(self._clock(), timer):
             self._changed(instance, "", breaker.pause)
 
     def refused(self, instance: Instance, task_type: str) -> None:
-        """It answers, and does not take calls of that type."""
+        """Count a call that *instance* refused because of its type; it answers, so it is alive."""
         if self._breaker(instance, "").succeeded():
             self._changed(instance, "", 0.0)
         breaker = self._breaker(instance, task_type)
@@ -176,12 +179,12 @@ class Balancer:
             self._changed(instance, task_type, breaker.pause)
 
     def keep(self, ids: Collection[str]) -> None:
-        """Forget all other instances."""
+        """Forget all instances but *ids*."""
         self._breakers = {key: breaker for key, breaker in self._breakers.items() if key[0] in ids}
         self._calls = {id: n for id, n in self._calls.items() if n or id in ids}
 
     def open(self) -> set[str]:
-        """The instances that are not called for a type or for all."""
+        """Returns the ids of instances that have an open breaker, for one type or all."""
         now = self._clock()
         return {
             id

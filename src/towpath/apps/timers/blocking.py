@@ -36,7 +36,7 @@ class BlockingTimers:
 
     def __init__(self, app: Towpath, options: TimersOptions) -> None:
         self._app, self._options = app, options
-        self._of: tuple[Engine, TimerService] | None = None
+        self._service_of_engine: tuple[Engine, TimerService] | None = None
 
     def submit(
         self,
@@ -53,19 +53,19 @@ class BlockingTimers:
     def set(
         self, task_type: str, task_id: str, params: Any = None, **fields: Unpack[TimerFields]
     ) -> Timer:
-        """Make a timer, or put it in the place of the one that waits under its id."""
+        """Create a timer under its id, or replace the one that waits there."""
         timer = new_timer(task_type, params, task_id=task_id, **fields)
         return self._run(lambda service: service.set(timer))
 
     def move(
         self, task_type: str, task_id: str, *, app: str | None = None, **times: Unpack[Times]
     ) -> Timer:
-        """Give a timer that waits another time."""
+        """Move a waiting timer to another time."""
         key, at = TypeKey(task_type, app), when(**times)
         return self._run(lambda service: service.move(key, task_id, at))
 
     def cancel(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
-        """Cancel a timer; one that runs is asked to stop."""
+        """Cancel a timer; a running one is asked to stop."""
         return self._run(lambda service: service.cancel(TypeKey(task_type, app), task_id))
 
     def get(self, task_type: str, task_id: str, *, app: str | None = None) -> Timer:
@@ -76,10 +76,10 @@ class BlockingTimers:
         return self._app.blocking.run(lambda engine: do(self._service(engine)))
 
     def _service(self, engine: Engine) -> TimerService:
-        # In a forked child the app has another one.
-        if self._of is None or self._of[0] is not engine:
-            self._of = engine, TimerService(lambda: engine, self._options)
-        return self._of[1]
+        # In a forked child, the app has another engine.
+        if self._service_of_engine is None or self._service_of_engine[0] is not engine:
+            self._service_of_engine = engine, TimerService(lambda: engine, self._options)
+        return self._service_of_engine[1]
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class TaskSubmitService:
         self._timers = timers if isinstance(timers, TimerClient) else timers.blocking
 
     def send(self, job: DelayQueueJob) -> None:
-        """Submit a timer. When this returns it is stored. Raises what `submit` raises there."""
+        """Submit a timer. Returns once it is stored. Raises what `submit` raises."""
         self._timers.submit(job.taskType, job.params, task_id=job.taskId, delay_time=job.delayTime)
 
 
@@ -118,7 +118,7 @@ class BackgroundWorker:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
-        """Begin. In a thread it is ended with the program, in good order."""
+        """Start the worker. In a thread, it is stopped cleanly when the program ends."""
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -133,7 +133,7 @@ class BackgroundWorker:
             self._task = asyncio.create_task(self._worker.run(), name="towpath timers")
 
     def stop(self) -> None:
-        """Claim no more; in a thread, return when what runs has ended. Twice does no harm."""
+        """Claim no more. In a thread, return when running jobs have ended. May be called twice."""
         if self._thread is None:
             self._worker.stop()
             return
@@ -143,7 +143,7 @@ class BackgroundWorker:
         self._thread.join()
 
     async def stopped(self) -> None:
-        """The same in an event loop."""
+        """Stop the worker in an event loop, and return when running jobs have ended."""
         self._worker.stop()
         if self._task is not None:
             await self._task

@@ -101,7 +101,7 @@ async def submit(
     times = _times(delay, due, delay_time)
     timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
     async with _timers(session, database, record=record) as timers:
-        _tell(session, await timers.submit(timer))
+        _show(session, await timers.submit(timer))
 
 
 @verb(
@@ -134,7 +134,7 @@ async def set_(
     times = _times(delay, due, delay_time)
     timer = _new(task_type, params, times, id=id, app=app, text=text, retry=retry, record=record)
     async with _timers(session, database, record=record) as timers:
-        _tell(session, await timers.set(timer))
+        _show(session, await timers.set(timer))
 
 
 @verb(app, "show", examples="towpath timers show order.timeout order-7")
@@ -157,7 +157,7 @@ async def show(
             try:
                 why = (await timers.explain(key, id)).text
             except TowpathError:
-                why = None  # it has ended since, or only the row knows it
+                why = None  # it has ended since, or only its record exists
     if session.out.as_json:
         session.out.object(view.described(timer) | ({"why": why} if why else {}))
     else:
@@ -183,7 +183,7 @@ async def move(
     async with _timers(session, database) as timers:
 
         async def see_to(id: str) -> None:
-            _tell(session, await timers.move(key, id, at))
+            _show(session, await timers.move(key, id, at))
 
         await each(session, ids, see_to)
 
@@ -207,7 +207,7 @@ async def cancel(
     async with _timers(session, database) as timers:
 
         async def see_to(id: str) -> None:
-            _tell(session, await timers.cancel(key, id))
+            _show(session, await timers.cancel(key, id))
 
         await each(session, ids, see_to)
 
@@ -252,8 +252,8 @@ async def list_(
     out = session.out
     out.answers(view.COLUMNS, page.timers, view.row, view.described, none="no such timers")
     if page.after is not None:
-        said = {"type": task_type, "app": app, "state": state, "since": since, "until": until}
-        out.more(page.after, _again("list", said | {"limit": limit}))
+        filters = {"type": task_type, "app": app, "state": state, "since": since, "until": until}
+        out.more(page.after, _repeating_command("list", filters | {"limit": limit}))
 
 
 @verb(app, "types", examples="towpath timers types --json")
@@ -296,8 +296,8 @@ async def log(
     none = "nothing of this type has run, or its log has expired"
     session.out.answers(view.LOG_COLUMNS, page.firings, view.firing_row, view.plain, none=none)
     if page.after is not None:
-        said = {"app": app, "since": since, "until": until, "limit": limit}
-        session.out.more(page.after, _again(f"log {task_type}", said))
+        filters = {"app": app, "since": since, "until": until, "limit": limit}
+        session.out.more(page.after, _repeating_command(f"log {task_type}", filters))
 
 
 # ── how it is done ───────────────────────────────────────────────────────────────────────
@@ -307,7 +307,9 @@ async def log(
 async def _timers(
     session: Session, database: str | None, *, record: bool = False
 ) -> AsyncGenerator[TimerService]:
-    """The timers, with their rows if a database is said, set, or beside this command."""
+    """Yields the service; with records if *database*, the settings or the data folder has a
+    database, or *record* demands one.
+    """
     async with AsyncExitStack() as stack:
         engine = await stack.enter_async_context(session.engine())
         from towpath.apps.timers.options import TimersOptions  # noqa: PLC0415 -- slow to import
@@ -342,7 +344,7 @@ def _new(
 
 
 def _params(given: str, *, text: bool) -> Any:
-    """What PARAMS mean. Raises InvalidOption."""
+    """Read the value of PARAMS: JSON, @FILE or -. Raises InvalidOption."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     from towpath.errors import InvalidOption  # noqa: PLC0415
@@ -380,12 +382,12 @@ def _state(text: str | None) -> Any:
     return State(text.lower())
 
 
-def _again(what: str, said: dict[str, Any]) -> str:
-    """The command that asks for the same once more."""
-    words = [f"--{name} {value}" for name, value in said.items() if value is not None]
+def _repeating_command(what: str, filters: dict[str, Any]) -> str:
+    """Returns the command line that repeats the query."""
+    words = [f"--{name} {value}" for name, value in filters.items() if value is not None]
     return " ".join(["towpath timers", what, *words])
 
 
-def _tell(session: Session, timer: Timer) -> None:
+def _show(session: Session, timer: Timer) -> None:
     words = f"{timer.task_id}  {timer.state}  due {timer.due.isoformat().replace('+00:00', 'Z')}"
     session.out.answer(view.described(timer), words)

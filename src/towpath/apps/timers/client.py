@@ -42,7 +42,7 @@ _log = logging.getLogger("towpath.timers.client")
 _F = TypeVar("_F", bound=Callable[..., Any])
 _W = TypeVar("_W")
 _REMEMBERED_MOST = 10_000
-"""Timers whose last call is remembered."""
+"""Number of timers whose last call is remembered."""
 _LARGEST_CALL = 16 << 20
 HANDED_OVER = seconds(60)
 
@@ -59,7 +59,8 @@ class TimerCall(NamedTuple):
     delay_time: int
     """When it was due, in ms since 1970."""
     token: int
-    """Grows with every attempt: hand it to what the work changes, and refuse lower ones there."""
+    """Grows with every attempt. Pass it to the systems that the handler changes, so that they can
+    refuse changes with a lower one."""
 
 
 class TimerAnswer(NamedTuple):
@@ -97,18 +98,18 @@ class _Handler(NamedTuple):
 
 
 class _Remembered:
-    """The last call for a timer that was run here."""
+    """The last call for a timer that was run in this process."""
 
     __slots__ = ("answer", "sent", "token")
 
     def __init__(self, token: int, sent: datetime) -> None:
         self.token, self.sent = token, sent
         self.answer: TimerAnswer | None = None
-        """None while it runs."""
+        """The answer to the call; None while its handler runs."""
 
 
 class TimerClient:
-    """One instance of an app: what it is called for, and where.
+    """One instance of an app: its address, and the types that it is called for.
 
     *address* is where the server reaches it, *server* where it reaches the server, *key* an API
     key with the scope `work` for its types, and `submit` where it submits timers. Of several
@@ -122,7 +123,7 @@ class TimerClient:
         self._secrets: list[str] = []
         self._remembered: OrderedDict[tuple[str | None, str, str], _Remembered] = OrderedDict()
         self._forgotten_until = instant(0)
-        """When the latest call was signed that is no longer remembered."""
+        """When the latest of the calls that were forgotten was signed."""
         self._lock = threading.Lock()
         self._registration: Registration | None = None
 
@@ -146,8 +147,8 @@ class TimerClient:
     def worker(self, kind: type[_W]) -> type[_W]:
         """Make a class with `type()`, `clazz()` and `invoke(message)` the handler of its type.
 
-        *message* is the params as text: text as it is, everything else as JSON. The class is made
-        into an object without arguments. Raises HandlerInvalid.
+        *message* is the params as text: a string as it is, everything else as JSON. The class is
+        called without arguments. Raises HandlerInvalid.
         """
         from towpath.apps.timers.workers import TaskWorker, is_task_worker  # noqa: PLC0415 -- slow to import
 
@@ -173,7 +174,7 @@ class TimerClient:
         delay: float | str | None = None,
         delay_time: int | None = None,
     ) -> dict[str, Any]:
-        """Submit a timer of this app, over HTTP; what the server says of it. It is stored then.
+        """Submit a timer of this app, over HTTP. Returns it once it is stored.
 
         Its time is `delay` (seconds, or text such as "30m") or `delay_time` (13 digits ms, 16
         digits µs). The same *task_id* with the same content again is the timer that is there.
@@ -188,10 +189,10 @@ class TimerClient:
     # ── being there ──────────────────────────────────────────────────────────────────────
 
     def start(self) -> Self:
-        """Register and send heartbeats, in a thread; without effect while it does.
+        """Register and send heartbeats in a thread. Has no effect if that thread runs already.
 
-        Does not wait for the server: one that is away is tried again until it answers. Call it
-        in the process that answers, after any fork.
+        Does not wait for the server: the thread tries again until the server answers. Call it in
+        the process that answers calls, after any fork.
         """
         if self._registration is None or not self._registration.is_here():
             self._registration = Registration(self.register, self._server, self.app)
@@ -200,7 +201,7 @@ class TimerClient:
         return self
 
     def stop(self) -> None:
-        """Leave: no more calls come. Twice does no harm."""
+        """Deregister: no more calls come. May be called twice."""
         registration, self._registration = self._registration, None
         if registration is not None and registration.is_here():
             registration.stop()
@@ -214,7 +215,7 @@ class TimerClient:
 
     @asynccontextmanager
     async def lifespan(self, _: object = None) -> AsyncGenerator[None]:
-        """The same for an event loop: `FastAPI(lifespan=timers.lifespan)`."""
+        """Register while an event loop runs: `FastAPI(lifespan=timers.lifespan)`."""
         self.start()
         try:
             yield
@@ -223,45 +224,46 @@ class TimerClient:
 
     @property
     def registered(self) -> bool:
-        """Whether the server has it among its instances, as far as this process knows."""
+        """Whether the server knows this instance, as far as this process can tell."""
         return self._registration is not None and self._registration.instance_id is not None
 
     def register(self) -> tuple[str, float]:
-        """Register once, now: the instance's id, and how many seconds apart heartbeats should be.
+        """Register once, now. Returns the instance's id and the seconds between heartbeats.
 
         Raises ServerAnswered, and OSError where the server can't be reached.
         """
-        told = self._server.post(
+        registered = self._server.post(
             f"/api/v1/apps/{quote(self.app, safe='')}/instances",
             {"address": self.address, "task_types": list(self._handlers), "weight": self.weight},
         )
         with self._lock:
-            # The one before still counts: calls may be on their way, and other servers be behind.
-            self._secrets = list(dict.fromkeys([told["secret"], *self._secrets]))[:2]
-        return told["instance_id"], float(told["heartbeat_s"])
+            # The previous secret stays valid: calls may be on their way, and other servers may
+            # still sign with it.
+            self._secrets = list(dict.fromkeys([registered["secret"], *self._secrets]))[:2]
+        return registered["instance_id"], float(registered["heartbeat_s"])
 
     # ── being called ─────────────────────────────────────────────────────────────────────
 
     def answer(self, headers: Headers, body: bytes) -> TimerAnswer:
-        """Check a call, run its handler, and say what to answer. For code without an event loop.
+        """Check a call and run its handler. Returns what to answer. For code without an event loop.
 
         *body* is what came over the wire. A call that was run here before is not run again: it
-        gets the answer of the first time. Never raises for what somebody sent.
+        gets the answer of the first time. Never raises for an invalid call.
         """
-        call = self._checked(headers, body)
+        call = self._check_call(headers, body)
         if isinstance(call, TimerAnswer):
             return call
         try:
             result = self._run(call)
             if inspect.isawaitable(result):
-                result = asyncio.run(_awaited(result))
+                result = asyncio.run(_wait_for(result))
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._ended(call, self._failed(call, error))
-        return self._ended(call, _taken(result))
+            return self._store_answer(call, self._answer_failure(call, error))
+        return self._store_answer(call, _answer_of(result))
 
     async def answer_async(self, headers: Headers, body: bytes) -> TimerAnswer:
-        """The same in an event loop: plain handlers run in a thread."""
-        call = self._checked(headers, body)
+        """Do what `answer` does, in an event loop: plain handlers run in a thread."""
+        call = self._check_call(headers, body)
         if isinstance(call, TimerAnswer):
             return call
         try:
@@ -272,8 +274,8 @@ class TimerClient:
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # noqa: BLE001 -- a handler may raise anything
-            return self._ended(call, self._failed(call, error))
-        return self._ended(call, _taken(result))
+            return self._store_answer(call, self._answer_failure(call, error))
+        return self._store_answer(call, _answer_of(result))
 
     def complete(self, call: TimerCall) -> None:
         """End a timer that was answered with `Later`.
@@ -283,11 +285,11 @@ class TimerClient:
         self._settle(call, "complete", {})
 
     def fail(self, call: TimerCall, reason: str) -> None:
-        """The work failed: the timer comes again later, or is dead after its last attempt."""
+        """Report that the work failed: the timer comes again, or is dead after its last attempt."""
         self._settle(call, "fail", {"reason": reason})
 
     def renew(self, call: TimerCall, lease: Duration = HANDED_OVER) -> None:
-        """Hold the timer for longer, from now on."""
+        """Extend the lease of the timer to *lease* from now."""
         self._settle(call, "renew", {"lease_s": duration_ms("lease", lease) / 1000})
 
     def _settle(self, call: TimerCall, verb: str, more: dict[str, Any]) -> None:
@@ -295,8 +297,8 @@ class TimerClient:
         app = {} if call.app is None else {"app": call.app}
         self._server.post(f"{path}/{verb}", {"token": call.token, **app, **more})
 
-    def _checked(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
-        """The call, or what to answer instead of taking it."""
+    def _check_call(self, headers: Headers, body: bytes) -> TimerCall | TimerAnswer:
+        """Check signature and form. Returns the call to run, or the answer if it must not run."""
         with self._lock:
             secrets = list(self._secrets)
         if not secrets:
@@ -314,10 +316,10 @@ class TimerClient:
         return self._remember(call, sent) or call
 
     def _remember(self, call: TimerCall, sent: datetime) -> TimerAnswer | None:
-        """Remember that the call is run now; or what to answer to one that must not be run.
+        """Remember that the call runs now. Returns an answer instead if it must not run.
 
-        The token is part of the signed body: a replay has the one of the first time, the next
-        attempt at the timer a higher one.
+        The fencing token is part of the signed body: a replay has the same one, the next attempt at
+        the timer has a higher one.
         """
         timer = (call.app, call.task_type, call.task_id)
         with self._lock:
@@ -335,8 +337,8 @@ class TimerClient:
                 self._forgotten_until = max(self._forgotten_until, oldest.sent)
         return None
 
-    def _ended(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
-        """*answer*, which is also that of a replay."""
+    def _store_answer(self, call: TimerCall, answer: TimerAnswer) -> TimerAnswer:
+        """Store *answer* for replays of the call, and return it."""
         with self._lock:
             known = self._remembered.get((call.app, call.task_type, call.task_id))
             if known is not None and known.token == call.token:
@@ -347,10 +349,10 @@ class TimerClient:
         function, with_call = self._handlers[call.task_type]
         return function(call.params, call) if with_call else function(call.params)
 
-    def _failed(self, call: TimerCall, error: BaseException) -> TimerAnswer:
+    def _answer_failure(self, call: TimerCall, error: BaseException) -> TimerAnswer:
         match error:
             case Later():
-                return _taken(error)
+                return _answer_of(error)
             case GiveUp():
                 return TimerAnswer(str(error).encode()[:1000], 422)
             case _:
@@ -362,10 +364,10 @@ class TimerClient:
     def serve(self, host: str | None = None, port: int | None = None) -> None:
         """Answer calls until SIGTERM or SIGINT, a thread each; registered meanwhile.
 
-        Listens where its address says, unless told otherwise.
+        Listens at the host and port of its address, unless *host* and *port* are given.
         """
-        said = urlsplit(self.address)
-        where = (host or said.hostname or "", said.port or 80 if port is None else port)
+        own = urlsplit(self.address)
+        where = (host or own.hostname or "", own.port or 80 if port is None else port)
         with ThreadingHTTPServer(where, _handler_of(self)) as server:
             stopping = threading.Event()
 
@@ -388,11 +390,11 @@ class TimerClient:
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-async def _awaited(result: Awaitable[Any]) -> Any:
+async def _wait_for(result: Awaitable[Any]) -> Any:
     return await result
 
 
-def _taken(result: object) -> TimerAnswer:
+def _answer_of(result: object) -> TimerAnswer:
     if isinstance(result, Later):
         return TimerAnswer(json.dumps({"lease_s": result.lease_s}).encode(), 202)
     return TimerAnswer(b"", 200)
@@ -417,6 +419,6 @@ def _handler_of(client: TimerClient) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(answer.body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Says nothing: a request's line is no news."""
+            """Log nothing: a line per request is too much."""
 
     return Calls

@@ -156,4 +156,4 @@ ANSWERED = {
     TooManyInstances: ErrorCodes(429, 75),
     TimerTaken: ErrorCodes(409, 4),
 }
-"""How those leave whose base does not say it."""
+"""Codes of the errors whose base class has none."""

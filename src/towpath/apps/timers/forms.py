@@ -1,4 +1,4 @@
-"""Timers over HTTP: what requests and answers look like."""
+"""Timers over HTTP: the models of requests and answers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from towpath.web.problems import misfits
 _LONGEST = 512
 
 
-# ── what comes in ────────────────────────────────────────────────────────────────────────
+# ── requests ─────────────────────────────────────────────────────────────────────────────
 
 
 class _Times(Body):
@@ -43,7 +43,7 @@ class _Times(Body):
     """The due time: ISO 8601 with a time zone."""
 
     def when(self) -> When:
-        """The time that was said. Raises InvalidOption."""
+        """Returns the time of the request. Raises InvalidOption."""
         return when(delay=self.delay, delay_time=self.delay_time, due=self.due)
 
 
@@ -70,7 +70,7 @@ class _Timer(_Times):
     """Your own id; the same id twice is one timer. A PUT takes it from the path."""
 
     def new(self, key: TypeKey, task_id: str | None, *, owner: str) -> NewTimer:
-        """The timer that is asked for. Raises InvalidOption, InvalidName."""
+        """Returns the timer of the request. Raises InvalidOption, InvalidName."""
         return new_timer(
             key.task_type,
             self.params,
@@ -125,16 +125,16 @@ def _fit_or_not(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 
 
 ListedTimerIn = Annotated[TimerIn, WrapValidator(_fit_or_not)]
-"""A timer of a list: one that does not fit is its own trouble, not that of the others."""
+"""A timer of a list. An invalid one becomes a TimerUnfit, so that the others are submitted."""
 Timers = Annotated[list[ListedTimerIn], Field(max_length=LARGEST_BATCH, min_length=1)]
 TimerOrTimers = Annotated[
     Annotated[TimerIn, Tag("timer")] | Annotated[Timers, Tag("list")],
-    # Of what does not fit, only what it was meant for is said.
+    # Report validation errors for the matching variant only.
     Discriminator(lambda body: "list" if isinstance(body, list) else "timer"),
 ]
 
 
-# ── what goes out ────────────────────────────────────────────────────────────────────────
+# ── answers ──────────────────────────────────────────────────────────────────────────────
 
 
 class TimerOut(Answer):

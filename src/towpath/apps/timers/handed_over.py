@@ -1,4 +1,4 @@
-"""Timers that were handed over with 202: what the log says of those whose lease ended."""
+"""Timers that were handed over with a 202: a log entry for each one whose lease ended."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from towpath.engine.states import State
 from towpath.errors import JobNotFound
 
 _MOST = 10_000
-"""Handed over timers that are remembered; beyond, the oldest are forgotten."""
+"""Maximum number of handed-over timers that are remembered; then the oldest are forgotten."""
 _LOOK_AGAIN_MS = 1000
-"""Until the next look at a lease that has ended and that no worker has taken back yet."""
+"""Time until the next check of a lease that has ended and was not reaped yet."""
 
 
 class _Attempt(NamedTuple):
-    """An attempt that an instance goes on with."""
+    """An attempt that was handed over to an instance."""
 
     key: TypeKey
     firing: Firing
     job: JobRef
     token: int
     look_at_ms: int
-    """When its lease ends, as far as known."""
+    """When its lease ends, unless the instance has renewed it."""
 
 
 class HandedOverTimers:
-    """The attempts that a scheduler handed over. An instance that completes or fails one makes its
-    log entry by that. Of one whose lease ends nobody hears: the scheduler looks when it should end.
+    """The attempts that a scheduler handed over to instances.
 
-    They are remembered by this process alone, as the log's last entries are.
+    An instance that completes or fails an attempt causes its log entry. If the lease ends instead,
+    nothing reports it, so the scheduler checks each attempt when its lease should end. Attempts are
+    remembered in this process only, like entries of the log that are not written yet.
     """
 
     def __init__(self, log: FiringLog) -> None:
@@ -52,7 +53,7 @@ class HandedOverTimers:
             del self._attempts[next(iter(self._attempts))]
 
     async def log_ended(self, engine: Engine) -> None:
-        """Log the attempts whose lease has ended. Raises ServerError."""
+        """Log the attempts whose leases have ended. Raises ServerError."""
         now = wall_ms()
         for attempt in [one for one in self._attempts.values() if one.look_at_ms <= now]:
             try:
@@ -65,18 +66,18 @@ class HandedOverTimers:
                 continue
             del self._attempts[attempt.token]
             if job is not None and (failure := _failure_of(attempt.firing, job)) is not None:
-                self._log.add(attempt.key, [_ended(attempt.firing, failure, job)])
+                self._log.add(attempt.key, [_lost_firing(attempt.firing, failure, job)])
 
 
 def _failure_of(firing: Firing, job: JobInfo) -> Failure | None:
-    """How the attempt ended, if its lease did. Attempts follow each other, so its failure is the
-    first one after its start.
+    """Returns the failure of the attempt if its lease ended, else None. Attempts never overlap, so
+    its failure is the first one after its start.
     """
     first = next((one for one in job.failures if one.at > firing.started_at), None)
     return first if first is not None and first.reason.startswith(LEASE_ENDED) else None
 
 
-def _ended(firing: Firing, failure: Failure, job: JobInfo) -> Firing:
+def _lost_firing(firing: Firing, failure: Failure, job: JobInfo) -> Firing:
     died = job.state is State.DEAD and job.failures[-1] == failure
     return msgspec.structs.replace(
         firing,

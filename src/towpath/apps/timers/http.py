@@ -59,12 +59,12 @@ class NamedTimer(NamedTuple):
     task_id: str
 
     def checked(self, key: KeyInfo, scope: Scope) -> NamedTimer:
-        """Itself. 403 unless *key* has *scope* for the queue of its type."""
+        """Returns itself. 403 unless *key* has *scope* for the queue of its type."""
         require(key, scope, queue_of(self.key))
         return self
 
 
-async def _which(
+async def _timer_of_path(
     task_type: Annotated[
         str,
         Field(max_length=128),
@@ -82,7 +82,7 @@ async def _which(
     return NamedTimer(TypeKey(task_type, app or None), task_id)
 
 
-TheTimer = Annotated[NamedTimer, Depends(_which)]
+TheTimer = Annotated[NamedTimer, Depends(_timer_of_path)]
 
 
 # ── a timer's life ───────────────────────────────────────────────────────────────────────
@@ -123,7 +123,7 @@ async def submit(
     if isinstance(answer, TowpathError):
         raise answer
     response.status_code = 200 if answer.existed else 201
-    response.headers["Location"] = _place(answer)
+    response.headers["Location"] = _url_of(answer)
     return TimerOut.of(answer)
 
 
@@ -284,14 +284,14 @@ async def _submit_all(
     named: Repeatable | None,
     key: KeyInfo,
 ) -> list[TimerOut | RefusedTimerOut]:
-    """The timers' answers, in order; those that can't be right are not sent."""
+    """Submit the valid timers. Returns an answer for each timer, in order."""
     access = timers.access(key)
     made = [_new(body, named, key, access, place) for place, body in enumerate(bodies)]
     fit = [one for one in made if isinstance(one, NewTimer)]
     call = named.call(b"\n".join(repr(one).encode() for one in fit)) if named else None
     answers = iter(await timers.submit_many(fit, call=call, access=access) if fit else [])
     return [
-        _answered(next(answers) if isinstance(one, NewTimer) else one, one, body)
+        _answer_out(next(answers) if isinstance(one, NewTimer) else one, one, body)
         for one, body in zip(made, bodies, strict=True)
     ]
 
@@ -312,7 +312,7 @@ def _new(
     return new
 
 
-def _answered(
+def _answer_out(
     answer: Timer | TowpathError | Refused,
     made: NewTimer | TowpathError | Refused,
     body: TimerIn | TimerUnfit,
@@ -329,14 +329,16 @@ def _answered(
     )
 
 
-def _place(timer: Timer) -> str:
+def _url_of(timer: Timer) -> str:
     path = "/".join(_segment(part) for part in (timer.task_type, timer.task_id))
     query = "" if timer.app is None else f"?app={quote(timer.app, safe='')}"
     return f"{router.prefix}/{path}{query}"
 
 
 def _segment(name: str) -> str:
-    """A name as a part of a path. Clients take `.` and `..` for something else, as it is."""
+    """Returns *name* as a segment of a path. Clients would resolve `.` and `..`, so their dots are
+    percent-encoded.
+    """
     return quote(name, safe="") if name.strip(".") else name.replace(".", "%2E")
 
 

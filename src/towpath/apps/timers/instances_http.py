@@ -1,6 +1,4 @@
-"""Service mode over HTTP: instances of applications register, stay alive and leave; and they end
-the timers that they were handed over.
-"""
+"""Service mode over HTTP: instances register, send heartbeats, leave, and settle their timers."""
 
 from __future__ import annotations
 
@@ -132,13 +130,13 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
     _require_types(key, app, body.task_types)
     if (before := await timers.instances.at(app, body.address, access)) is not None:
         _require_types(key, app, before.types)
-    told = await timers.instances.register(
+    registered = await timers.instances.register(
         app, body.address, body.task_types, weight=body.weight, access=access
     )
     return RegisteredOut(
-        instance_id=told.instance_id,
-        secret=told.secret,
-        heartbeat_s=told.heartbeat.total_seconds(),
+        instance_id=registered.instance_id,
+        secret=registered.secret,
+        heartbeat_s=registered.heartbeat.total_seconds(),
     )
 
 
@@ -148,7 +146,7 @@ async def register(app: App, body: InstanceIn, timers: TheTimers, key: CanWork) 
 async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Send a heartbeat: the instance is alive for another 30 seconds. 404 if it has to register
     again."""
-    await timers.instances.beat(await _own(timers, app, instance_id, key))
+    await timers.instances.beat(await _require_instance(timers, app, instance_id, key))
     return Response(status_code=204)
 
 
@@ -156,7 +154,7 @@ async def heartbeat(app: App, instance_id: InstanceId, timers: TheTimers, key: C
 @audited()
 async def leave(app: App, instance_id: InstanceId, timers: TheTimers, key: CanWork) -> Response:
     """Deregister an instance: it gets no more calls. Running calls still count."""
-    await timers.instances.leave(await _own(timers, app, instance_id, key))
+    await timers.instances.leave(await _require_instance(timers, app, instance_id, key))
     return Response(status_code=204)
 
 
@@ -170,8 +168,8 @@ async def instances(app: App, timers: TheTimers, key: CanRead) -> InstancesOut:
 
 
 def _require_types(key: KeyInfo, app: str, task_types: Iterable[str]) -> None:
-    """403 unless the key is for these types. Who serves a type of an app may become the owner of
-    the timers without one, so it has to be for those as well.
+    """403 unless *key* covers the types, with and without the app: an app that serves a type may
+    become the owner of the type without an app.
     """
     for task_type in task_types:
         for of in (app, None):
@@ -184,8 +182,10 @@ def _covers(key: KeyInfo, instance: Instance) -> bool:
     )
 
 
-async def _own(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
-    """The instance, if the key is for it: another's and a missing one get the same answer."""
+async def _require_instance(timers: TimerService, app: str, id: str, key: KeyInfo) -> Instance:
+    """Returns the instance if *key* covers it. Raises InstanceNotFound otherwise, and if there is
+    none.
+    """
     found = await timers.instances.get(app, id, timers.access(key))
     if not _covers(key, found):
         raise InstanceNotFound(app, id)
@@ -247,7 +247,7 @@ class HandedOver(NamedTuple):
     app: str | None
 
     def key(self, key: KeyInfo, body: HandedOverIn) -> TypeKey:
-        """Its type, if *key* is for it; else 403. The app may be said in the path and in *body*."""
+        """Returns its type; 403 unless *key* covers it. Query and *body* may both name the app."""
         if self.app and body.app not in (None, self.app):
             raise InvalidOption("app", body.app, rule="must equal the one in the path")
         found = TypeKey(self.task_type, self.app or body.app)
@@ -255,7 +255,7 @@ class HandedOver(NamedTuple):
         return found
 
 
-async def _handed_over(
+async def _timer_of_path(
     task_type: TaskType,
     task_id: TaskId,
     app: Annotated[str | None, Query(max_length=128, description="The app, if any.")] = None,
@@ -263,7 +263,7 @@ async def _handed_over(
     return HandedOver(task_type, task_id, app)
 
 
-TheHandedOver = Annotated[HandedOver, Depends(_handed_over)]
+TheHandedOver = Annotated[HandedOver, Depends(_timer_of_path)]
 
 
 @settle_router.post("/complete", response_model=SettledOut, responses=documented(404, 409))

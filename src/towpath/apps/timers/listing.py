@@ -1,4 +1,4 @@
-"""Timers in pages: by app, type, state and time; and types with what they hold."""
+"""Timers in pages, by app, type, state and time; and types with their numbers of timers."""
 
 from __future__ import annotations
 
@@ -21,22 +21,23 @@ from towpath.errors import InvalidOption
 
 LARGEST_PAGE = 1000
 LISTED = (State.DELAYED, State.READY, State.LEASED, State.DEAD, State.DONE, State.CANCELLED)
-"""In the order in which they are shown, of each type."""
+"""The states of a type's timers, in the order of the list."""
 _LOOKED_AT_MOST = 10_000
-"""Timers that one page is looked for among; then it is handed out as it is, with its `after`."""
+"""Maximum number of timers that are read for one page; then the page is returned as it is."""
 
 
 class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which timers."""
+    """Selects timers."""
 
     app: str | None = None
-    """'' = those without one; None = any."""
+    """'' = types without an app; None = all."""
     task_type: str | None = None
     state: State | None = None
     since: datetime | None = None
-    """Due from then on; one that waits for another try counts by the time of that."""
+    """Due at this time or later; the time of the next attempt counts for timers that wait for
+    one."""
     until: datetime | None = None
-    """Due before then; the same."""
+    """Due before this time; counts in the same way."""
 
     def __post_init__(self) -> None:
         if self.state is not None and self.state not in LISTED:
@@ -46,7 +47,7 @@ class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
                 instant_ms(name, value)
 
     def types(self, infos: Sequence[TypeInfo]) -> list[TypeInfo]:
-        """Those of *infos* whose timers are wanted."""
+        """Returns the types of *infos* that match."""
         return [
             info
             for info in infos
@@ -55,16 +56,16 @@ class TimerQuery(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
     def fits(self, timer: Timer) -> bool:
-        """Whether its time is in the range."""
+        """Whether *timer* is due in the range."""
         return not self.is_past(timer) and (self.since is None or _runs_at(timer) >= self.since)
 
     def is_past(self, timer: Timer) -> bool:
-        """Whether it is due when the range is over."""
+        """Whether *timer* is due after the range."""
         return self.until is not None and _runs_at(timer) >= self.until
 
 
 def _runs_at(timer: Timer) -> datetime:
-    """The time by which the delayed ones are in order."""
+    """Returns the time by which delayed timers are sorted."""
     return timer.next_try_at or timer.due
 
 
@@ -79,7 +80,7 @@ class TimerPage(msgspec.Struct, frozen=True):
 
 
 class _Place(NamedTuple):
-    """Where a page ended: in which list, and after what there."""
+    """Where a page ended: in which type and state, and at which cursor."""
 
     app: str | None
     task_type: str
@@ -108,7 +109,7 @@ async def page_of(
     size: int,
     access: Access = ALL,
 ) -> TimerPage:
-    """A page of the timers of these types, in the order of types. Raises InvalidOption."""
+    """Returns a page of the timers of these types, sorted by type. Raises InvalidOption."""
     search = _Search(engine, wanted, whole("size", size, 1, LARGEST_PAGE), access)
     begin = None if after is None else _Place.read(after)
     for info, state, inner in _lists(wanted.types(infos), wanted, begin):
@@ -123,7 +124,7 @@ async def page_of(
 
 
 class _Search:
-    """What one page was filled with so far."""
+    """Collects the timers of one page."""
 
     def __init__(self, engine: Engine, wanted: TimerQuery, size: int, access: Access) -> None:
         self._engine, self._wanted, self._size, self._access = engine, wanted, size, access
@@ -133,11 +134,11 @@ class _Search:
 
     @property
     def full(self) -> bool:
-        """Whether the page is handed out as it is."""
+        """Whether the page has to be returned now."""
         return len(self.found) >= self._size or self._looked_at >= _LOOKED_AT_MOST
 
     async def through(self, info: TypeInfo, state: State, after: str | None) -> str | None:
-        """Look through the timers of a type in one state; where that stopped, None = at the end."""
+        """Collect timers of a type in one state. Returns where it stopped; None = at the end."""
         if info.key not in self._counts:
             self._counts[info.key] = await self._engine.inspect.counts(info.queue)
         if not _has(self._counts[info.key], state):
@@ -164,7 +165,7 @@ class _Search:
 def _lists(
     infos: Sequence[TypeInfo], wanted: TimerQuery, begin: _Place | None
 ) -> Iterator[tuple[TypeInfo, State, str | None]]:
-    """Each type and state to look through, from where the last page ended."""
+    """Yields each type and state to search, with a cursor, from where the last page ended."""
     states = LISTED if wanted.state is None else (wanted.state,)
     for info in infos:
         at = (info.key.task_type, info.key.app or "")
@@ -213,7 +214,7 @@ class TypeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(info: TypeInfo) -> str:
-    """Whether anybody serves a type."""
+    """Returns whether a worker or an instance serves a type, and which of them is missing."""
     if info.alive:
         return SERVED
     return NO_INSTANCE if info.owner is not None and info.owner.app else NO_WORKER
@@ -222,7 +223,7 @@ def status_of(info: TypeInfo) -> str:
 async def views_of(
     engine: Engine, infos: Sequence[TypeInfo], covers: Callable[[str], bool]
 ) -> list[TypeView]:
-    """The types whose queues are covered."""
+    """Returns the types whose queues are covered."""
     chosen = [info for info in infos if covers(info.queue)]
     counts = await engine.inspect.counts_of(info.queue for info in chosen)
     return [_view(info, counts[info.queue]) for info in chosen]

@@ -1,7 +1,7 @@
-"""The log of firings: who ran which timer when, how late, and what came of it.
+"""The log of firings: which timer ran when, where, how late, and with what outcome.
 
-One capped stream per type in Redis, bounded by age, entries and bytes. Firings are gathered and
-written a moment later: a process that is killed takes the last of them along, never a timer.
+Each type has a capped stream in Redis, bounded by age, entries and bytes. Firings are collected and
+written a moment later: a process that is killed loses its last firings, but no timers.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ LARGEST_PAGE = 1000
 _GATHERED_S = 0.2
 _BATCH = 200
 _LAST = seconds(2)
-"""How long the end of a process waits for what is being written."""
+"""How long `close` waits for a write that is under way."""
 _WAITING_MOST = 10_000
-"""Firings that wait to be written; while the store is away, the oldest are given up."""
+"""Maximum number of firings that wait to be written. Beyond it, all firings of the type that
+waits longest are dropped."""
 _LONGEST_REASON = 200
 _LATEST = "+"
 
 
 class FiringOutcome(StrEnum):
-    """What came of an attempt."""
+    """How an attempt ended."""
 
     DONE = "done"
     FAILED = "failed"
-    """It is tried again."""
+    """Another attempt follows."""
     DEAD = "dead"
     CANCELLED = "cancelled"
     LOST = "lost"
-    """Its lease ended before it did: another attempt decides."""
+    """Its lease ended before it was settled: another attempt decides."""
     RELEASED = "released"
-    """It was given back, and does not count."""
+    """The timer was given back; the attempt does not count."""
     HANDED_OVER = "handed_over"
-    """The instance that was called goes on by itself, and ends it by its token."""
+    """The called instance goes on, and settles the timer later with its fencing token."""
 
 
 class Firing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -74,7 +75,7 @@ class Firing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The worker, or the instance that was called."""
     reason: str | None = None
     owner: str = ""
-    """Whose timer it was."""
+    """The owner of the timer."""
 
 
 class FiringPage(msgspec.Struct, frozen=True):
@@ -85,7 +86,7 @@ class FiringPage(msgspec.Struct, frozen=True):
 
 
 class FiringLog:
-    """The logs of all types. Adding costs no round trip; those are shared, a moment later."""
+    """The logs of all types. `add` takes no round trip: entries are written together, later."""
 
     def __init__(
         self,
@@ -101,13 +102,13 @@ class FiringLog:
         self._writing = Background("log of timers", self._write)
 
     def add(self, key: TypeKey, firings: Sequence[Firing]) -> None:
-        """Log what came of attempts at timers of one type. In the event loop of the engine."""
+        """Log attempts at timers of one type. To be called in the engine's event loop."""
         if self._metrics is not None:
             queue, metrics = queue_of(key), self._metrics()
             late = metrics.own(LATE).labels(queue)
             fired = metrics.own(FIRED)
             for firing in firings:
-                if firing.outcome is not FiringOutcome.HANDED_OVER:  # its end comes, and counts
+                if firing.outcome is not FiringOutcome.HANDED_OVER:  # its end is observed instead
                     late.observe(max(firing.late, 0.0))
                 fired.labels(queue, firing.outcome).inc()
         if self._options.log_entries:
@@ -127,7 +128,7 @@ class FiringLog:
         size: int = 100,
         access: Access = ALL,
     ) -> FiringPage:
-        """A page of a type's firings, the latest first; the times are those of their ends.
+        """Returns a page of a type's firings, latest first; *since* and *until* compare their ends.
 
         Firings of other owners are left out, so a page may have fewer than *size*.
         """
@@ -155,7 +156,7 @@ class FiringLog:
         await self._record(key).run("delete_log")
 
     async def flush(self) -> None:
-        """Write what waits. Raises ServerError."""
+        """Write all firings that wait. Raises ServerError."""
         async with self._flushing:
             await self._flush()
 
@@ -177,7 +178,7 @@ class FiringLog:
             self._count = sum(map(len, self._waiting.values()))
 
     async def close(self) -> None:
-        """Write what waits, if the store is there, and no more."""
+        """Write all firings that wait, unless Redis is away, and stop writing."""
         await self._writing.stop(grace=_LAST)
         with suppress(ServerError):
             await self.flush()
@@ -185,9 +186,9 @@ class FiringLog:
     async def _write(self) -> None:
         while self._waiting:
             await asyncio.sleep(_GATHERED_S)
-            with suppress(ServerError):  # the engine says it; they are written when it is back
+            with suppress(ServerError):  # the engine logs it; they are written when Redis is back
                 await self.flush()
-        self._writing.retire()  # until the next one is added
+        self._writing.retire()  # until `add` starts it again
 
     def _give_up_oldest(self) -> None:
         while self._count > _WAITING_MOST:
@@ -217,7 +218,7 @@ def firing_of(
     reason: str | None = None,
     owner: str = "",
 ) -> Firing:
-    """A firing from times in milliseconds, by the server's clock."""
+    """Returns a firing, from times in milliseconds by Redis's clock."""
     return Firing(
         task_id=task_id,
         outcome=outcome,

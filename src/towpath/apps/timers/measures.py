@@ -1,4 +1,4 @@
-"""What timers count, beside their jobs."""
+"""The metrics of timers, beside those of their jobs."""
 
 from __future__ import annotations
 

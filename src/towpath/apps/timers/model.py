@@ -28,15 +28,15 @@ from towpath.errors import InvalidOption
 from towpath.ids import job_id, text_name
 
 PREFIX = "timers."
-"""How the queues of all types begin."""
+"""The prefix of the queues of all types."""
 LONGEST_NAME = 128
-"""Bytes of a type's name, and of an app's."""
+"""Maximum bytes of a type's name, and of an app's."""
 RECORDED = "recorded"
-"""The handler that recorded timers name: their row is asked before each attempt."""
+"""The name of the handler for recorded timers: their record decides before each attempt."""
 
 TIMER_OPTIONS = QueueOptions(
     max_attempts=10,
-    # About an hour in all: a service that is deployed again loses no timer.
+    # About an hour in all, so that a service loses no timers while it is deployed.
     retry=Exponential(first=seconds(1), longest=minutes(15)),
     keep=hours(1),
     remember=days(1),
@@ -51,14 +51,14 @@ _DIGITS = "must have 13 digits (milliseconds since 1970) or 16 digits (microseco
 
 
 class Moved(TypedDict, total=False):
-    """One of both."""
+    """The time of a job: one of the two."""
 
     delay: Duration
     due: datetime
 
 
 class Times(TypedDict, total=False):
-    """A time: one of the three."""
+    """The time of a timer: one of the three."""
 
     delay: Duration | float | str | None
     delay_time: int | None
@@ -66,7 +66,7 @@ class Times(TypedDict, total=False):
 
 
 class TimerFields(Times, total=False):
-    """What may be said about a timer, beside its type, id and params."""
+    """Optional fields of a timer, beside its type, id and params."""
 
     app: str | None
     retry: RetryPolicy | None
@@ -80,7 +80,7 @@ class When(NamedTuple):
     due: int | None = None
 
     def moved(self) -> Moved:
-        """The same for a job. An instant that is past is now."""
+        """Returns the time as an option of a job. An instant in the past means now."""
         if self.delay is not None:
             return {"delay": milliseconds(self.delay)}
         return {"due": instant(cast("int", self.due))}
@@ -92,7 +92,7 @@ def when(
     delay_time: int | None = None,
     due: datetime | str | None = None,
 ) -> When:
-    """When a timer is to run. Exactly one of the three is given, else InvalidOption.
+    """Returns when a timer has to run. Raises InvalidOption unless exactly one argument is given.
 
     *delay* is a duration, seconds as a number, or text with a unit; *delay_time* is an instant in
     13 digits (ms) or 16 digits (µs); *due* is an instant with a time zone, or ISO 8601 of one.
@@ -129,7 +129,7 @@ def _delay_time_ms(delay_time: object) -> int:
     if not isinstance(delay_time, int) or isinstance(delay_time, bool):
         raise InvalidOption("delay_time", delay_time, rule=f"must be a whole number; {_DIGITS}")
     if delay_time in _MICROSECONDS:
-        delay_time = -(-delay_time // 1000)  # never before its time
+        delay_time = -(-delay_time // 1000)  # rounded up: never before its time
     if delay_time not in _MS:
         rule = f"{_DIGITS}; {len(str(abs(delay_time)))} digits are neither"
         raise InvalidOption("delay_time", delay_time, rule=rule)
@@ -150,7 +150,7 @@ def _due_ms(due: object) -> int:
 
 
 class TypeKey(msgspec.Struct, frozen=True, order=True):
-    """What tells the timers of one kind from all others: the app, if any, and the type."""
+    """Identifies a type of timers: its name, and the app that it belongs to, if any."""
 
     task_type: str
     app: str | None = None
@@ -165,7 +165,7 @@ class TypeKey(msgspec.Struct, frozen=True, order=True):
 
 
 class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
-    """A timer to submit, made and checked by `new_timer`."""
+    """A timer to submit, created and checked by `new_timer`."""
 
     key: TypeKey
     task_id: str | None
@@ -174,10 +174,10 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
     retry: RetryPolicy | None = None
     record: bool = False
     owner: str = ""
-    """Whose it is; '' = made without a key."""
+    """Its owner; '' = made without a key."""
 
     def packed(self) -> bytes:
-        """Its bytes in the store: the same timer always has the same. Raises InvalidOption."""
+        """Returns the job's payload; equal timers have equal payloads. Raises InvalidOption."""
         asked = {"due": self.when.due} if self.when.delay is None else {"delay": self.when.delay}
         try:
             return msgspec.json.encode({"params": self.params, **asked}, order="sorted")
@@ -185,7 +185,7 @@ class NewTimer(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidOption("params", "…", rule=f"can't be written as JSON: {error}") from error
 
     def options(self, task_id: str | None, *, recorded: bool = False) -> JobOptions:
-        """What its job is submitted with, beside its bytes."""
+        """Returns the options of its job."""
         options: JobOptions = {**self.when.moved(), "id": task_id, "retry": self.retry}
         if self.owner:
             options["owner"] = self.owner
@@ -207,7 +207,7 @@ def new_timer(
     record: bool = False,
     owner: str = "",
 ) -> NewTimer:
-    """A timer to submit; every value is checked here. Raises InvalidName, InvalidOption."""
+    """Returns a timer to submit, with all values checked. Raises InvalidName, InvalidOption."""
     return NewTimer(
         key=TypeKey(task_type, app),
         task_id=None if task_id is None else job_id(task_id),
@@ -220,7 +220,7 @@ def new_timer(
 
 
 class Packed(msgspec.Struct, frozen=True):
-    """What a timer's job carries."""
+    """The payload of a timer's job."""
 
     params: msgspec.Raw = msgspec.Raw(b"null")
     delay: int | None = None
@@ -228,8 +228,8 @@ class Packed(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, payload: bytes) -> Packed:
-        """What *payload* says. One that did not come by our own door may be anything: all of it is
-        params then.
+        """Read *payload*. A job that was not submitted as a timer may have any payload; then all of
+        it counts as params.
         """
         try:
             return msgspec.json.decode(payload, type=cls)
@@ -251,7 +251,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     due: datetime
     """When it runs, or should have run; a retry does not change it."""
     next_try_at: datetime | None = None
-    """If it waits for another try: when that may begin."""
+    """If it waits for another attempt: when that may begin."""
     params: Any = None
     attempts: int = 0
     submitted_at: datetime | None = None
@@ -262,9 +262,9 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     """Why the last attempt failed, or why it is dead."""
     record: bool = False
     existed: bool = False
-    """Whether an earlier submit under the same id had made it."""
+    """Whether an earlier submit under the same id created it."""
     owner: str = ""
-    """Whose it is; '' = made without a key."""
+    """Its owner; '' = made without a key."""
 
     @property
     def delay_time(self) -> int:
@@ -273,7 +273,7 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
-    """The timer that *job* is."""
+    """Returns *job* as a timer."""
     packed = Packed.read(job.payload) if job.payload else Packed()
     recorded = job.headers.get("handler") == RECORDED
     return Timer(
@@ -297,19 +297,21 @@ def timer_of(key: TypeKey, job: JobInfo, *, existed: bool = False) -> Timer:
 
 
 def task_id_of(id: str, *, recorded: bool) -> str:
-    """A timer's id. In Redis a recorded one that was queued anew has a number behind it."""
+    """Returns the id of a timer, from that of its job. The job of a recorded timer that was queued
+    again has a number appended.
+    """
     return _AGAIN.sub("", id) if recorded else id
 
 
 def due_of(packed: Packed, submitted_at: datetime) -> datetime:
-    """When a timer was to run that was submitted then; what was past at that time ran at once."""
+    """Returns the due time that the payload of a timer submitted at *submitted_at* asks for."""
     if packed.delay is not None:
         return submitted_at + milliseconds(packed.delay)
     return submitted_at if packed.due is None else instant(packed.due)
 
 
 def decoded(params: msgspec.Raw) -> Any:
-    """The params as a JSON value."""
+    """Returns *params* as a value; as text if they are not JSON."""
     try:
         return msgspec.json.decode(params)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -95,7 +95,7 @@ class Timers:
     ) -> Timer:
         """Create a timer under its id, or replace the one that waits there.
 
-        An ended timer is created anew. Raises TimerRunning if a worker runs it.
+        An ended timer is created again. Raises TimerRunning if a worker runs it.
         """
         return await self._service.set(new_timer(task_type, params, task_id=task_id, **fields))
 
@@ -178,13 +178,13 @@ class Timers:
     ) -> None:
         """Add a worker, as the decorator `worker` does. A class is called without arguments."""
         made = worker() if isinstance(worker, type) else worker
-        said = cast("TaskWorker", made).type() if is_task_worker(made) else task_type
-        if said is None or task_type not in (None, said):
+        name = cast("TaskWorker", made).type() if is_task_worker(made) else task_type
+        if name is None or task_type not in (None, name):
             rule = 'needs its task type: @timers.worker("order.timeout"), or a method type()'
             raise HandlerInvalid(repr(worker), rule=rule)
-        served = self._serving.get(said) or Served(self.app, TypeKey(said), self._log)
+        served = self._serving.get(name) or Served(self.app, TypeKey(name), self._log)
         served.add(cast("Any", made), options)
-        self._serving[said] = served
+        self._serving[name] = served
 
     def set_threads(self, size: int) -> None:
         """Set how many timers run at once in this process; applies from the next `register` on."""
@@ -235,7 +235,7 @@ class Timers:
 
     @asynccontextmanager
     async def _around(self, worker: AtWork) -> AsyncGenerator[None]:
-        """Say which types the worker serves as long as it runs; log what it did."""
+        """Send heartbeats for the worker's types while it runs, then write the log."""
         beats = Heartbeats(self.app, self._service.types, self._serving, worker)
         try:
             async with beats.beating():

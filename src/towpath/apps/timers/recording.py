@@ -1,4 +1,4 @@
-"""Timers whose record is a row of the ledger: the row is the timer, whatever Redis says."""
+"""Timers with a record: their row in the database decides, whatever Redis says."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class TimerRecords:
-    """The rows of recorded timers. *jobs* gives the ledger's; None = there is no ledger."""
+    """The records of timers. *jobs* returns the ledger's jobs; None = there is no ledger."""
 
     def __init__(self, jobs: Callable[[], Jobs] | None) -> None:
         self._jobs = jobs
 
     @property
     def kept(self) -> bool:
-        """Whether there is a ledger at all."""
+        """Whether there is a ledger."""
         return self._jobs is not None
 
     @property
@@ -37,7 +37,7 @@ class TimerRecords:
         return self._jobs()
 
     async def submit(self, queue: str, timer: NewTimer, task_id: str, access: Access) -> Timer:
-        """Make the row. Raises TimerTaken, TimerDiffers, TimerEnded for one that is there under its
+        """Create the record. Raises TimerTaken, TimerEnded or TimerDiffers if another one has its
         id.
         """
         data = timer.packed()
@@ -52,7 +52,7 @@ class TimerRecords:
         return found
 
     async def set(self, queue: str, timer: NewTimer, task_id: str) -> Timer:
-        """Make the row, or let it be another timer that waits."""
+        """Create the record, or replace the one that waits under its id."""
         options = timer.options(task_id, recorded=True)
         made = await self.jobs.set(queue, timer.packed(), **options)
         return as_timer(timer.key, made.record, existed=made.replaced)
@@ -68,18 +68,20 @@ class TimerRecords:
         return as_timer(key, await self.jobs.get(ref.queue, ref.id))
 
     async def queued_as(self, ref: JobRef) -> JobRef:
-        """What the timer is called in Redis: each time that it is queued anew, something else."""
+        """Returns the timer's job in Redis, which has another id each time it is queued again."""
         return JobRef(ref.queue, (await self.jobs.get(ref.queue, ref.id)).job)
 
     async def find(self, key: TypeKey, ref: JobRef) -> Timer | None:
-        """The recorded timer of that id; None if there is no row, or no ledger."""
+        """Returns the recorded timer of that id; None if there is no record, or no ledger."""
         try:
             return await self.get(key, ref) if self.kept else None
         except RecordNotFound:
             return None
 
     async def same(self, timer: NewTimer, ref: JobRef) -> Timer | None:
-        """The recorded timer of that id if it has the same content: Redis has none of it."""
+        """Returns the recorded timer of that id if it has the content of *timer*, else None. (Its
+        job in Redis has no payload to compare.)
+        """
         if not self.kept:
             return None
         try:
@@ -91,7 +93,7 @@ class TimerRecords:
 
 
 def as_timer(key: TypeKey, record: Record, *, existed: bool = False) -> Timer:
-    """The timer that *record* is."""
+    """Returns *record* as a timer."""
     packed = Packed.read(record.payload)
     state = state_of(record, None)
     due = record.due_at or due_of(packed, record.created_at)

@@ -1,6 +1,6 @@
-"""An application's instance, kept registered from its own process: by a thread, over HTTP.
+"""Keeps an instance registered from its own process: by a thread, over HTTP.
 
-Speaks HTTP with the standard library alone: it runs in other people's programs.
+Uses only the HTTP client of the standard library, because it runs in other people's programs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _log = logging.getLogger("towpath.timers.client")
 _ANSWER_WITHIN = 10.0
 _AGAIN, _REFUSED_AGAIN = 1.0, 15.0
 _ANEW = 600.0
-"""Seconds after which an instance registers anew: so that it learns of a secret that is new."""
+"""Seconds after which an instance registers again, to get the current secret."""
 _LARGEST_ANSWER = 1 << 20
 _FORGOTTEN = "instance-not-found"
 
@@ -44,7 +44,7 @@ class ServerAnswered(TowpathError):
         self.problem = problem.type.rpartition("/")[2]
         """The code of the problem: `lease-lost`, `instance-not-found`, …"""
         self.later = advice(answer).next is Next.LATER
-        """Whether the same may work later."""
+        """Whether the same request may succeed later."""
 
 
 class Server:
@@ -59,13 +59,15 @@ class Server:
         self._headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
 
     def post(self, path: str, body: Any = None) -> Any:
-        return self._ask("POST", path, body)
+        return self._request("POST", path, body)
 
     def delete(self, path: str) -> Any:
-        return self._ask("DELETE", path, None)
+        return self._request("DELETE", path, None)
 
-    def _ask(self, method: str, path: str, body: Any) -> Any:
-        """The answer. Raises ServerAnswered for a refusal, OSError for none."""
+    def _request(self, method: str, path: str, body: Any) -> Any:
+        """Send a request and return the answer. Raises ServerAnswered if it is a refusal, OSError
+        without an answer.
+        """
         kind = http.client.HTTPSConnection if self._https else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=_ANSWER_WITHIN)
         sent = None if body is None else json.dumps(body).encode()
@@ -83,7 +85,7 @@ class Server:
 
 
 class _Problem(msgspec.Struct, frozen=True):
-    """What a refusal says of itself."""
+    """The body of a refusal (RFC 9457)."""
 
     type: str = ""
     detail: str = ""
@@ -121,12 +123,12 @@ class Registration:
         self._wake.set()
 
     def stop(self) -> None:
-        """Send no more heartbeats, and leave."""
+        """Send no more heartbeats, and deregister the instance."""
         self._over = True
         self._wake.set()
         self._thread.join(2 * _ANSWER_WITHIN)
         if self.instance_id is not None:
-            with suppress(ServerAnswered, OSError, ValueError):  # it is forgotten in 30 s anyway
+            with suppress(ServerAnswered, OSError, ValueError):  # it is dead in 30 s anyway
                 self._server.delete(self._path())
         self.instance_id = None
 
@@ -144,7 +146,7 @@ class Registration:
             self._wake.clear()
 
     def _step(self) -> float:
-        """Register or send a heartbeat; seconds until the next."""
+        """Register or send a heartbeat. Returns the seconds until the next step."""
         try:
             if self.instance_id is None or steady() >= self._register_at:
                 self._register_at = steady() + _ANEW
@@ -153,7 +155,7 @@ class Registration:
                 self._server.post(f"{self._path()}/heartbeat")
         except ServerAnswered as error:
             if error.problem == _FORGOTTEN and self.instance_id is not None:
-                self.instance_id = None  # it was forgotten: another Redis, or a long silence
+                self.instance_id = None  # the server forgot it: Redis lost data, or a long silence
                 return 0.0
             _log.warning("%s", error)
             return _AGAIN if error.later else _REFUSED_AGAIN

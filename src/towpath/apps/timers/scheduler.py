@@ -1,7 +1,7 @@
-"""The scheduler of service mode: a worker that calls the applications' instances.
+"""The scheduler of service mode: handlers in a worker that call the applications' instances.
 
-Its handlers follow what instances register: a type is claimed for while one of them is alive and
-answers. Any number of schedulers run side by side; the store hands each timer to one of them.
+It has a handler for each type that a live instance serves, so timers are claimed only while one can
+be called. Any number of schedulers run side by side; Redis gives each timer to one of them.
 """
 
 from __future__ import annotations
@@ -44,27 +44,27 @@ from towpath.worker.context import Context, Discard, HandOver, Retry, Snooze
 from towpath.worker.report import Ended
 
 LOOK_EVERY = 0.5
-"""Seconds between two looks at who is there: a new type is served within one."""
+"""Seconds between two reads of the instances: a new type is served within a second."""
 HANDED_OVER = seconds(60)
-"""How long a timer is the instance's own after 202, unless it says otherwise."""
+"""The lease after a 202, unless the answer has `lease_s`."""
 _LONGEST_HANDED_OVER = 86_400
 _MOST_TRIED = 4
-"""Instances that one attempt calls at most, one after the other."""
+"""Maximum number of instances that one attempt calls, one after the other."""
 _SLACK = seconds(10)
 _LARGEST_ANSWER = 64 * 1024
 _JSON = {"content-type": "application/json"}
 
 
 class Scheduler:
-    """Service mode beside a server: all that the registered instances serve."""
+    """The handlers of service mode, which run beside a server."""
 
     def __init__(self, options: TimersOptions) -> None:
         self._options = options
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app* with a handler for each type that an instance serves, while the body runs."""
-        if not self._options.secrets:  # nobody could register
+        """Keep a handler in *app* for each type that live instances serve, while the body runs."""
+        if not self._options.secrets:  # without them, no instance can register
             yield
             return
         caller = Caller(
@@ -74,7 +74,7 @@ class Scheduler:
             connections=1000,
         )
         async with caller:
-            served = _Served(app, caller, self._options)
+            served = _InstanceHandlers(app, caller, self._options)
             following = Background("timers: scheduler", served.follow).start()
             try:
                 yield
@@ -82,8 +82,8 @@ class Scheduler:
                 await following.stop()
 
 
-class _Served:
-    """What one scheduler serves, and how it calls."""
+class _InstanceHandlers:
+    """Follows the instances, and calls them when timers are due."""
 
     def __init__(self, app: Towpath, caller: Caller, options: TimersOptions) -> None:
         self._app, self._caller, self._options = app, caller, options
@@ -91,23 +91,23 @@ class _Served:
         self._instances: Instances | None = None
         self._alive: list[Instance] = []
         self._owned: dict[TypeKey, str] = {}
-        """The types without an app that an app owns."""
+        """The types without an app that an app owns, with that app."""
         self._version = -1
         self._handlers: dict[TypeKey, list[AppHandler[Any, Any, Any]]] = {}
         self._balancer = Balancer(self._breaker_changed)
         self._name = f"{socket.gethostname()}:{os.getpid()}"
-        """What it is called where its breakers are shown."""
+        """The name of this scheduler in the list of its open breakers."""
         self._firings = FiringLog(lambda: app.engine, options, lambda: app.metrics)
-        self._called: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
-        """Of each attempt: where the instance is that was called last. Nobody hears of an attempt
-        whose lease was lost; its entry goes with it.
+        self._called_addresses: WeakKeyDictionary[Context, str] = WeakKeyDictionary()
+        """By attempt: the address of the instance that was called last. Weak, because an attempt
+        whose lease was lost is never settled; its entry goes with its Context.
         """
         self._handed_over = HandedOverTimers(self._firings)
 
     # ── following ────────────────────────────────────────────────────────────────────────
 
     async def follow(self) -> None:
-        """Serve what is registered, until cancelled. A store that is away is waited for."""
+        """Serve what live instances register, until cancelled. Waits while Redis is away."""
         async with self._app:
             types = Types(lambda: self._app.engine, self._options)
             self._instances = Instances(self._app.engine)
@@ -119,7 +119,7 @@ class _Served:
                         await self._refresh_owned(types)
                         self._alive = roster.alive()
                         self._balancer.keep({instance.id for instance in roster.all()})
-                    self._serve()
+                    self._update_handlers()
                     with suppress(ServerError):
                         await self._handed_over.log_ended(self._app.engine)
                     await asyncio.sleep(LOOK_EVERY)
@@ -137,8 +137,8 @@ class _Served:
             }
             self._version = version
 
-    def _serve(self) -> None:
-        """A handler for each type that somebody would take now, and for no other."""
+    def _update_handlers(self) -> None:
+        """Add a handler for each type that an instance may be called for; remove the others."""
         wanted = {
             TypeKey(task_type, instance.app)
             for instance in self._alive
@@ -149,14 +149,14 @@ class _Served:
             bare for bare, app in self._owned.items() if TypeKey(bare.task_type, app) in wanted
         }
         for key in wanted - self._handlers.keys():
-            self._handlers[key] = self._added(key)
+            self._handlers[key] = self._add_handlers(key)
         for key in self._handlers.keys() - wanted:
             for handler in self._handlers.pop(key):
                 self._app.remove(handler)
         self._app.metrics.own(INSTANCES).set(len(self._alive))
         self._app.metrics.own(BREAKERS_OPEN).set(len(self._balancer.open()))
 
-    def _added(self, key: TypeKey) -> list[AppHandler[Any, Any, Any]]:
+    def _add_handlers(self, key: TypeKey) -> list[AppHandler[Any, Any, Any]]:
         async def call(payload: bytes, ctx: Context) -> None:
             await self._fire(key, payload, ctx)
 
@@ -168,15 +168,17 @@ class _Served:
             recorded = msgspec.structs.replace(options, name=RECORDED, record=True)
             handlers.append(self._app.add(queue, call, recorded))
         for handler in handlers:
-            handler.heard = partial(self._heard, key)
+            handler.heard = partial(self._on_settled, key)
         return handlers
 
-    def _heard(self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Log what the server said of attempts that called somebody."""
+    def _on_settled(
+        self, key: TypeKey, batch: Sequence[Ended], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Log the outcomes of attempts that called an instance."""
         firings: list[Firing] = []
         for ended, outcome in zip(batch, outcomes, strict=True):
             attempt = ended[0]
-            where = self._called.pop(attempt.ctx, "") if attempt.ctx is not None else ""
+            where = self._called_addresses.pop(attempt.ctx, "") if attempt.ctx is not None else ""
             if not where or (firing := firing_from(ended, outcome, worker=where)) is None:
                 continue
             firings.append(firing)
@@ -188,15 +190,17 @@ class _Served:
     # ── calling ──────────────────────────────────────────────────────────────────────────
 
     async def _fire(self, key: TypeKey, payload: bytes, ctx: Context) -> None:
-        """Call one instance after the other until one takes it, or says that none will."""
+        """Call instances one after the other, until one takes the timer or ends the attempt."""
         app = key.app or self._owned.get(key, "")
-        call = _Call(app, key.task_type, ctx, msgspec.json.encode(_called(key, payload, ctx)))
+        call = _Call(app, key.task_type, ctx, msgspec.json.encode(_call_body(key, payload, ctx)))
         refusals: dict[str, _Refusal] = {}
         while len(refusals) < _MOST_TRIED:
-            instance = self._balancer.choose(self._able(call), call.task_type, without=refusals)
+            instance = self._balancer.choose(
+                self._instances_for(call), call.task_type, without=refusals
+            )
             if instance is None:
                 break
-            refusal = await self._asked(instance, call)
+            refusal = await self._call_instance(instance, call)
             if refusal is None:
                 return
             refusals[instance.id] = refusal
@@ -205,26 +209,26 @@ class _Served:
             raise _RetryInTurn(
                 "; ".join(refused.reason for refused in refusals.values()), after=after or None
             )
-        # What reached nobody is no attempt. The timer goes back to its place among those that are
-        # due, so that the order of due times is kept. A call that fails counts against its
-        # instance: before long no instance may be called, and the type is claimed for no more.
-        self._serve()
+        # No instance was reached, so the attempt does not count. The timer goes back to its place
+        # in the order of due times. Failed calls open breakers: soon no instance may be called, and
+        # the type is not claimed any more.
+        self._update_handlers()
         raise Snooze(ZERO)
 
-    def _able(self, call: _Call) -> list[Instance]:
+    def _instances_for(self, call: _Call) -> list[Instance]:
         return serving(self._alive, call.app, call.task_type)
 
-    async def _asked(self, instance: Instance, call: _Call) -> _Refusal | None:
-        """Call an instance. None = it took the timer; else why another one is to be asked.
+    async def _call_instance(self, instance: Instance, call: _Call) -> _Refusal | None:
+        """Call *instance*. Returns None if it took the timer, else why to call another one.
 
-        Raises how the attempt ends where that is decided.
+        Raises an AttemptEnd if the answer decides how the attempt ends.
         """
-        self._called[call.ctx] = str(parse_target(instance.address))
+        self._called_addresses[call.ctx] = str(parse_target(instance.address))
         with self._balancer.calling(instance, call.task_type):
             if not self._balancer.permits(instance, call.task_type):
-                self._serve()  # this is a try: no others are claimed meanwhile
+                self._update_handlers()  # a trial call: claim no other timers meanwhile
             try:
-                answer = await self._posted(instance, call)
+                answer = await self._post(instance, call)
             except CallFailed as error:
                 self._balancer.failed(instance)
                 if error.sent:
@@ -236,10 +240,12 @@ class _Served:
                 self._balancer.failed(instance)
                 self._count("unreached")
                 return _Refusal(f"instance {error}", sent=False)
-        return self._judged(instance, call, answer)
+        return self._judge_answer(instance, call, answer)
 
-    async def _posted(self, instance: Instance, call: _Call) -> CallAnswer:
-        """The answer. Of one that is too large only the status counts: nobody reads the rest."""
+    async def _post(self, instance: Instance, call: _Call) -> CallAnswer:
+        """Send the call and return the answer. Of an answer that is too large, only the status
+        counts.
+        """
         try:
             return await self._caller.post(
                 instance.address,
@@ -251,22 +257,22 @@ class _Served:
         except AnswerTooLarge as large:
             return CallAnswer(large.status, {}, b"")
 
-    def _judged(self, instance: Instance, call: _Call, answer: CallAnswer) -> _Refusal | None:
-        told = advice_among(answer)
+    def _judge_answer(self, instance: Instance, call: _Call, answer: CallAnswer) -> _Refusal | None:
+        advice = advice_among(answer)
         reason = f"instance {parse_target(instance.address)} answered {answer.status}"
-        if told.next is Next.ELSEWHERE:
+        if advice.next is Next.ELSEWHERE:
             self._balancer.refused(instance, call.task_type)
             self._count("elsewhere")
-            return _Refusal(reason, after=told.after)
-        if told.next is Next.LATER:
+            return _Refusal(reason, after=advice.after)
+        if advice.next is Next.LATER:
             self._balancer.failed(instance, timer=call.ctx.id)
             self._count("later")
-            raise _RetryInTurn(reason, after=told.after or None)
+            raise _RetryInTurn(reason, after=advice.after or None)
         self._balancer.succeeded(instance, call.task_type)
-        if told.next is Next.NEVER:
+        if advice.next is Next.NEVER:
             self._count("dead")
             raise Discard(reason)
-        if told.next is Next.ACCEPTED:
+        if advice.next is Next.ACCEPTED:
             self._count("handed_over")
             raise HandOver(_lease(answer.body))
         self._count("done")
@@ -276,33 +282,35 @@ class _Served:
         self._app.metrics.own(CALLS).labels(outcome).inc()
 
     def _breaker_changed(self, instance: Instance, task_type: str, pause: float) -> None:
-        """Tell it, and serve what is left."""
+        """Log and publish that a breaker opened or closed, and update the handlers."""
         where = str(parse_target(instance.address))
         about = {"app": instance.app, "instance": where, "task_type": task_type or "all"}
         if pause:
             self._log.emit(events.INSTANCE_AVOIDED, **about, avoided=pause)
         else:
             self._log.emit(events.INSTANCE_RECOVERED, **about)
-        self._serve()
+        self._update_handlers()
         if self._instances is not None:
-            told = self._told(self._instances, instance, seconds(pause))
-            detached("timers: breaker", told, log=self._log)
+            publishing = self._publish_breaker(self._instances, instance, seconds(pause))
+            detached("timers: breaker", publishing, log=self._log)
 
-    async def _told(self, instances: Instances, instance: Instance, pause: Duration) -> None:
+    async def _publish_breaker(
+        self, instances: Instances, instance: Instance, pause: Duration
+    ) -> None:
         if not pause and instance.id in self._balancer.open():
-            return  # for another type it is avoided still
-        with suppress(ServerError):  # for showing only
+            return  # it is still avoided for another type
+        with suppress(ServerError):  # breakers are published only for display
             await instances.tell_breaker(instance.id, self._name, pause)
 
 
 class _RetryInTurn(Retry):
-    """A timer that is tried again comes before those that were due later."""
+    """The timer is tried again before timers that were due later."""
 
     keep_turn = True
 
 
 class _Call(msgspec.Struct, frozen=True):
-    """A timer that is due, on its way to an instance of an app."""
+    """The call for a timer that is due."""
 
     app: str
     task_type: str
@@ -315,12 +323,12 @@ class _Refusal(msgspec.Struct, frozen=True):
 
     reason: str
     sent: bool = True
-    """Whether anything was sent: else it was no attempt."""
+    """Whether anything was sent; otherwise the attempt does not count."""
     after: Duration = ZERO
 
 
-def _called(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
-    """What an instance is sent."""
+def _call_body(key: TypeKey, payload: bytes, ctx: Context) -> dict[str, Any]:
+    """Returns the body of the call."""
     packed = Packed.read(payload)
     return {
         "task_id": task_id_of(ctx.id, recorded=ctx.headers.get("handler") == RECORDED),
@@ -338,7 +346,7 @@ class _HandedOver(msgspec.Struct, frozen=True):
 
 
 def _lease(body: bytes) -> Duration:
-    """How long a timer is the instance's own: what it asked for, if that can be read."""
+    """Returns the lease that an answer of 202 asks for; HANDED_OVER if it can't be read."""
     try:
         return seconds(msgspec.json.decode(body, type=_HandedOver).lease_s)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

@@ -1,4 +1,4 @@
-"""The types that this process serves: their handlers in the app, and its heartbeat."""
+"""The types that plug-in workers of this process serve: their handlers, and their heartbeat."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from towpath.worker.recorded import SKIPPED, AtWork
 from towpath.worker.report import Ended, was_handed_over
 
 BEAT = 10.0
-"""Seconds between two words that a worker is alive: two may be lost."""
+"""Seconds between two heartbeats of a worker: two in a row may be lost."""
 _NO_LEDGER = seconds(5)
-"""How long a recorded timer waits that came to a worker without a ledger."""
+"""The delay of a recorded timer that was claimed by a worker without a ledger."""
 
 
 USUAL = HandlerOptions(
     retry=TIMER_OPTIONS.retry, max_attempts=TIMER_OPTIONS.max_attempts, keep=TIMER_OPTIONS.keep
 )
-"""What the queues of all types are declared with, whoever comes first."""
+"""The options of all handlers of timers, so that every worker declares the same queue options."""
 
 
 class TimerKeywords(TypedDict, total=False):
-    """What may be said about the workers of a type: see HandlerOptions."""
+    """Options of the workers of a type: see HandlerOptions."""
 
     retry: RetryPolicy | None
     max_attempts: int | None
@@ -51,7 +51,7 @@ class TimerKeywords(TypedDict, total=False):
 
 
 class Served:
-    """A type with its workers here: one handler for its timers, and one for recorded ones."""
+    """A type with its workers: it has one handler for timers and one for recorded timers."""
 
     def __init__(self, app: Towpath, key: TypeKey, log: FiringLog) -> None:
         self._app, self.key, self._log = app, key, log
@@ -61,7 +61,7 @@ class Served:
         self._handlers: list[AppHandler[Any, Any, Any]] = []
 
     def add(self, worker: Callable[..., Any] | TaskWorker, options: TimerKeywords) -> None:
-        """One more worker. Raises HandlerInvalid."""
+        """Add a worker. Raises HandlerInvalid."""
         if options and self._dispatch.workers and options != self._options:
             rule = f"all workers of type {self.key} must have the same options"
             raise HandlerInvalid(getattr(worker, "__name__", repr(worker)), rule=rule)
@@ -76,7 +76,7 @@ class Served:
         return bool(self._handlers)
 
     def offer(self) -> None:
-        """Let workers of the app claim its timers."""
+        """Add the handlers to the app, so that its workers claim the timers."""
         if self._handlers:
             return
         options = msgspec.structs.replace(USUAL, **self._options)
@@ -87,16 +87,16 @@ class Served:
             self._app.add(self.queue, function if kept else _without_ledger, recorded),
         ]
         for handler in self._handlers:
-            handler.heard = self._heard
+            handler.heard = self._on_settled
 
     def withdraw(self) -> None:
-        """Claim none of them any more."""
+        """Remove the handlers, so that no more timers are claimed."""
         for handler in self._handlers:
             self._app.remove(handler)
         self._handlers = []
 
-    def _heard(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
-        """Log what the server said of attempts."""
+    def _on_settled(self, batch: Sequence[Ended], outcomes: Sequence[Outcome]) -> None:
+        """Log the outcomes of attempts."""
         firings = [
             firing
             for ended, outcome in zip(batch, outcomes, strict=True)
@@ -107,12 +107,12 @@ class Served:
 
 
 async def _without_ledger(payload: bytes, ctx: Context) -> None:
-    """A worker with a ledger has to run it: this one can't ask the row."""
+    """Delay a recorded timer: only a worker with a ledger can run it."""
     raise Snooze(_NO_LEDGER)
 
 
 def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing | None:
-    """What the log says of an attempt of a worker, or of an instance; None if nothing ran."""
+    """Returns the log entry of an attempt by a worker or an instance; None if no handler ran."""
     attempt, settlement = ended
     lease = attempt.lease
     if attempt.error == SKIPPED or attempt.handler is None:
@@ -148,9 +148,9 @@ def _outcome(ended: Ended, outcome: Outcome) -> FiringOutcome:
 
 
 class Heartbeats:
-    """Tells which types a worker serves, as long as it runs.
+    """Reports which types a worker serves, as long as it runs.
 
-    A type that belongs to an app is not served: its handler is withdrawn, until it is free.
+    A type that belongs to an app is not served: its handlers are removed until the type is free.
     """
 
     def __init__(
@@ -161,13 +161,13 @@ class Heartbeats:
 
     @asynccontextmanager
     async def beating(self) -> AsyncGenerator[None]:
-        """Alive while the body runs."""
+        """Send heartbeats while the body runs."""
         beats = Background("heartbeat of timers", self._keep, log=self._worker.log).start()
         try:
             yield
         finally:
             await beats.stop()
-            with suppress(ServerError):  # it is silent from now on, which says the same
+            with suppress(ServerError):  # without heartbeats, it counts as gone anyway
                 await self._types.leave(None, self._names(), who=self._worker.name)
 
     async def _keep(self) -> None:
@@ -179,7 +179,7 @@ class Heartbeats:
         with self._app.followed(changed):
             while True:
                 self._changed.clear()
-                with suppress(ServerError):  # the engine says it
+                with suppress(ServerError):  # the engine logs it
                     await self._beat()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(BEAT):
@@ -216,7 +216,7 @@ class Heartbeats:
                 )
 
     def _names(self) -> list[str]:
-        """The types that this worker serves, or would."""
+        """Returns the types that this worker serves, or would serve if they were free."""
         queues = self._worker.weights
         return [
             name

@@ -69,7 +69,8 @@ _REFUSALS = (TimerTypesFull, TimerTypeAmbiguous)
 _WAITS = (Why.NO_WORKER, Why.NEXT, Why.BEHIND_OTHERS)
 _SWEEP_EVERY = 60.0
 _REDIS_WITHIN = 2.0
-"""Seconds that a recorded timer waits for Redis. Its row is enough: a relay queues it later."""
+"""Seconds that a call for a recorded timer waits for Redis. Its record is enough: a relay queues it
+later."""
 _ENDED_BY = {JobDone: State.DONE, JobDead: State.DEAD, JobCancelled: State.CANCELLED}
 
 
@@ -78,9 +79,9 @@ def _everything(_: str) -> bool:
 
 
 class TimerService:
-    """The application on one server. *connect* gives the engine, or raises ServerUnreachable.
+    """The timers on one Redis. *connect* returns the engine, or raises ServerUnreachable.
 
-    *jobs* gives the ledger's records; without it recorded timers are refused.
+    *jobs* returns the ledger's jobs; without it, recorded timers are refused.
     """
 
     def __init__(
@@ -97,18 +98,18 @@ class TimerService:
         self.log = log or FiringLog(connect, options)
         self.instances = ServiceMode(connect, options, self.types, jobs=jobs, log=self.log)
 
-    # ── a timer's life ───────────────────────────────────────────────────────────────────
+    # ── changes of timers ────────────────────────────────────────────────────────────────
 
     def access(self, key: KeyInfo) -> Access:
-        """What *key* may use."""
+        """Returns the rights of *key*."""
         return access_of(key, shared=self.options.shared)
 
     async def submit(self, timer: NewTimer) -> Timer:
-        """Submit a timer. When this returns it is stored.
+        """Submit a timer. Returns once it is stored.
 
-        The same id with the same content again is the timer that is there (`existed`). Raises
+        The same id with the same content again returns the existing timer (`existed`). Raises
         TimerDiffers for other params or another time, TimerEnded, TimerTypesFull,
-        TimerTypeAmbiguous, PayloadTooLarge, LedgerMissing and the store's errors.
+        TimerTypeAmbiguous, PayloadTooLarge, LedgerMissing and the errors of Redis.
         """
         [answer] = await self.submit_many([timer])
         if isinstance(answer, TowpathError):
@@ -118,11 +119,11 @@ class TimerService:
     async def submit_many(
         self, timers: Sequence[NewTimer], *, call: Call | None = None, access: Access = ALL
     ) -> list[Timer | TowpathError]:
-        """Submit many timers, answered one by one, in order: a refused one's answer is its error.
-        For one whose id is another owner's that is TimerTaken.
+        """Submit many timers. Returns the timer or the error of each, in order; TimerTaken if the
+        id belongs to another owner.
 
-        Those of one type are one step, and so one call of that name. Where the store does not
-        answer they may be stored: repeat them with the same ids.
+        All timers of one type are stored in one step, under the name *call*. If Redis does not
+        answer, timers may be stored or not: repeat them with the same ids.
         """
         steps: dict[tuple[TypeKey, bool], list[int]] = {}
         for place, timer in enumerate(timers):
@@ -131,7 +132,7 @@ class TimerService:
         for (key, record), places in steps.items():
             some = [timers[place] for place in places]
             if record:
-                answered = await self._record(some, access)
+                answered = await self._submit_recorded(some, access)
             else:
                 answered = await self._submit(key, some, call, access)
             answers |= dict(zip(places, answered, strict=True))
@@ -140,19 +141,19 @@ class TimerService:
     async def set(
         self, timer: NewTimer, *, call: Call | None = None, access: Access = ALL
     ) -> Timer:
-        """Make a timer under its id, or put it in the place of the one that waits there.
+        """Create a timer under its id, or replace the one that waits there.
 
-        One that has ended is made anew. It keeps its owner. `existed` says whether it replaced one.
-        Raises TimerRunning for one that is being worked on, TimerTaken for another owner's, and
-        what `submit` raises.
+        An ended timer is created again. The owner stays. `existed` says whether a timer was
+        replaced. Raises TimerRunning if a worker runs the timer, TimerTaken if it belongs to
+        another owner, and what `submit` raises.
         """
         queue = await self.types.note(timer.key)
         job = _job(timer)
         ref = JobRef(queue, job.id)
-        with _in_its_words(ref):
-            there = await self._existing(ref, access)
+        with _as_timer_errors(ref):
+            there = await self._find_existing(ref, access)
             recorded = there is not None and there.record
-            # An ended row may be hidden by a newer timer without one.
+            # A newer timer without a record may hide a record that has ended.
             row = await self._records.find(_ANY, ref) if timer.record and not recorded else None
             for found in filter(None, (there, row)):
                 if not access.owns(found.owner):
@@ -163,7 +164,7 @@ class TimerService:
             placed = await self._connect().set(
                 queue, job.payload, call=call, **timer.options(job.id)
             )
-        return await self._seen(timer, ref, placed.state, existed=placed.replaced)
+        return await self._read_stored(timer, ref, placed.state, existed=placed.replaced)
 
     async def move(
         self,
@@ -174,12 +175,12 @@ class TimerService:
         call: Call | None = None,
         access: Access = ALL,
     ) -> Timer:
-        """Give a timer that waits another time; a time that is past is now.
+        """Move a waiting timer to another time; a time in the past means now.
 
         Raises TimerNotFound, TimerRunning, TimerEnded.
         """
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.move(key, ref, when)
             await self._connect().move(ref, **when.moved(), call=call)
@@ -188,12 +189,12 @@ class TimerService:
     async def cancel(
         self, key: TypeKey, task_id: str, *, call: Call | None = None, access: Access = ALL
     ) -> Timer:
-        """End a timer that has not ended: cancelled, or leased if its worker was asked to stop.
+        """Cancel a timer that has not ended. A running timer stays leased until its worker stops.
 
         Raises TimerNotFound, TimerEnded.
         """
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 return await self._records.cancel(key, ref)
             await self._connect().cancel(ref, call=call)
@@ -202,9 +203,9 @@ class TimerService:
     # ── questions ────────────────────────────────────────────────────────────────────────
 
     async def get(self, key: TypeKey, task_id: str, *, access: Access = ALL) -> Timer:
-        """Read a timer. Raises TimerNotFound for another owner's, as for a missing one."""
+        """Read a timer. Raises TimerNotFound if there is none, or if it has another owner."""
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             timer = await self._get(key, ref)
         if not access.owns(timer.owner):
             raise TimerNotFound(ref)
@@ -222,9 +223,9 @@ class TimerService:
     async def explain(
         self, key: TypeKey, task_id: str, *, access: Access = ALL
     ) -> TimerExplanation:
-        """Why the timer is not running, in a word and a sentence. Raises TimerNotFound."""
+        """Returns why the timer is not running. Raises TimerNotFound."""
         ref = job_ref(queue_of(key), task_id)
-        with _in_its_words(ref):
+        with _as_timer_errors(ref):
             if await self._is_recorded(ref, access):
                 ref = await self._records.queued_as(ref)
             found = await self._connect().inspect.explain(ref)
@@ -241,7 +242,7 @@ class TimerService:
             return TimerExplanation(
                 "instances_avoided", f"{text}; {found.text}" if retried else text
             )
-        return _explained(found, info, retried=retried)
+        return _explanation_of(found, info, retried=retried)
 
     async def list(
         self,
@@ -252,27 +253,27 @@ class TimerService:
         covers: Callable[[str], bool] = _everything,
         access: Access = ALL,
     ) -> TimerPage:
-        """A page of timers by type, state and time, of queues that are covered."""
+        """Returns a page of timers by type, state and time, of queues that are covered."""
         infos = [info for info in await self.types.all() if covers(info.queue)]
         return await page_of(self._connect(), infos, wanted, after=after, size=size, access=access)
 
     async def all_types(self, covers: Callable[[str], bool] = _everything) -> list[TypeView]:
-        """Every type, who serves it and what it holds."""
+        """Returns every type: who serves it, and how many timers it has."""
         return await views_of(self._connect(), await self.types.all(), covers)
 
-    # ── types that nobody uses ───────────────────────────────────────────────────────────
+    # ── unused types ─────────────────────────────────────────────────────────────────────
 
     async def keep_sweeping(self) -> None:
-        """Remove types that nobody uses, with their queues and logs, until cancelled."""
+        """Delete unused types with their queues and logs, again and again, until cancelled."""
         while True:
             await asyncio.sleep(_SWEEP_EVERY)
             await self.sweep()
 
     async def sweep(self) -> int:
-        """Remove the types that were unused for long enough; how many it were.
+        """Delete the types that were unused for long enough. Returns how many.
 
-        Unused: nobody alive serves it, no timer waits, runs or can still be looked at, and no id
-        is remembered. Whoever uses it meanwhile keeps it.
+        A type is unused if no live worker or instance serves it, it has no timers, and no ids are
+        remembered. A type that is used again meanwhile is kept.
         """
         engine, gone = self._connect(), 0
         for info in await self.types.idle():
@@ -280,7 +281,7 @@ class TimerService:
             if not _is_empty(await engine.inspect.counts(info.queue)):
                 continue
             if await self.types.delete(info):
-                # Who has submitted a timer meanwhile has noted the type again: nothing goes then.
+                # A submit from now on notes the type again; its queue is not empty then, and stays.
                 await engine.queues.delete(info.queue)
                 await self.log.delete(info.key)
                 gone += 1
@@ -299,31 +300,35 @@ class TimerService:
         except (*_REFUSALS, ServerError) as refusal:
             return [refusal for _ in timers]
         each = zip(timers, taken, strict=True)
-        return list(await asyncio.gather(*(self._told(*one, access) for one in each)))
+        return list(await asyncio.gather(*(self._answer_submit(*one, access) for one in each)))
 
-    async def _told(
+    async def _answer_submit(
         self, timer: NewTimer, taken: Submitted | TowpathError, access: Access
     ) -> Timer | TowpathError:
-        """What the submitter hears."""
+        """Returns the answer to the submit of *timer*: the timer, or why it was refused."""
         if isinstance(taken, TowpathError):
             return taken
         try:
             if taken.existed and access is not ALL:
-                there = await self._existing(taken.job, access)
+                there = await self._find_existing(taken.job, access)
                 if there is not None and not access.owns(there.owner):
                     return TimerTaken(taken.job)
             if taken.existed and taken.state in ENDED:
                 return TimerEnded(taken.job, taken.state)
             if taken.existed and not taken.same_payload:
                 return await self._records.same(timer, taken.job) or TimerDiffers(taken.job)
-            return await self._seen(timer, taken.job, taken.state, existed=taken.existed)
+            return await self._read_stored(timer, taken.job, taken.state, existed=taken.existed)
         except TowpathError as error:
             return error
 
-    async def _seen(self, timer: NewTimer, job: JobRef, state: State, *, existed: bool) -> Timer:
-        """The timer that was stored. Only the server knows when a delay ends: one look more."""
+    async def _read_stored(
+        self, timer: NewTimer, job: JobRef, state: State, *, existed: bool
+    ) -> Timer:
+        """Returns the stored timer. After a delay, one more read gets its due time, which Redis
+        computes.
+        """
         if existed or timer.when.due is None:
-            with _in_its_words(job):
+            with _as_timer_errors(job):
                 return timer_of(timer.key, await self._connect().inspect.job(job), existed=existed)
         return Timer(
             task_id=job.id,
@@ -335,27 +340,27 @@ class TimerService:
             owner=timer.owner,
         )
 
-    async def _record(
+    async def _submit_recorded(
         self, timers: Sequence[NewTimer], access: Access
     ) -> list[Timer | TowpathError]:
-        """Recorded timers: rows, one transaction for those that come at once."""
+        """Submit recorded timers. Their records share transactions."""
         answers = await asyncio.gather(
-            *(self._record_one(timer, access) for timer in timers), return_exceptions=True
+            *(self._submit_one_recorded(timer, access) for timer in timers), return_exceptions=True
         )
         return [_or_error(answer) for answer in answers]
 
-    async def _record_one(self, timer: NewTimer, access: Access) -> Timer:
+    async def _submit_one_recorded(self, timer: NewTimer, access: Access) -> Timer:
         queue, job = queue_of(timer.key), _job(timer)
-        # Without an answer of Redis, the row waits until it is back.
+        # If Redis does not answer, the record is created all the same; it is queued later.
         with suppress(ServerError, TimeoutError):
             async with asyncio.timeout(_REDIS_WITHIN):
                 await self.types.note(timer.key)
                 if timer.task_id is not None:
-                    await self._refuse_plain(timer.key, JobRef(queue, job.id), access)
+                    await self._require_no_plain(timer.key, JobRef(queue, job.id), access)
         return await self._records.submit(queue, timer, job.id, access)
 
-    async def _refuse_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
-        """A timer without a row may have the id: then that is the timer of this id."""
+    async def _require_no_plain(self, key: TypeKey, ref: JobRef, access: Access) -> None:
+        """Raises TimerTaken, TimerEnded or TimerDiffers if a timer without a record has the id."""
         try:
             there = timer_of(key, await self._connect().inspect.job(ref))
         except JobNotFound:
@@ -367,15 +372,15 @@ class TimerService:
             raise TimerEnded(ref, there.state) if ended else TimerDiffers(ref)
 
     async def _is_recorded(self, ref: JobRef, access: Access) -> bool:
-        """Whether its row decides. Raises TimerNotFound for another owner's timer."""
-        there = await self._existing(ref, access)
+        """Whether the timer has a record. Raises TimerNotFound if it has another owner."""
+        there = await self._find_existing(ref, access)
         if access is not ALL and (there is None or not access.owns(there.owner)):
             raise TimerNotFound(ref)
         return there is not None and there.record
 
-    async def _existing(self, ref: JobRef, access: Access) -> Timer | None:
-        """The timer of that id; None if there is none. One look, where there are rows or owners
-        at all.
+    async def _find_existing(self, ref: JobRef, access: Access) -> Timer | None:
+        """Returns the timer of that id, or None. Without a ledger and owners, returns None without
+        a call to Redis: only records and owners matter to the callers.
         """
         if not self._records.kept and access is ALL:
             return None
@@ -389,7 +394,7 @@ class TimerService:
             if found is None and isinstance(error, ServerError):
                 raise
             if found is None and access is not ALL:
-                # Only Redis knows whose a timer without a row is.
+                # Only Redis knows the owner of a timer without a record.
                 raise ServerUnreachable("Redis did not answer in time") from error
             return found
 
@@ -399,7 +404,7 @@ _ANY = TypeKey("any")
 
 @asynccontextmanager
 async def serving(host: Host) -> AsyncGenerator[TimerService]:
-    """The application in a server."""
+    """Yields the service for a server."""
     log = FiringLog(host.engine, host.options, lambda: host.metrics)
     try:
         yield TimerService(host.engine, host.options, jobs=lambda: host.ledger.jobs, log=log)
@@ -408,7 +413,7 @@ async def serving(host: Host) -> AsyncGenerator[TimerService]:
 
 
 def tasks(service: TimerService) -> Mapping[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the requests."""
+    """Returns the background tasks of the server."""
     return {"unused types": service.keep_sweeping}
 
 
@@ -423,8 +428,8 @@ def _or_error(answer: Timer | BaseException) -> Timer | TowpathError:
 
 
 @contextmanager
-def _in_its_words(ref: JobRef) -> Generator[None]:
-    """What engine and ledger refuse, told as of a timer."""
+def _as_timer_errors(ref: JobRef) -> Generator[None]:
+    """Turn errors of engine and ledger about the job into errors about the timer."""
     try:
         yield
     except TimerNotFound:
@@ -445,16 +450,18 @@ class TimerExplanation(NamedTuple):
     """Why a timer is not running."""
 
     why: str
-    """As of a job; `no_instance` where the app that is to be called has none alive,
-    `instances_avoided` where calls to all of them fail, `next_try` where it was due and waits to be
-    tried again."""
+    """The reason, as for a job; or `no_instance` if the app has no live instance,
+    `instances_avoided` if calls to all of them fail, `next_try` if the timer was due and waits for
+    another attempt."""
     text: str
 
 
-def _explained(
+def _explanation_of(
     found: Explanation, info: TypeInfo | None, *, retried: bool = False
 ) -> TimerExplanation:
-    """The engine's word, unless nobody is there to run it. *retried*: it was due before."""
+    """Returns the engine's explanation; or that no instance or worker serves the type. *retried* =
+    the timer was due before, and waits for another attempt.
+    """
     why = "next_try" if retried else found.why
     if info is None or info.alive or found.why in (Why.LEASED, Why.ENDED, Why.PAUSED):
         return TimerExplanation(why, found.text)

@@ -1,4 +1,4 @@
-"""Service mode: instances register and leave, and end the timers that they were handed over."""
+"""Service mode: instances register and leave, and settle timers that were handed over to them."""
 
 from __future__ import annotations
 
@@ -51,22 +51,22 @@ if TYPE_CHECKING:
     from towpath.ledger.records.record import Record
 
 _WORKER = "instance"
-"""The worker of a lease that is only named by its token."""
+"""The worker's name in leases that are known only by their fencing token."""
 
 
 @lru_cache(maxsize=4096)
 def secrets_of(app: str, secrets: tuple[str, ...], *, owner: str = "") -> tuple[str, ...]:
-    """What calls to the instances of *app* and *owner* are signed with: made of the server's own
-    secrets, in their order.
+    """Returns the secrets that sign calls to the instances of *app* and *owner*, derived from the
+    server's *secrets*, in the same order.
 
-    Nothing of it is stored, and who has those of one app and owner knows no others.
+    They are not stored. From the secrets of one app and owner, those of another can't be computed.
     """
     whose = f"timers {app}\0{owner}" if owner else f"timers {app}"
     return tuple(derived(secret, whose) for secret in secrets)
 
 
 class Registered(msgspec.Struct, frozen=True, kw_only=True):
-    """What an instance is told when it registers."""
+    """The answer to an instance that registers."""
 
     instance_id: str
     secret: str
@@ -87,7 +87,7 @@ class InstanceInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceMode:
-    """Instances and what they were handed. *connect* gives the engine."""
+    """Instances, and the timers handed over to them. *connect* returns the engine."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ServiceMode:
     ) -> None:
         self._connect, self._options, self._types, self._log = connect, options, types, log
         self._jobs = jobs
-        """The ledger's, for recorded timers; None = there is no ledger."""
+        """Returns the ledger's jobs, for recorded timers; None = there is no ledger."""
         self._guard = Guard(options.allow)
 
     # ── instances ────────────────────────────────────────────────────────────────────────
@@ -114,10 +114,11 @@ class ServiceMode:
         weight: int = 1,
         access: Access = ALL,
     ) -> Registered:
-        """An instance of *app* is there, and called for these types within a second.
+        """Register an instance of *app*; it is called for these types within a second.
 
-        The same address of the same owner again replaces it. Raises InvalidName; InvalidOption for
-        an address that may not be called; TimerTypeTaken, TimerTypesFull, TooManyInstances.
+        It replaces an instance at the same address of the same owner. Raises InvalidName;
+        InvalidOption for an address that may not be called; TimerTypeTaken, TimerTypesFull,
+        TooManyInstances.
         """
         text_name("app", app, longest=LONGEST_NAME)
         whole("weight", weight, 1, MOST_WEIGHT)
@@ -147,7 +148,7 @@ class ServiceMode:
         )
 
     async def _undo(self, instance: Instance, before: Instance | None) -> None:
-        """As it was before a registration that was refused."""
+        """Restore the state before a registration that was refused."""
         if before is None:
             await self._instances.leave(instance.app, instance.id, owner=instance.owner)
         else:
@@ -155,31 +156,31 @@ class ServiceMode:
             await self._instances.register(*its, weight=before.weight, owner=before.owner)
 
     async def at(self, app: str, address: str, access: Access) -> Instance | None:
-        """The instance that a registration of this address would replace."""
+        """Returns the instance that a registration of this address would replace, or None."""
         return await self._instances.find(app, instance_id(app, address, access.owner))
 
     async def beat(self, instance: Instance) -> None:
-        """It is alive for another 30 seconds. Raises InstanceNotFound, TimerTypeTaken."""
+        """Keep *instance* alive for another 30 seconds. Raises InstanceNotFound, TimerTypeTaken."""
         await self._instances.beat(instance.app, instance.id, owner=instance.owner)
         await self._types.serve(instance.app, instance.types, who=instance.id)
 
     async def leave(self, instance: Instance) -> None:
-        """It is called no more; calls under way may end. Raises InstanceNotFound."""
+        """Delete *instance*: it gets no more calls, but running calls may end. Raises
+        InstanceNotFound.
+        """
         await self._instances.leave(instance.app, instance.id, owner=instance.owner)
         await self._types.leave(instance.app, instance.types, who=instance.id)
 
     async def get(self, app: str, id: str, access: Access = ALL) -> Instance:
-        """What an instance said of itself. Raises InstanceNotFound for another owner's, as for a
-        missing one.
-        """
+        """Returns an instance. Raises InstanceNotFound if it is missing, or has another owner."""
         found = await self._instances.find(app, id)
         if found is None or not access.owns(found.owner):
             raise InstanceNotFound(app, id)
         return found
 
     async def all(self, app: str | None = None, access: Access = ALL) -> list[InstanceInfo]:
-        """The instances of *app*, or of all, by app and address; those silent for less than ten
-        minutes too.
+        """Returns the instances of *app*, or of all apps, sorted by app and address. Dead instances
+        are included for ten minutes.
         """
         instances = self._instances
         roster, avoided = await instances.roster(), await instances.breakers()
@@ -197,7 +198,7 @@ class ServiceMode:
         ]
 
     async def avoided(self, app: str, task_type: str) -> bool:
-        """Whether there are live instances for a type, and calls to all of them fail."""
+        """Whether there are live instances for a type, and all of them are avoided."""
         found = [
             info for info in await self.all(app) if info.alive and task_type in info.instance.types
         ]
@@ -209,42 +210,43 @@ class ServiceMode:
 
     # ── timers that were handed over ─────────────────────────────────────────────────────
 
-    # A token is a number that can be guessed. So a timer is settled only by its owner, or by one
-    # who has an instance that serves its type.
+    # Fencing tokens can be guessed. So a caller must own the timer, or have an instance that serves
+    # its type.
 
     async def complete(
         self, key: TypeKey, task_id: str, token: int, *, access: Access = ALL
     ) -> State:
-        """End a timer under its token. Raises TimerNotFound; LeaseLost for a token that no longer
-        counts.
+        """Complete a timer under its fencing token. Raises TimerNotFound; LeaseLost if the token is
+        no longer valid.
         """
-        held = await self._held(key, task_id, token, access)
-        return await self._settled(held, Complete(held.lease))
+        held = await self._find_held(key, task_id, token, access)
+        return await self._settle(held, Complete(held.lease))
 
     async def fail(
         self, key: TypeKey, task_id: str, token: int, reason: str, *, access: Access = ALL
     ) -> State:
-        """End this attempt: another one later, or dead after the last. Raises as `complete`."""
-        held = await self._held(key, task_id, token, access)
-        # The policy is the timer's own or the queue's; of a recorded one the row counts attempts.
+        """Fail the attempt: another one follows, or the timer is dead. Raises as `complete`."""
+        held = await self._find_held(key, task_id, token, access)
+        # By the timer's own policy or the queue's. Decided here, because the record counts the
+        # attempts of a recorded timer, not Redis.
         options = await self._connect().queues.known_options(held.lease.queue)
         delay = (held.lease.retry or options.retry).delay(held.attempt, random())  # noqa: S311 -- jitter
         if (
             held.attempt >= (held.max_attempts or options.attempts_of(held.lease.lane))
             or delay is None
         ):
-            return await self._settled(held, Bury(held.lease, reason))
-        return await self._settled(held, Fail(held.lease, reason, delay, keep_turn=True))
+            return await self._settle(held, Bury(held.lease, reason))
+        return await self._settle(held, Fail(held.lease, reason, delay, keep_turn=True))
 
     async def renew(
         self, key: TypeKey, task_id: str, token: int, lease: Duration, *, access: Access = ALL
     ) -> Lease:
-        """Hold it for longer, from now on. Raises as `complete`."""
-        held = await self._held(key, task_id, token, access)
+        """Extend the lease to *lease* from now. Raises what `complete` does."""
+        held = await self._find_held(key, task_id, token, access)
         return await self._connect().renew(held.lease, lease)
 
-    async def _held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
-        """The lease of a timer as far as its token names it, and its record if it has one."""
+    async def _find_held(self, key: TypeKey, task_id: str, token: int, access: Access) -> _Held:
+        """Returns a lease made from the fencing token, and the timer's job and record, if any."""
         ref = asked = job_ref(queue_of(key), task_id)
         try:
             job = await self._connect().inspect.job(ref)
@@ -254,8 +256,8 @@ class ServiceMode:
         if job is None or job.headers.get("handler") == RECORDED:
             record = await self._record(ref)
             ref = job_ref(record.queue, record.job)
-        told = record or job
-        if told is not None and not access.may_use(told.owner):
+        timer = record or job
+        if timer is not None and not access.may_use(timer.owner):
             await self._require_instance(asked, key, access)
         retry = job.retry if job is not None else None
         lease = lease_by_token(ref, token, worker=_WORKER, retry=retry)
@@ -276,21 +278,23 @@ class ServiceMode:
         except RecordNotFound as error:
             raise TimerNotFound(ref) from error
 
-    async def _settled(self, held: _Held, settlement: Settlement) -> State:
-        """The state after it. Of a recorded timer the row decides, and the store is told."""
+    async def _settle(self, held: _Held, settlement: Settlement) -> State:
+        """Settle the lease, log it, and return the new state. For a recorded timer, the record
+        decides first, then the lease is settled in Redis.
+        """
         lease, record = held.lease, held.record
         if record is not None and self._jobs is not None:
             from towpath.ledger.records.relay import LedgerRecorder  # noqa: PLC0415 -- an extra
 
-            told = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
-            if told is None:
+            by_record = await LedgerRecorder(self._jobs()).end(lease, settlement, cancelled=False)
+            if by_record is None:
                 now, state = record.fence, record.state
                 raise LeaseLost(lease.job, held=lease.token, current=now, worker="", state=state)
-            settlement = told
+            settlement = by_record
         [outcome] = await self._connect().settle([settlement])
         if isinstance(outcome, TowpathError) and record is None:
             raise outcome
-        # Where the row knows, that counts.
+        # If the record has the outcome, a refusal by Redis does not matter.
         state = outcome if isinstance(outcome, State) else _MEANT[type(settlement)]
         reason = settlement.reason if isinstance(settlement, Fail | Bury) else None
         self._log.add(held.key, [held.firing(state, reason)])
@@ -298,7 +302,7 @@ class ServiceMode:
 
 
 class _Held(NamedTuple):
-    """A timer that an instance was handed."""
+    """A timer that was handed over to an instance."""
 
     key: TypeKey
     task_id: str
@@ -308,22 +312,22 @@ class _Held(NamedTuple):
 
     @property
     def attempt(self) -> int:
-        """Which attempt it is."""
-        told = self.record or self.job
-        return max(told.attempts, 1) if told else 1
+        """The number of the attempt."""
+        timer = self.record or self.job
+        return max(timer.attempts, 1) if timer else 1
 
     @property
     def max_attempts(self) -> int | None:
-        """How many it may have, if it says so itself."""
-        told = self.record or self.job
-        return told.max_attempts if told else None
+        """The timer's own limit of attempts, if it has one."""
+        timer = self.record or self.job
+        return timer.max_attempts if timer else None
 
     def firing(self, state: State, reason: str | None) -> Firing:
-        """What the log says of it."""
+        """Returns its log entry."""
         now_ms = wall_ms()
         began = self.job.claimed_at if self.job else None
-        told = self.record or self.job
-        due = told.due_at if told else None
+        timer = self.record or self.job
+        due = timer.due_at if timer else None
         if due is None and self.job is not None:
             due = self.job.submitted_at
         started_ms = now_ms if began is None else instant_ms("started_at", began)
@@ -336,7 +340,7 @@ class _Held(NamedTuple):
             attempt=self.attempt,
             worker=_WORKER,
             reason=reason,
-            owner=(told.owner or "") if told else "",
+            owner=(timer.owner or "") if timer else "",
         )
 
 

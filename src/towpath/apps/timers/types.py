@@ -1,7 +1,7 @@
 """The types of timers: their queues, who serves them, and who owns those without an app.
 
-A type is there from its first timer or its first worker on, and goes when nobody uses it. What is
-known of all types is one record in Redis; whoever follows it hears of a change within a second.
+A type exists from its first timer or its first worker on, and is deleted when it is unused. All
+types are in one entry of a space in Redis; its version changes when types or owners do.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from towpath.errors import ServerError
 from towpath.ids import QueueName, queue_name, worker_name
 
 ALIVE = seconds(30)
-"""How long a worker or an instance counts as alive after it was last heard of."""
+"""How long a worker or an instance counts as alive after its last heartbeat."""
 LOOK_EVERY = 0.5
-"""Seconds between two looks whether types have changed."""
+"""Seconds between two checks whether types have changed."""
 _NOTED_FOR = 1.0
-"""Seconds for which a type that was just used need not be noted again."""
+"""Seconds in which `note` does not write the same type again."""
 SCRIPTS = files("towpath.apps.timers") / "lua"
 
 # ── names ────────────────────────────────────────────────────────────────────────────────
 
-# A queue has 64 of a-z, 0-9, '.', '_', '-'. '--' parts app and type, '__' a hash: no name that is
-# written as it is has either, so no two keys share a queue.
+# A queue name has at most 64 characters of a-z, 0-9, '.', '_' and '-'. Here, '--' separates app and
+# type, and '__' a hash. Names with one of them are never used unchanged, so no two types share a
+# queue.
 _PLAIN = re.compile(r"(?!.*(?:--|__))(?!-)[a-z0-9._-]+(?<!-)")
 _LONGEST = 64 - len(PREFIX)
 _HASH = 24
 
 
 def queue_of(key: TypeKey) -> QueueName:
-    """The queue of a type: `timers.order.timeout`, of an app `timers.shop--order.timeout`. A name
-    that no queue can have is shortened to what can be read of it, and a hash.
+    """Returns the queue of a type: `timers.order.timeout`, or `timers.shop--order.timeout` with an
+    app. A name that does not fit into a queue name is shortened, and gets a hash.
     """
     parts = [key.task_type] if key.app is None else [key.app, key.task_type]
     plain = "--".join(parts)
@@ -60,11 +61,11 @@ def _readable(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
-# ── what is known of them ────────────────────────────────────────────────────────────────
+# ── types ────────────────────────────────────────────────────────────────────────────────
 
 
 class Owner(NamedTuple):
-    """Who the timers without an app are for: plug-in workers, or an app."""
+    """The owner of a type: plug-in workers, or an app."""
 
     app: str | None = None
     """None = plug-in workers."""
@@ -79,17 +80,19 @@ class TypeInfo(msgspec.Struct, frozen=True, kw_only=True):
     key: TypeKey
     queue: QueueName
     owner: Owner | None
-    """Of a type of an app that app; None = nobody has registered yet."""
+    """The owner; for the type of an app, that app. None = no worker or app has registered yet."""
     alive: int
-    """Workers or instances that serve it."""
+    """Number of live workers or instances that serve it."""
     last_alive: datetime | None
-    """When the last of them was alive: now, if one is; None = there never was one."""
+    """When one of them was last alive (now, if one is); None = there never was one."""
     used_at: datetime
-    """When a timer was last submitted, or somebody who serves it was last heard of."""
+    """When a timer was last submitted, or the last heartbeat of a worker or an instance came."""
 
 
 class Types:
-    """The types on one server. Every call is one round trip. *connect* gives the engine."""
+    """The types on one Redis. *connect* returns the engine. Calls take one round trip, unless they
+    introduce queues.
+    """
 
     def __init__(self, connect: Callable[[], Engine], options: TimersOptions) -> None:
         self._connect = connect
@@ -98,10 +101,11 @@ class Types:
         self._noted: dict[TypeKey, tuple[QueueName, float]] = {}
 
     async def note(self, key: TypeKey) -> QueueName:
-        """The queue of *key*, for a timer that is about to be submitted; the type is there then.
+        """Create the type *key* unless it exists, and note its use. Returns its queue.
 
-        No round trip for a type that was used within the last second. Raises TimerTypesFull, and
-        TimerTypeAmbiguous for a type without an app that several apps serve.
+        To be called before a timer is submitted. Takes no round trip for a type that was noted
+        within the last second. Raises TimerTypesFull, and TimerTypeAmbiguous for a type without an
+        app that several apps serve.
         """
         noted = self._noted.get(key)
         if noted is not None and steady() < noted[1]:
@@ -126,12 +130,11 @@ class Types:
     async def serve(
         self, app: str | None, task_types: Sequence[str], *, who: str, alive: Duration = ALIVE
     ) -> list[QueueName]:
-        """*who*, a plug-in worker or an instance of *app*, serves these types from now on, for
-        *alive* unless it is said again. The queues of the types, in order.
+        """Register that *who* (a plug-in worker or an instance of *app*) serves these types, for
+        *alive* from now; repeat it in time. Returns the queues of the types, in order.
 
-        Of an app those are its own; timers without an app are its own too where it is the owner
-        (`all` tells). All types or none: raises TimerTypeTaken for one that belongs to somebody
-        else, and TimerTypesFull.
+        An app also serves a type without an app if it owns that type (see `all`). Registers all
+        types or none. Raises TimerTypeTaken if one belongs to another owner, TimerTypesFull.
         """
         keys = [TypeKey(name, app) for name in task_types]
         queues = [queue_of(key) for key in keys]
@@ -151,27 +154,29 @@ class Types:
         return queues
 
     async def leave(self, app: str | None, task_types: Sequence[str], *, who: str) -> None:
-        """*who* serves these types no more. What was never served is no error."""
+        """Register that *who* does not serve these types any more. Ignores types that it did not
+        serve.
+        """
         keys = [TypeKey(name, app) for name in task_types]
         await self._record.run("leave", app=app or "", who=worker_name(who), types=_types(keys))
 
     async def all(self) -> list[TypeInfo]:
-        """Every type, by name."""
+        """Returns all types, sorted by name."""
         return (await self._listing())[1]
 
     async def idle(self) -> list[TypeInfo]:
-        """The types that nobody alive serves and nobody used for long."""
+        """Returns the types that have no live worker or instance and were not used for long."""
         now, rows = await self._listing()
         return [info for info in rows if not info.alive and now - info.used_at >= self._unused]
 
     async def version(self) -> int:
-        """A number that grows whenever a type comes or goes, or an owner changes."""
+        """Returns a number that grows when a type is added or deleted, or an owner changes."""
         return int(await self._record.read("version"))
 
     async def follow(self) -> AsyncGenerator[list[TypeInfo]]:
-        """Every type now, and again within a second after each change of types or owners.
+        """Yields all types now, and again within a second after each change of types or owners.
 
-        A store that is away is waited for.
+        Waits while Redis is away.
         """
         last = -1
         while True:
@@ -182,11 +187,11 @@ class Types:
                     last = version
                     yield found
             except ServerError:
-                last = -1  # what was missed meanwhile is seen then
+                last = -1  # read all types again, as a change may have been missed
             await asyncio.sleep(LOOK_EVERY)
 
     async def delete(self, info: TypeInfo) -> bool:
-        """Delete a type that nobody uses; False if it was used since *info* was looked at."""
+        """Delete an unused type. Returns False if it was used after *info* was read."""
         self._noted.pop(info.key, None)
         answer = await self._record.run(
             "delete_type",
@@ -199,11 +204,11 @@ class Types:
         return answer == b"ok"
 
     async def _listing(self) -> tuple[datetime, list[TypeInfo]]:
-        """The server's time, and every type."""
+        """Returns Redis's time and all types."""
         now, rows, flat = await self._record.read("listing")
         owners = {flat[i].decode(): flat[i + 1].decode() for i in range(0, len(flat), 2)}
         found = {info.key: info for info in (_info(row, owners, now) for row in rows)}
-        infos = [_with_owners_life(found[key], found) for key in sorted(found, key=_order)]
+        infos = [_with_owners_instances(found[key], found) for key in sorted(found, key=_order)]
         return instant(now), infos
 
     @property
@@ -234,10 +239,10 @@ def _types(keys: Sequence[TypeKey]) -> list[list[str]]:
     ]
 
 
-def _owner(told: str) -> Owner | None:
-    if told == "plugin":
+def _owner(text: str) -> Owner | None:
+    if text == "plugin":
         return Owner()
-    return Owner(told.removeprefix("app:")) if told else None
+    return Owner(text.removeprefix("app:")) if text else None
 
 
 def _info(row: Sequence[Any], owners: dict[str, str], now: int) -> TypeInfo:
@@ -255,8 +260,8 @@ def _info(row: Sequence[Any], owners: dict[str, str], now: int) -> TypeInfo:
     )
 
 
-def _with_owners_life(info: TypeInfo, found: dict[TypeKey, TypeInfo]) -> TypeInfo:
-    """What an app owns beside its own is served by the same instances."""
+def _with_owners_instances(info: TypeInfo, found: dict[TypeKey, TypeInfo]) -> TypeInfo:
+    """If an app owns the type, its instances serve it: take over their number and time."""
     if info.key.app is not None or info.owner is None or info.owner.app is None:
         return info
     its = found.get(TypeKey(info.key.task_type, info.owner.app))

@@ -16,7 +16,7 @@ _NOBODY = {"no_worker": "no worker", "no_instance": "no instance"}
 
 
 def described(timer: Timer) -> dict[str, Any]:
-    """A timer for programs, in the words of the HTTP API. What it does not have is left out."""
+    """Returns a timer for programs, with the field names of the HTTP API, without empty fields."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
     facts = msgspec.structs.asdict(timer)
@@ -27,14 +27,14 @@ def described(timer: Timer) -> dict[str, Any]:
 
 
 def facts(timer: Timer) -> dict[str, Any]:
-    """A timer for people: the params as they came, and one form of its time."""
+    """Returns a timer for people: params as JSON text, and its time only once."""
     import msgspec  # noqa: PLC0415 -- a help text needs none
 
-    told = described(timer)
-    told.pop("delay_time")
-    if "params" in told:
-        told["params"] = msgspec.json.encode(told["params"]).decode()
-    return told
+    shown = described(timer)
+    shown.pop("delay_time")
+    if "params" in shown:
+        shown["params"] = msgspec.json.encode(shown["params"]).decode()
+    return shown
 
 
 def plain(thing: Any) -> dict[str, Any]:

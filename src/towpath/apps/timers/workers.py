@@ -1,7 +1,8 @@
-"""Workers of timers in a process of yours: functions and classes by type, all of them invoked.
+"""Workers of timers in your own process: functions and classes, one or several per type.
 
-Of several workers of a type each success is noted on the job, under the attempt's token, before the
-next begins. So a retry, here or in another process, invokes only the rest.
+If a type has several workers, all are invoked, one after the other. Each success is stored with the
+job, under the attempt's fencing token, before the next worker begins. So a retry, in this or in
+another process, invokes only the others.
 """
 
 from __future__ import annotations
@@ -40,12 +41,12 @@ class TaskWorker(Protocol):
 
 
 def is_task_worker(worker: object) -> bool:
-    """Whether it has all that a worker as a class has."""
+    """Whether *worker* has the methods of a TaskWorker."""
     return all(callable(getattr(worker, name, None)) for name in ("type", "clazz", "invoke"))
 
 
 def text_of(params: msgspec.Raw) -> str:
-    """Params as text: text as it is, everything else as JSON."""
+    """Returns params as text: a string as it is, everything else as JSON."""
     value: Any = None
     try:
         value = msgspec.json.decode(params)
@@ -55,7 +56,7 @@ def text_of(params: msgspec.Raw) -> str:
 
 
 class Invoked(NamedTuple):
-    """One worker of a type: how it is called, and under which name its successes are noted."""
+    """One worker of a type: how it is called, and the name under which its success is noted."""
 
     name: str
     handler: Handler[Any, Any, Any]
@@ -63,9 +64,9 @@ class Invoked(NamedTuple):
 
     @classmethod
     def of(cls, queue: QueueName, worker: Callable[..., Any] | TaskWorker) -> Invoked:
-        """Raises HandlerInvalid for what nobody could call."""
+        """Raises HandlerInvalid if *worker* can't be called with params."""
         if is_task_worker(worker):
-            # Not by clazz(): a class that is being decorated can't name itself yet.
+            # `clazz()` is not called: while a class is being decorated, its name is not bound yet.
             kind = type(worker)
             invoke = cast("TaskWorker", worker).invoke
             return cls(f"{kind.__module__}.{kind.__qualname__}", Handler(queue, invoke), True)
@@ -80,7 +81,7 @@ class Invoked(NamedTuple):
         return self.handler.place is Place.THREAD
 
     def call(self, params: msgspec.Raw, ctx: Context) -> Any:
-        """What the worker returns; of an async one, what has to be awaited."""
+        """Call the worker. Returns its result, or an awaitable if the worker is async."""
         if self.as_text:
             payload: Any = text_of(params)
         elif self.handler.takes_payload:
@@ -94,14 +95,14 @@ class Invoked(NamedTuple):
 
 
 class Dispatch:
-    """The workers of one type, as the one handler of its queue."""
+    """The workers of one type, combined into one handler for its queue."""
 
     def __init__(self, app: Towpath, queue: QueueName) -> None:
         self._app, self.queue = app, queue
         self.workers: tuple[Invoked, ...] = ()
 
     def add(self, worker: Callable[..., Any] | TaskWorker) -> None:
-        """One more worker. Raises HandlerInvalid for the same one a second time."""
+        """Add a worker. Raises HandlerInvalid if it was added before."""
         invoked = Invoked.of(self.queue, worker)
         if invoked.name in [other.name for other in self.workers]:
             raise HandlerInvalid(invoked.name, rule="this type already has a worker")
@@ -109,8 +110,8 @@ class Dispatch:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """What the runtime calls. A plain worker that is alone runs in the runtime's own threads,
-        with all that it does about those that never end.
+        """The function for the handler. A plain worker that is the only one runs in a thread of the
+        runtime, which can abandon it if it never ends.
         """
         first = self.workers[0]
 
@@ -125,12 +126,12 @@ class Dispatch:
         return chosen
 
     async def _invoke(self, payload: bytes, ctx: Context) -> None:
-        """All workers, one after the other; those that fail keep none from being invoked."""
+        """Invoke all workers, one after the other. If one fails, the others are invoked as well."""
         params, workers = Packed.read(payload).params, self.workers
         if len(workers) == 1:
             await _call(workers[0], params, ctx)
             return
-        done = await self._invoked(ctx)
+        done = await self._read_invoked(ctx)
         failed: list[Exception] = []
         for worker in workers:
             if worker.name in done:
@@ -143,11 +144,11 @@ class Dispatch:
                 done.append(worker.name)
                 await self._note(ctx, done)
         if failed:
-            # What can still be mended is tried again, whatever another worker has given up.
+            # Raise an error that allows a retry, even if another worker has raised Discard.
             raise next((error for error in failed if not isinstance(error, Discard)), failed[0])
 
-    async def _invoked(self, ctx: Context) -> list[str]:
-        """Those that have done this timer before, in an attempt that did not end well."""
+    async def _read_invoked(self, ctx: Context) -> list[str]:
+        """Returns the workers that succeeded in an earlier, failed attempt at this timer."""
         progress = (await self._app.engine.inspect.job(ctx.job)).progress
         try:
             return msgspec.json.decode(progress or b"{}", type=_Noted).invoked
@@ -155,23 +156,23 @@ class Dispatch:
             return []
 
     async def _note(self, ctx: Context, done: Sequence[str]) -> None:
-        """Note who has done it; when this returns it is stored. Raises LeaseLost."""
+        """Store which workers have succeeded. Raises LeaseLost."""
         noted = msgspec.json.encode(_Noted(invoked=list(done)))
-        ctx.progress(noted)  # in the place of what may be on its way
+        ctx.progress(noted)  # replaces a note of the worker that may be on its way
         lease = lease_by_token(ctx.job, ctx.token, worker=ctx.worker)
         await self._app.engine.progress(lease, noted)
 
 
 class _Noted(msgspec.Struct, omit_defaults=True):
-    """The note on a timer of a type with several workers."""
+    """The progress note of a timer whose type has several workers."""
 
     invoked: list[str] = []
     note: Any = None
-    """What the worker that runs now has said."""
+    """The note of the worker that runs now."""
 
 
 class _Part:
-    """A Context for one of several workers: its notes stand beside those of who has done it."""
+    """The Context for one of several workers: its notes keep the names of those that succeeded."""
 
     def __init__(self, ctx: Context, done: Sequence[str]) -> None:
         self._ctx, self._done = ctx, done

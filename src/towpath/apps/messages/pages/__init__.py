@@ -33,7 +33,7 @@ async def messages(
     key: CanLook,
     user: Annotated[str, Query(max_length=512)] = "",
 ) -> Response:
-    """Users whose messages wait; of one user, what is in process and what waits."""
+    """List users with waiting messages; or, with *user*, the messages of one user."""
     access = sees(service, key)
     if user:
         return await _one_user(page, service, engine, access, user)

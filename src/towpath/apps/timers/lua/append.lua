@@ -1,13 +1,13 @@
--- append: firings at the end of a type's log, and away with what is too old or too much.
+-- append: add firings to the log of a type, and delete entries beyond the limits.
 --
 -- keys   log      stream   one entry per firing
 --        bytes    string   how many bytes the entries have
--- args   entries  list     of each firing its bytes
---        log_age  int      how long one stays, ms
---        log_entries int   how many stay
---        log_bytes int     how many bytes stay
---        limit    int      at most so many are deleted now
--- reply  <entries that are left>
+-- args   entries  list     the firings, each as bytes
+--        log_age  int      how long an entry is kept, ms
+--        log_entries int   how many entries are kept
+--        log_bytes int     how many bytes are kept
+--        limit    int      how many entries are deleted at most
+-- reply  <number of entries>
 -- cost   O(entries + deleted)
 -- full   refused
 -- uses   clock
@@ -20,7 +20,7 @@ if last then
   ms, seq = tonumber(ms), tonumber(seq)
 end
 
--- Read before the first write: the oldest, as many as may have to go.
+-- Read before the first write: the oldest entries, as many as may have to be deleted.
 local oldest = redis.call('XRANGE', LOG, '-', '+', 'COUNT', limit)
 local count = redis.call('XLEN', LOG) + #entries
 local size = tonumber(redis.call('GET', BYTES) or 0)
@@ -35,7 +35,7 @@ end
 
 for i = 1, #gone do redis.call('XDEL', LOG, gone[i]) end
 for _, entry in ipairs(entries) do
-  -- In order, also where the clock was set back.
+  -- Ids must grow, even if the clock was set back.
   if now > ms then ms, seq = now, 0 else seq = seq + 1 end
   redis.call('XADD', LOG, int(ms) .. '-' .. int(seq), 'f', entry)
 end

@@ -1,4 +1,4 @@
--- delete_log: the log of a type that is gone.
+-- delete_log: delete the log of a type that was deleted.
 --
 -- keys   log      stream   deleted
 --        bytes    string   deleted

@@ -1,4 +1,4 @@
--- delete_type: a type that nobody uses goes, unless it was used since the caller looked.
+-- delete_type: delete an unused type, unless it was used since the caller read it.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms

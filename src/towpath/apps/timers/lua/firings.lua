@@ -1,4 +1,4 @@
--- firings: a page of a type's log, the latest first.
+-- firings: read a page of a type's log, latest first.
 --
 -- keys   log      stream   one entry per firing
 -- args   since    int      from this time on, ms

@@ -1,4 +1,4 @@
--- leave: somebody serves these types no more. An app's last one leaves it as gone from now on.
+-- leave: a worker or an instance stops serving these types. With its last instance, an app is gone.
 --
 -- keys   apps:    zset     by type: the apps that serve it, by the time until they are alive, ms
 --        alive:   zset     by queue: who serves it, by the time until they are alive, ms
@@ -14,7 +14,7 @@ for _, each in ipairs(types) do
   local name, queue = each[1], each[3]
   local before = redis.call('ZSCORE', ALIVE .. queue, who)
   if before then
-    -- Not deleted but gone: as the last one it says since when.
+    -- Kept with the time now: the last entry shows since when nothing serves the type.
     if tonumber(before) > now then redis.call('ZADD', ALIVE .. queue, now, who) end
     local last = redis.call('ZREVRANGE', ALIVE .. queue, 0, 0, 'WITHSCORES')
     if app ~= '' and redis.call('ZSCORE', APPS .. name, app) then

@@ -1,4 +1,4 @@
--- listing: every type there is, who owns those without an app, and how many serve each.
+-- listing: all types, the owners of types without an app, and how many serve each type.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms

@@ -1,4 +1,4 @@
--- note: a timer of this type is about to be submitted. The type is there from now on.
+-- note: create a type unless it exists, and note its use; called before a timer is submitted.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms

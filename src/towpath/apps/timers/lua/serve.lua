@@ -1,4 +1,4 @@
--- serve: from now on somebody serves these types, for an app or as a plug-in worker. All or none.
+-- serve: register a plug-in worker, or an instance of an app, that serves these types. All or none.
 --
 -- keys   types    hash     key of a type -> its queue
 --        used     zset     keys by when they were last used, ms

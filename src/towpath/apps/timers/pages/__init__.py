@@ -25,7 +25,7 @@ async def timers(
     task_type: Text = "",
     after: Annotated[str, Query(max_length=2048)] = "",
 ) -> Response:
-    """The types, and the timers of one or of all in the order of their due times."""
+    """List the types; and the timers of one type, or of all, sorted by due time."""
     wanted = TimerQuery(app=app, task_type=task_type or None)
     found = await service.list(
         wanted, after=after or None, size=50, covers=key.covers, access=service.access(key)

@@ -1,8 +1,8 @@
--- about: what one instance said of itself.
+-- about: read the description of an instance.
 --
--- keys   said     hash     by id: what the instance said of itself
+-- keys   said     hash     by id: the description of the instance
 -- args   id       text     which instance
--- reply  <what it said>
+-- reply  <description>
 --        nothing
 -- cost   O(1)
 -- full   works

@@ -1,10 +1,10 @@
--- beat: an instance is alive for some more time.
+-- beat: keep an instance alive for some more time.
 --
 -- keys   owners   hash     by id: its app, and its owner behind a NUL if it has one
---        alive    zset     ids by the end of their time, ms
+--        alive    zset     ids by the time until which they are alive, ms
 -- args   id       text     which instance
 --        app      text     whose instance: the app, and the owner behind a NUL if it has one
---        lasts    int      for how long it is alive, ms
+--        lasts    int      how long it is alive from now, ms
 -- reply  ok
 --        UNKNOWN_INSTANCE
 -- uses   clock

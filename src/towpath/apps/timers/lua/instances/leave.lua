@@ -1,11 +1,11 @@
--- leave: an instance is called no more, and forgotten.
+-- leave: delete an instance, so that it is not called any more.
 --
--- keys   said     hash     by id: what the instance said of itself
+-- keys   said     hash     by id: the description of the instance
 --        owners   hash     by id: its app, and its owner behind a NUL if it has one
 --        sizes    hash     by app and owner: how many instances there are
 --        held     hash     by owner: how many instances it has, of all apps
---        alive    zset     ids by the end of their time, ms
---        changes  zset     ids by the version in which they were said last
+--        alive    zset     ids by the time until which they are alive, ms
+--        changes  zset     ids by the version of their last registration
 --        version  string   grows with every change
 -- args   id       text     which instance
 --        app      text     whose instance: the app, and the owner behind a NUL if it has one

@@ -1,11 +1,11 @@
--- look: which instances there are and how long each is alive; what has changed since a version.
+-- look: all instances and how long each is alive; and registrations since a version.
 --
--- keys   said     hash     by id: what the instance said of itself
---        alive    zset     ids by the end of their time, ms
---        changes  zset     ids by the version in which they were said last
+-- keys   said     hash     by id: the description of the instance
+--        alive    zset     ids by the time until which they are alive, ms
+--        changes  zset     ids by the version of their last registration
 -- args   seen     int      the version up to which the caller knows them; 0 = none
---        most     int      answer with so many changes
--- reply  <now, ids with the end of their time, changes: id, version, what was said, …>
+--        most     int      how many changes are returned at most
+-- reply  <now, ids with the time until which they are alive, changes: id, version, description, …>
 -- uses   clock
 -- cost   O(instances + changes)
 -- full   works

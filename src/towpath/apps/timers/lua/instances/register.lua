@@ -1,27 +1,27 @@
--- register: an instance of an app, alive from now on; the same id again replaces it.
+-- register: add an instance of an app, alive from now on; the same id again replaces it.
 --
--- keys   said     hash     by id: what the instance said of itself
+-- keys   said     hash     by id: the description of the instance
 --        owners   hash     by id: its app, and its owner behind a NUL if it has one
 --        sizes    hash     by app and owner: how many instances there are
 --        held     hash     by owner: how many instances it has, of all apps
---        alive    zset     ids by the end of their time, ms
---        changes  zset     ids by the version in which they were said last
+--        alive    zset     ids by the time until which they are alive, ms
+--        changes  zset     ids by the version of their last registration
 --        version  string   grows with every change
 -- args   id       text     made of app, address and owner
 --        app      text     whose instance: the app, and the owner behind a NUL if it has one
 --        owner    text     the owner; '' = none
---        about    bytes    what it says of itself
---        lasts    int      for how long it is alive, ms
---        keep     int      how long one that is not alive any more is listed, ms
---        most_of_app int   the most instances of an app of one owner
---        instances_per_owner int the most instances of an owner, of all apps
---        most     int      the most instances of all apps
+--        about    bytes    its description
+--        lasts    int      how long it is alive from now, ms
+--        keep     int      how long a dead instance stays in the list, ms
+--        most_of_app int   maximum number of instances of one owner of one app
+--        instances_per_owner int maximum number of instances of one owner, of all apps
+--        most     int      maximum number of instances of all apps
 -- reply  ok
 --        TOO_MANY_OF_APP
 --        TOO_MANY_OF_OWNER
 --        TOO_MANY
 -- uses   clock
--- cost   O(log n); up to 100 that are not alive any more are forgotten
+-- cost   O(log n); up to 100 dead instances are deleted
 -- full   refused
 
 local replaced = redis.call('HEXISTS', SAID, id) == 1
@@ -29,7 +29,7 @@ local mine = tonumber(redis.call('HGET', SIZES, app) or 0)
 local owned = owner ~= '' and tonumber(redis.call('HGET', HELD, owner) or 0) or 0
 local all = redis.call('HLEN', SAID)
 
--- Whoever is not alive is listed for a while, unless that would keep somebody else out.
+-- Dead instances stay in the list for a while, unless a limit is reached: then they make room.
 local full = not replaced and (mine >= most_of_app or owned >= instances_per_owner or all >= most)
 local ended = redis.call('ZRANGEBYSCORE', ALIVE, '-inf', int(full and now or now - keep), 'LIMIT', 0, 100)
 local forgotten, gone, given_back = {}, {}, {}
@@ -45,7 +45,7 @@ end
 if not replaced and mine - (gone[app] or 0) >= most_of_app then return 'TOO_MANY_OF_APP' end
 if not replaced and owned - (given_back[owner] or 0) >= instances_per_owner then return 'TOO_MANY_OF_OWNER' end
 if not replaced and all - #forgotten >= most then return 'TOO_MANY' end
--- Times, so that a store that was emptied never counts up to a version that was seen before.
+-- Versions are times, so that after a loss of data no version comes twice.
 local version = math.max(now, tonumber(redis.call('GET', VERSION) or 0) + 1)
 
 redis.call('SET', VERSION, int(version))

@@ -1,9 +1,9 @@
--- trip: a scheduler does not call an instance for some time, or calls it again; for showing only.
+-- trip: publish that a scheduler avoids an instance for some time, or calls it again. For display.
 --
 -- keys   broken   zset     instance and scheduler, by the end of the pause, ms
 -- args   id       text     which instance
 --        by       text     which scheduler
---        pause    int      for how long, ms; 0 = it is called again
+--        pause    int      how long it is avoided, ms; 0 = it is called again
 -- reply  ok
 -- uses   clock
 -- cost   O(log n)

@@ -1,7 +1,7 @@
--- trips: which instances are not called, and by which schedulers.
+-- trips: the instances that schedulers avoid now, and which schedulers do.
 --
 -- keys   broken   zset     instance and scheduler, by the end of the pause, ms
--- args   most     int      answer with so many
+-- args   most     int      how many are returned at most
 -- reply  <instance and scheduler, the end of the pause, …>
 -- uses   clock
 -- cost   O(answer)
