@@ -150,6 +150,22 @@ async def test_a_timer_that_is_tried_again_keeps_its_due_time(
 
 
 @recorded
+async def test_a_timer_whose_time_had_passed_has_it_in_the_log(
+    app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
+) -> None:
+    """As in the call: not the time of its submit."""
+    await api.register(receiver.url(), "t")
+    receiver.answer = http()
+    at = instant_ms("now", datetime.now(UTC)) - 5_000
+    await timers.submit(new_timer("t", app="shop", task_id="a", delay_time=at, record=record))
+    await all_done(timers, ["a"])
+    assert calls(receiver) == [("a", at)]
+    [done] = await firings(timers, 1)
+    assert instant_ms("due", done.due) == at
+    assert done.late >= 5
+
+
+@recorded
 async def test_a_timer_that_is_tried_again_comes_before_those_that_were_due_later(
     app: FastAPI, api: InstancesApi, timers: TimerService, receiver: Receiver, *, record: bool
 ) -> None:

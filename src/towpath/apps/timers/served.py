@@ -13,11 +13,11 @@ from towpath.app.app import Towpath
 from towpath.app.submitting import AppHandler
 from towpath.apps.timers.errors import TimerTypesFull, TimerTypeTaken
 from towpath.apps.timers.log import Firing, FiringLog, FiringOutcome, firing_of
-from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, TypeKey, task_id_of
+from towpath.apps.timers.model import RECORDED, TIMER_OPTIONS, Packed, TypeKey, due_of, task_id_of
 from towpath.apps.timers.types import Types, queue_of
 from towpath.apps.timers.workers import Dispatch, TaskWorker
-from towpath.clock import Duration, seconds
-from towpath.engine.model import Bury, Fail, Outcome, Release
+from towpath.clock import Duration, instant, instant_ms, seconds
+from towpath.engine.model import Bury, Fail, Lease, Outcome, Release
 from towpath.engine.retry import RetryPolicy
 from towpath.engine.states import State
 from towpath.errors import HandlerInvalid, ServerError
@@ -120,7 +120,7 @@ def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing |
     return firing_of(
         task_id_of(lease.id, recorded=lease.headers.get("handler") == RECORDED),
         _outcome(ended, outcome),
-        due_ms=lease.due_ms or lease.submitted_ms,
+        due_ms=lease.due_ms or _asked_due_ms(lease),
         started_ms=lease.claimed_ms + round(attempt.idled * 1000),
         ran=attempt.ran,
         attempt=lease.attempt,
@@ -128,6 +128,11 @@ def firing_from(ended: Ended, outcome: Outcome, *, worker: str = "") -> Firing |
         reason=settlement.reason if isinstance(settlement, Fail | Bury) else None,
         owner=lease.owner or "",
     )
+
+
+def _asked_due_ms(lease: Lease) -> int:
+    """Returns the due time that was asked for, where it had passed when the timer was submitted."""
+    return instant_ms("due", due_of(Packed.read(lease.payload), instant(lease.submitted_ms)))
 
 
 _ENDS = {

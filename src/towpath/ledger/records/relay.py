@@ -201,9 +201,10 @@ class Relay:
         """Remove a job whose record has another id by now. If this fails, a worker that claims the
         job ends it.
         """
-        for way in (self._connect().cancel, self._connect().delete):
-            with suppress(ServerError, JobError):
-                await way(job, by_record=True)
+        with suppress(ServerError, JobError):
+            await self._connect().cancel(job, by_record=True)
+        with suppress(ServerError, JobError):
+            await self._connect().delete(job, by_record=True)
 
     # ── repeatedly ───────────────────────────────────────────────────────────────────────
 
