@@ -1,8 +1,7 @@
 """Changes of issues: first of the row, then of the queue that hands them out.
 
-A row is changed first, with the job that shows the change on GitHub in the same transaction; then
-the queue is told. What a crash leaves in between is found by `tend`: each row says whether the
-queue knows all of it.
+A row is changed first, in one transaction with the job that shows the change on GitHub. Then the
+queue follows. After a crash in between, `tend` finds the row: it says that the queue may not match.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
 _SOME = 200
-"""Rows that are looked after at once."""
+"""Rows that one step of the maintenance reads."""
 _OUTCOME_MOST = 500
 _ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
@@ -86,7 +85,7 @@ class Board:
         self.metrics, self.log = metrics, log
         self.mirrors = Mirrors(engine)
         self._locks_seen = 0
-        """The end of the last lease whose key for outsiders was looked at, in ms."""
+        """The end of the last lease whose lock key was checked, in ms."""
         self._offers_seen = ""
         """The id of the last issue whose task was compared with the queue."""
 
@@ -95,7 +94,7 @@ class Board:
         return self._ledger()
 
     async def engine(self) -> Engine:
-        """The engine, whose queue is as it is declared."""
+        """The engine, with the queue of issues declared."""
         engine, attempts = self._engine(), self.options.attempts
         await engine.queues.introduce(ISSUES, replace(QUEUES[ISSUES], max_attempts=attempts))
         return engine
@@ -110,10 +109,10 @@ class Board:
         settle: bool = True,
         unless: Callable[[tables.Connection, Issue], bool] | None = None,
     ) -> Revised:
-        """Change the row of an issue, and tell the queue, unless *settle* says not to.
+        """Change the row of an issue, then the queue, unless *settle* is False.
 
-        *unless* is asked last, and may keep it as it is. A Redis that is away is told later. Raises
-        LedgerError.
+        *unless* is asked last, in the write; if it is true, the row stays. If Redis is away, the
+        queue follows later. Raises LedgerError.
         """
         [revised] = await self._revised({id: change}, unless)
         await self._follow_up([revised], settle=settle)
@@ -122,8 +121,8 @@ class Board:
         return revised
 
     async def revise_all(self, wanted: Mapping[str, Change]) -> list[Revised]:
-        """The same for many rows: in one transaction, and the queue is told of all at once. Whoever
-        changes many sees to it that those are judged again which others block.
+        """Change many rows in one transaction, then the queue at once. A caller that opens or
+        closes issues calls `look_again` afterwards.
         """
         revised = await self._revised(wanted) if wanted else []
         await self._follow_up(revised)
@@ -146,7 +145,7 @@ class Board:
     def _judged(
         self, connection: tables.Connection, issue: Issue, told: Mapping[str, Issue | None]
     ) -> Issue:
-        """*issue* as the policy sees it; *told* are those that change with it."""
+        """The row as the policy decides; *told* are all rows of the same change, by id."""
         named = self.policy.blockers(issue)
         others = tables.open_among(connection, [id for id in named if id not in told])
         beside = [other.id for id in named if (other := told.get(id)) and _is_open(other)]
@@ -156,7 +155,7 @@ class Board:
     def _beside(
         self, connection: tables.Connection, before: Issue | None, after: Issue
     ) -> Write[object] | None:
-        """What is written with a change: GitHub is to show another holder."""
+        """The job that shows a new holder on GitHub, to be written with the change; else None."""
         moved = (before.agent, before.token) != (after.agent, after.token) if before else False
         if not (moved and self._shows(after)):
             return None
@@ -166,7 +165,7 @@ class Board:
         )
 
     async def show(self, id: str) -> None:
-        """Have GitHub brought to what the row says. Raises LedgerError."""
+        """Submit a job that makes GitHub show what the row says. Raises LedgerError."""
         payload = msgspec.json.encode(Payload(id))
         await self.ledger.jobs.submit(PROJECTIONS, payload, lane=id, subject=id)
 
@@ -174,7 +173,7 @@ class Board:
         return self.options.github_token is not None and issue.source is IssueSource.GITHUB
 
     async def _follow_up(self, some: Sequence[Revised], *, settle: bool = True) -> None:
-        """Tell the queue, and outsiders, of rows that have changed."""
+        """Update the queue and the published keys after a change of rows."""
         changed = [(row.before, row.after) for row in some if row.changed and row.after is not None]
         if settle:
             with suppress(ServerError):
@@ -187,7 +186,7 @@ class Board:
                 await self.mirrors.delayed(after)
 
     async def look_again(self) -> None:
-        """Judge those again whose text says that others block them, if that counts."""
+        """Judge issues that may name blockers again, if the policy has `blocked_by`."""
         if self.policy.blocked_by:
             await self._judge_again(await self.ledger.read(tables.blocked))
 
@@ -195,13 +194,14 @@ class Board:
         for at in range(0, len(ids), _SOME):
             await self.revise_all({id: lambda issue: issue for id in ids[at : at + _SOME]})
 
-    # ── telling the queue ────────────────────────────────────────────────────────────────
+    # ── the queue ────────────────────────────────────────────────────────────────────────
 
     async def settle(self, *issues: Issue, new: bool = False) -> None:
-        """Let the queue know what rows say. Again does no harm. Raises ServerError.
+        """Make the queue match these rows. Safe to repeat. Raises ServerError, LedgerError.
 
-        What is to be submitted is noted before, so that whoever changes the row meanwhile knows of
-        it (a *new* row was made with that note), and again after: a crash in between is seen.
+        The row notes what is submitted before it happens, so that another change of the row knows
+        which task to withdraw; a *new* row was stored with that note. It notes the success after
+        it, so that a crash in between is found.
         """
         offered = [issue for issue in issues if issue.wanted]
         for issue in issues if not new else ():
@@ -215,9 +215,9 @@ class Board:
             await self._submit(offered, new=new)
 
     async def withdraw(self, task_id: str) -> None:
-        """End a task that has not ended, if there is one; who holds it is asked to stop."""
+        """Cancel a task that has not ended; its holder is asked to stop. "" does nothing."""
         if task_id:
-            with suppress(JobError):  # it has ended, which is as well
+            with suppress(JobError):  # it has ended already
                 await (await self.engine()).cancel(job_ref(ISSUES, task_id))
 
     async def _submit(self, issues: list[Issue], *, new: bool) -> None:
@@ -229,7 +229,7 @@ class Board:
         await engine.submit_many(ISSUES, [_job(issue) for issue in issues if issue.id not in known])
         for issue in issues:
             if issue.id in known:
-                # Somebody may have claimed it just now: it is told when that ends.
+                # If an agent has just claimed the task, the queue follows when that hold ends.
                 with suppress(JobNotWaiting):
                     payload = msgspec.json.encode(Payload(issue.id))
                     await engine.set(ISSUES, payload, **_job_options(issue))
@@ -237,7 +237,7 @@ class Board:
             await self.ledger.write(changes.settled(issues))
 
     async def offer_all(self) -> None:
-        """Submit all that is offered once more: what the queue has lost is there again."""
+        """Submit the tasks of all offered issues again, because Redis may have lost them."""
         after = ""
         while True:
             query = partial(tables.everything, after=after, size=_SOME)
@@ -251,8 +251,8 @@ class Board:
                     await self.look_at(issue)
 
     async def _offer_again(self, issues: Sequence[Issue]) -> None:
-        """Submit the tasks of issues that nobody holds once more. If a task has ended, a generic
-        call of the queue ended it: the row follows. Raises ServerError, LedgerError.
+        """Submit the tasks of issues that nobody holds again. If a task has ended, a raw call ended
+        it, and the row follows. Raises ServerError, LedgerError.
         """
         engine = await self.engine()
         answers = await engine.submit_many(ISSUES, [_job(issue) for issue in issues])
@@ -276,19 +276,19 @@ class Board:
             self.metrics.own(REPAIRED).labels("task").inc()
             self.log.emit(ISSUE_REPAIRED, issue=issue.id, what="task")
 
-    # ── looking after it ─────────────────────────────────────────────────────────────────
+    # ── maintenance ──────────────────────────────────────────────────────────────────────
 
     async def tend(self) -> None:
-        """Look after what nobody else does, again and again, until it is cancelled."""
+        """Call `tend_once` every `look`, until cancelled."""
         while True:
-            with suppress(TowpathError):  # store and database tell of their trouble themselves
+            with suppress(TowpathError):  # the engine and the ledger log their own outages
                 await self.tend_once()
             await asyncio.sleep(self.options.look.total_seconds())
 
     async def tend_once(self) -> None:
-        """Leases that have ended, rows that the queue does not know, delays that are over, rows
-        that were judged by another policy, keys for outsiders that were deleted, and tasks that
-        generic calls of the queue ended. Raises ServerError, LedgerError.
+        """Handle leases that have ended, rows that the queue may not match, review delays that are
+        over, rows that another policy judged, published keys that were deleted, and tasks that raw
+        calls ended. Raises ServerError, LedgerError.
         """
         engine, now = await self.engine(), wall_ms()
         await engine.queues.reap(ISSUES)
@@ -297,7 +297,7 @@ class Board:
             await self.mirrors.know()
         for issue in await self.ledger.read(tables.held_until(now, _SOME)):
             await self.look_at(issue)
-        # What was changed just now is being told by whoever changed it.
+        # The process that changed a row just now is still updating the queue.
         before = now - duration_ms("look", self.options.look)
         while some := await self.ledger.read(tables.unsettled(before, _SOME)):
             await self.settle(*some)
@@ -310,26 +310,24 @@ class Board:
         held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _SOME))
         for issue in held:
             await self.restore_lock(issue)
-        # The next look goes on behind these, and then begins again.
+        # The next call continues after these leases, and after the last one from the beginning.
         self._locks_seen = held[-1].expires if len(held) == _SOME else 0
         offered = await self.ledger.read(tables.offered(self._offers_seen, _SOME))
         await self._offer_again(offered)
         self._offers_seen = offered[-1].id if len(offered) == _SOME else ""
 
     async def restore_lock(self, issue: Issue) -> None:
-        """Write the key for outsiders again if somebody deleted it. Raises ServerError,
-        LedgerError.
-        """
+        """Write the lock key again if it was deleted. Raises ServerError, LedgerError."""
         if await self.mirrors.restored(issue):
             now = await self.ledger.read(tables.of_task(issue.task_id))
             if not (_same_hold(now, issue) and now is not None and now.held):
                 await self.mirrors.freed(issue)  # the hold ended after its row was read
 
     async def look_at(self, issue: Issue, *, how: str = "", why: str = "") -> Revised | None:
-        """See whether the hold that *issue* tells of has ended, and note it; None = it has not.
+        """Note the end of the hold in *issue*, if it has ended; returns None if it has not.
 
-        *how* and *why* say it in a word and a line, where that is known. Raises ServerError,
-        LedgerError.
+        *how* and *why* are the end in a word and in a line, if the caller knows it. Raises
+        ServerError, LedgerError.
         """
         ref = job_ref(ISSUES, issue.task_id)
         try:
@@ -371,7 +369,7 @@ def _is_settled(issue: Issue) -> bool:
 
 
 def _is_told(issue: Issue) -> bool:
-    """Whether the queue knows its task."""
+    """Whether the queue has its task."""
     return issue.applied.partition(" ")[0] == issue.task_id
 
 
@@ -413,7 +411,7 @@ def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
 
 
 def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
-    """The row after the hold that *issue* tells of has ended as *job* says."""
+    """The row after the hold in *issue* has ended as *job* says."""
     if now is None or not _same_hold(now, issue):
         return now
     state = State.GONE if job is None else job.state

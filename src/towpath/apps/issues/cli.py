@@ -336,7 +336,7 @@ def _judged(issues: list[Issue], wanted: IssuePolicy) -> Iterator[tuple[Issue, I
 
 
 def described(issue: Issue) -> dict[str, Any]:
-    """An issue for programs, in the words of the HTTP API. What it does not have is left out."""
+    """An issue as JSON, with the names of the HTTP API. Fields without a value are left out."""
     from towpath.apps.issues.forms import IssueOut  # noqa: PLC0415 -- slow to import
 
     facts = IssueOut.of(issue).model_dump(mode="json")

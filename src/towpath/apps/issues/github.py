@@ -1,4 +1,4 @@
-"""GitHub as issues need it: what there is, and what it is told of who holds what."""
+"""The calls of GitHub's API that issues need: reading issues, and showing who holds them."""
 
 from __future__ import annotations
 
@@ -48,22 +48,22 @@ class IssuesPage(NamedTuple):
 
     issues: list[FoundIssue]
     known: KnownPage
-    """Which issues are on it, and how to ask later whether anything has changed."""
+    """The numbers of its issues, and the ETag by which a later read sees whether it has changed."""
     changed: bool
-    """Whether it is not as it was when it was last read; if not, *issues* are not told."""
+    """Whether it has changed since it was last read; if not, *issues* is empty."""
 
 
 class GitHub:
-    """Calls GitHub's API. What it refuses is raised as `calls` does; see `forges/client.py`."""
+    """Calls GitHub's API. Raises the errors of `calls` for a refusal; see `forges/client.py`."""
 
     def __init__(self, client: ForgeClient) -> None:
         self._client = client
         self.requests = 0
 
-    # ── what there is ────────────────────────────────────────────────────────────────────
+    # ── reading ──────────────────────────────────────────────────────────────────────────
 
     async def repository(self, name: str) -> RepositoryFacts | None:
-        """The repository, under the name it has now; None = it is gone, or not ours to see."""
+        """The repository under its present name; None = it is gone, or the token can't see it."""
         answer = await self._look(f"/repos/{name}")
         if answer is None:
             return None
@@ -80,11 +80,10 @@ class GitHub:
         known: Mapping[str, KnownPage],
         doubted: frozenset[int] = frozenset(),
     ) -> AsyncGenerator[IssuesPage]:
-        """All open issues, page by page, oldest first: pages that are full rarely change.
+        """All open issues, page by page, the oldest first, because full pages rarely change then.
 
-        Of a page that is *known* and has not changed nothing is told. One with an issue that is
-        *doubted* is read in any case: it may be as it was when the page was last read, and not as
-        we have heard since.
+        A *known* page that has not changed comes without issues. A page with a *doubted* issue is
+        read in any case: it may not have changed on GitHub while our row did.
         """
         query = f"state=open&sort=created&direction=asc&per_page={_PER_PAGE}"
         path: str | None = f"/repos/{repository}/issues?{query}"
@@ -107,7 +106,7 @@ class GitHub:
             path = page.next
 
     async def issue(self, repository: str, number: int) -> FoundIssue | None:
-        """The issue as it is now; None = it is gone: deleted, or transferred."""
+        """The issue as it is now; None = it was deleted or transferred."""
         self.requests += 1
         answer = await self._client.look(f"/repos/{repository}/issues/{number}")
         if self._client.lacks(answer) or self._client.moved(answer) is not None:
@@ -122,16 +121,14 @@ class GitHub:
             for entry in page.entries:
                 yield reading.shown_pull(entry, repository)
 
-    # ── what it is told ──────────────────────────────────────────────────────────────────
+    # ── writing ──────────────────────────────────────────────────────────────────────────
 
     async def add_labels(self, repository: str, number: int, labels: list[str]) -> None:
         path = f"/repos/{repository}/issues/{number}/labels"
         self._client.require_taken(await self._client.post(path, {"labels": labels}))
 
     async def remove_label(self, repository: str, number: int, label: str) -> None:
-        """Take a label away, also from an issue that was transferred; one that is not there is as
-        well.
-        """
+        """Remove a label, also from an issue that was transferred. A missing label is no error."""
         path = f"/repos/{repository}/issues/{number}/labels/{quote(label, safe='')}"
         answer = await self._client.remove(path)
         if (moved := self._client.moved(answer)) is not None:
@@ -140,7 +137,7 @@ class GitHub:
             self._client.require_taken(answer)
 
     async def make_branch(self, repository: str, branch: str) -> None:
-        """Make *branch* from the default branch; one that is there is as well."""
+        """Make *branch* from the default branch, if it does not exist yet."""
         facts = await self.repository(repository)
         default = facts.default_branch if facts else ""
         place = f"/repos/{repository}/git/ref/heads/{quote(default)}"
@@ -155,7 +152,7 @@ class GitHub:
         self._client.require_taken(made)
 
     async def comment(self, repository: str, number: int, text: str, *, mark: str) -> None:
-        """Say *text* once: *mark* is looked for first."""
+        """Post *text* once: a comment that contains *mark* is looked for first."""
         path = f"/repos/{repository}/issues/{number}/comments"
         if await self._client.find(path, mark, field="body") is None:
             self._client.require_taken(await self._client.post(path, {"body": f"{text}\n\n{mark}"}))
@@ -163,7 +160,7 @@ class GitHub:
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
     async def _look(self, path: str) -> CallAnswer | None:
-        """What is at *path*, or where that has moved to; None = it is gone."""
+        """The answer for *path*, or for where it has moved to; None = nothing is there."""
         self.requests += 1
         answer = await self._client.look(path)
         moved = self._client.moved(answer)
@@ -185,7 +182,7 @@ class _Ref(msgspec.Struct):
 
 
 def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
-    """An issue of a list; None for a pull request, and for what nobody could hand out."""
+    """An issue of a list; None for a pull request, and for an entry that is not valid."""
     try:
         fact = reading.shown_issue(entry, repository)
         return None if fact.is_pull else FoundIssue(facts_of(fact), fact.at_ms or 0)
@@ -194,7 +191,7 @@ def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
 
 
 def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
-    """An issue as we know it. Raises IssueInvalid."""
+    """The facts of an issue, from a webhook or the API. Raises IssueInvalid."""
     usual = IssueState.OPEN if fact.is_open else IssueState.CLOSED
     return Facts(
         repository=fact.repository,
@@ -210,7 +207,7 @@ def facts_of(fact: IssueFact, *, state: IssueState | None = None) -> Facts:
 
 
 def caller_of(options: IssuesOptions) -> Caller:
-    """Calls that reach GitHub: the address is the operator's own, and may be a private one."""
+    """A caller that may call GitHub, also at a private address: the operator has chosen it."""
     hosts = [options.github_host, *([options.github_api] if options.github_api else [])]
     allow = (*(parse_target(host).host for host in hosts), *options.allow)
     return Caller(allow=allow, timeout=WITHIN, largest_answer=_LARGEST_ANSWER)

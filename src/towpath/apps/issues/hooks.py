@@ -1,6 +1,6 @@
 """GitHub's webhooks about issues, pull requests, labels and repositories, applied to the rows.
 
-Each can be taken twice, or in another order than they were sent: rows know how new they are.
+A webhook may come twice or out of order: each row has the version of its facts.
 """
 
 from __future__ import annotations
@@ -50,18 +50,18 @@ _LISTENED = {
 
 
 class Told(msgspec.Struct, frozen=True):
-    """A webhook that is about something we know."""
+    """A webhook to be applied."""
 
     event: ForgeEvent
     action: str
-    """In the forge's own words."""
+    """The action, in the forge's own word."""
     fact: Fact
 
 
 def read_github(
     headers: Mapping[str, str], body: bytes, *, secrets: Sequence[str]
 ) -> Told | Ignored:
-    """What a delivery of GitHub tells. Raises SignatureRefused and WebhookInvalid."""
+    """Read a delivery of GitHub. Raises SignatureRefused and WebhookInvalid."""
     return told_of(github.read(headers, body, secrets=secrets))
 
 
@@ -82,7 +82,7 @@ def told_of(delivery: Delivery) -> Told | Ignored:
 
 
 def _check(fact: IssueFact) -> None:
-    """What breaks a rule is named as the forge names it. Raises WebhookInvalid."""
+    """Raises WebhookInvalid, with the forge's name of the field, if a fact breaks a rule."""
     try:
         facts_of(fact)
         _ = fact.at_ms
@@ -97,7 +97,9 @@ class Intake:
         self._board, self._moving = board, Moving(board)
 
     async def take(self, found: Told | Ignored) -> tuple[list[str], str]:
-        """The issues that it changed; or why it did not. Raises LedgerError."""
+        """Apply a webhook. Returns the ids of the issues that changed, and why none did, if none
+        did. Raises LedgerError.
+        """
         if isinstance(found, Ignored):
             return self._answered([], found.reason)
         fact = found.fact
@@ -122,7 +124,7 @@ class Intake:
         return changed, ignored
 
     async def _takes(self, fact: Fact) -> bool:
-        """Whether its issues are handed out: under the name that it has, or had before."""
+        """Whether issues of its repository are handed out, under its name or a former one."""
         before = fact.before if isinstance(fact, RepositoryFact) else None
         for name in (fact.repository, before):
             if name and self._board.options.takes(name):
@@ -140,7 +142,7 @@ class Intake:
         version, now = fact.at_ms or 0, wall_ms()
 
         def change(before: Issue | None) -> Issue:
-            # What is gone is not told of again, whatever comes late.
+            # A deletion counts as read: a late webhook of the same second does not undo it.
             return life.told(
                 before, facts, source=IssueSource.GITHUB, version=version, read=gone, now=now
             )
@@ -151,8 +153,8 @@ class Intake:
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
     async def _pull(self, fact: PullFact, told: Told) -> list[str]:
-        """The issues that a pull request is about know its number; a push to it, or a review, may
-        begin the delay of their review anew.
+        """Store the number of a pull request in the issues that it is about. A push to it, or a
+        review, may restart the delay of their review.
         """
         restarts = told.event is ForgeEvent.REVIEW or told.action == "synchronize"
         restarts = restarts and self._board.policy.review.restart
@@ -172,7 +174,7 @@ class Intake:
     # ── labels and repositories ──────────────────────────────────────────────────────────
 
     async def _label(self, fact: LabelFact, action: str) -> list[str]:
-        """A label that was renamed is renamed on all issues; one that was deleted is on none."""
+        """Rename a label on all issues, or remove it if it was deleted."""
         old = fact.title if action == "deleted" else fact.before
         if old is None:
             return []
@@ -204,7 +206,7 @@ def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
 
 
 def linked_issues(pull: PullFact, board: Board) -> list[str]:
-    """The issues that *pull* is about: by its branch, which has our name, or by its own words."""
+    """The ids of the issues that *pull* is about: by its branch's name, or a text: `closes #12`."""
     found: dict[str, None] = {}
     before, _, after = board.policy.show.branch.partition("{number}")
     number = pull.ref.removeprefix(before).removesuffix(after)

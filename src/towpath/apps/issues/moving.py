@@ -21,9 +21,9 @@ class Moving:
         self._board = board
 
     async def gone(self, repository: str) -> list[str]:
-        """Issues of *repository* are no longer handed out, and whoever holds one is told to stop.
+        """Hand out no issue of *repository* any more, and ask holders to stop. Returns the ids.
 
-        Should it be there again, a comparison with GitHub finds them open.
+        If the repository comes back, a comparison with GitHub finds its issues open.
         """
         board, ids = self._board, list[str]()
         while some := await board.ledger.read(tables.of_repository(repository, _SOME)):
@@ -36,7 +36,7 @@ class Moving:
         return ids
 
     async def renamed(self, old: str, new: str) -> list[str]:
-        """Issues of *old* are those of *new*; tasks keep their ids, and agents their tasks."""
+        """Move the issues of *old* to *new*. Tasks keep their ids and holders. Returns the ids."""
         board, ids = self._board, list[str]()
         if old.lower() == new.lower():
             return ids

@@ -1,9 +1,8 @@
-"""What GitHub shows of who holds an issue: labels, a branch, a comment. It shows the row, and never
-decides anything.
+"""What GitHub shows of who holds an issue: labels, a branch, a comment.
 
-Each change of a hold is followed by a recorded job, one at a time per issue, which looks at the row
-and brings GitHub to what that says. What it is about to set is noted before, so that whoever comes
-after a crash knows what to take away.
+GitHub follows the row and decides nothing. Each change of the holder submits a job with a record,
+one at a time per issue, which reads the row and updates GitHub. The row notes labels before they
+are set, so that the next job can remove them after a crash.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ TIME_LIMIT = minutes(5)
 
 
 class Projector:
-    """Brings GitHub to what rows say."""
+    """Makes GitHub show what rows say."""
 
     def __init__(self, board: Board, github: GitHub) -> None:
         self._board, self._github = board, github
 
     async def project(self, payload: bytes, ctx: Context) -> None:
-        """Show who holds an issue, or that nobody does. A refusal that lasts releases it."""
+        """Show who holds an issue, or that nobody does. A lasting refusal of GitHub releases it."""
         id = msgspec.json.decode(payload, type=Payload).issue
         issue = await self._board.ledger.read(tables.found(id))
         if issue is None:
@@ -53,7 +52,7 @@ class Projector:
         except Discard as refusal:
             await self._refused(issue, refusal.reason)
         except Retry as refusal:
-            # As GitHub is now: that is for good, unless it is about the limit of requests.
+            # A refusal lasts, unless GitHub says when to try again: then it was a rate limit.
             cause = refusal.__cause__
             refused = isinstance(cause, AnswerRefused) and cause.asked == Next.REFUSED
             lasting = refused and (refusal.after or ZERO) == ZERO
@@ -78,7 +77,7 @@ class Projector:
         )
         now = noted.after
         if now is None or (now.agent, now.token) != (issue.agent, issue.token):
-            return  # another job comes for what it is now
+            return  # the holder has changed, and that change has its own job
         found = await self._found(issue)
         there = {label.lower() for label in found.facts.labels}
         missing = [label for label in wanted if label.lower() not in there]
@@ -128,15 +127,15 @@ class Projector:
         self._count("undone")
 
     async def _refused(self, issue: Issue, reason: str) -> None:
-        """What GitHub refuses for good: nobody holds an issue that does not show it."""
+        """Release an issue, because GitHub does not show who holds it."""
         board = self._board
         told = {"issue": issue.id, "agent": issue.agent or None, "error": "AnswerRefused"}
         board.log.emit(ISSUE_REFUSED, **told, reason=reason)
         self._count("refused")
         if not issue.held:
-            return  # its labels stay known as ours: the next comparison has them taken away
+            return  # the row still has the labels: the next comparison has them removed
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
-        with suppress(LeaseError, JobError):  # it has ended by itself
+        with suppress(LeaseError, JobError):  # the hold has ended by itself
             await (await board.engine()).release(lease, delay=board.options.pause)
         await board.look_at(issue, how="refused", why=f"{REFUSED}{reason}")
 
@@ -149,14 +148,14 @@ def _same(now: Issue | None, issue: Issue) -> bool:
 
 
 def _about_to_show(now: Issue | None, issue: Issue, wanted: tuple[str, ...]) -> Issue | None:
-    """Labels are ours from before they are set: they never withhold the issue, and are undone."""
+    """The row with the labels noted before they are set: they never withhold the issue."""
     if now is None or not _same(now, issue):
         return now
     return replace(now, shown=tuple(dict.fromkeys([*now.shown, *wanted])), touched=wall_ms())
 
 
 def _about_to_undo(now: Issue | None, issue: Issue) -> Issue | None:
-    """Whoever compares issues reads this one anew."""
+    """The row marked as touched, so that the next comparison reads this issue again."""
     return replace(now, touched=wall_ms()) if now and _same(now, issue) else now
 
 
@@ -168,7 +167,7 @@ def _after(
     shown: tuple[str, ...],
     branch: str = "",
 ) -> Issue | None:
-    """The row once GitHub shows it: what GitHub says of the issue, and which labels are ours."""
+    """The row after GitHub was changed: GitHub's facts, and the labels that Towpath set."""
     if now is None:
         return None
     if found is not None:

@@ -57,18 +57,18 @@ _OVER = (JobDone, JobDead, JobCancelled, JobNotFound)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is told at a heartbeat."""
+    """The answer to a heartbeat."""
 
     task_id: str
     expires_at: datetime
     expires_in: Duration
-    """The same, from the moment of the heartbeat: right whatever the agent's clock says."""
+    """The time left at the heartbeat, which does not depend on the agent's clock."""
     withdrawn: str = ""
     """Why the agent should stop: the issue was closed, assigned or relabelled; empty = go on."""
 
 
 class EndedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a task."""
+    """How a task ended."""
 
     task_id: str
     state: str
@@ -97,16 +97,16 @@ class Issues:
         self.board = board
         self._handing, self.intake = Handing(board), Intake(board)
 
-    # ── being told ───────────────────────────────────────────────────────────────────────
+    # ── adding ───────────────────────────────────────────────────────────────────────────
 
     async def put(self, facts: Facts) -> Issue:
-        """Make an issue known, or what has changed about it: for trackers that Towpath does not
-        know. One of GitHub's goes by GitHub again as soon as that tells of it. Raises LedgerError.
+        """Add or update an issue of a tracker that Towpath does not know. An issue of GitHub's is
+        overwritten by its next webhook or comparison. Raises LedgerError.
         """
         return await self.tell(facts, source=IssueSource.API, version=0, read=False)
 
     async def tell(self, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
-        """What a tracker says of an issue; what is older than what is known changes nothing."""
+        """Store what a tracker says of an issue. Facts older than the row change nothing."""
         now = wall_ms()
 
         def change(before: Issue | None) -> Issue:
@@ -133,8 +133,8 @@ class Issues:
     ) -> Task | None:
         """The best task that the agent may have; None if there is none within *wait*.
 
-        One agent holds it from now on, for the time of the lease. Cancelled, it gives back what
-        it was about to hand out. Raises ServerError, LedgerError.
+        The agent holds it for the time of the lease. If this call is cancelled, it gives the task
+        back. Raises ServerError, LedgerError.
         """
         owner = access.owner or None
         return await self._handing.request(wish, wait=wait, call=call, owner=owner)
@@ -142,7 +142,7 @@ class Issues:
     async def heartbeat(
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
     ) -> Held:
-        """Hold the task for another while. Raises TaskStale, TaskNotFound."""
+        """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
         lease, _, issue = await self._lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
@@ -150,7 +150,7 @@ class Issues:
         except (LeaseLost, *_OVER) as error:
             raise await self._stale(task_id) from error
         if issue is not None and issue.token == token:
-            with suppress(LedgerError):  # the lease counts; the row is told again next time
+            with suppress(LedgerError):  # the lease counts; the next heartbeat updates the row
                 await self._note_renewal(issue, renewed)
         why = (issue.why or "it was withdrawn") if issue and renewed.cancel_requested else ""
         return Held(
@@ -170,8 +170,8 @@ class Issues:
         pr_number: int | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """The work is done. The issue is not offered again before it is opened again or needs
-        something else. Safe to repeat. Raises TaskStale, TaskNotFound.
+        """Complete the task. The issue is not offered again until it is reopened or needs another
+        type of task. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
         lease, job, issue = await self._lease(task_id, token, agent, access)
         outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
@@ -191,7 +191,8 @@ class Issues:
         agent: str | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """It did not work: offered again after a pause, or given up after the last attempt.
+        """Report a failed attempt. The issue is offered again after a pause, or given up after the
+        last attempt.
 
         Raises TaskStale, TaskNotFound.
         """
@@ -213,7 +214,7 @@ class Issues:
         agent: str | None = None,
         access: Access = ALL,
     ) -> EndedTask:
-        """Give the task back: offered again now, or not before a time. No attempt is counted.
+        """Give the task back. It is offered again now, or from *not_before* on; no attempt counts.
 
         Raises TaskStale, TaskNotFound.
         """
@@ -227,7 +228,7 @@ class Issues:
         return await self._ended(lease, issue, state, how="released", why=reason)
 
     async def give_back(self, task: Task) -> None:
-        """Nobody took *task* from us: offer it again."""
+        """Release *task*, whose agent left before it got the answer."""
         with suppress(TaskStale, TaskNotFound):
             await self.release(task.task_id, task.token, reason="the agent is gone")
 
@@ -291,10 +292,10 @@ class Issues:
         return IssueExplanation(found.why, found.text)
 
     async def take_away(self, repository: str, number: int, *, reason: str = "") -> Issue:
-        """Take an issue from whoever holds it, and offer it anew; what its agent says then is
-        refused. One that was given up or completed is offered anew as well.
+        """Take an issue from its agent and offer it again; later calls of that agent are refused.
+        An issue that was given up or completed is offered again, too.
 
-        Raises IssueNotFound, and NotHeld for one that is offered, or may not be.
+        Raises IssueNotFound, and NotHeld if it is offered already or the policy withholds it.
         """
         issue = await self.get(repository, number)
         if not issue.held:
@@ -303,7 +304,7 @@ class Issues:
                 raise NotHeld(issue.id)
             return anew
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
-        with suppress(LeaseLost, JobError):  # it has let go by itself
+        with suppress(LeaseLost, JobError):  # the hold has ended by itself
             await (await self.board.engine()).release(lease)
         await self.board.look_at(issue, how="released", why=reason)
         return await self.get(repository, number)
@@ -313,10 +314,10 @@ class Issues:
     async def _lease(
         self, task_id: str, token: int, agent: str | None, access: Access
     ) -> tuple[Lease, JobInfo, Issue | None]:
-        """The lease that a token names, and the issue that has the task. One who says who it is
-        must be the one who holds it.
+        """The lease that *token* names, its job, and the issue that has the task. If *agent* is
+        given, it must be the current holder.
 
-        Raises TaskNotFound, TaskStale, and LedgerError if it can't be known whose the task is.
+        Raises TaskNotFound, TaskStale, and LedgerError if the task's owner can't be read.
         """
         engine = await self.board.engine()
         try:
@@ -364,8 +365,8 @@ class Issues:
     async def _ended(
         self, lease: Lease, issue: Issue | None, state: State, *, how: str = "", why: str = ""
     ) -> EndedTask:
-        """Note in the row that a hold has ended. The queue knows it: a database that is away is
-        told later.
+        """Note in the row that a hold has ended. If the database is away, `tend` notes it later:
+        the queue has the end.
         """
         if issue is not None and issue.token == lease.token:
             with suppress(LedgerError):
@@ -376,9 +377,9 @@ class Issues:
 def _may_use(access: Access, issue: Issue | None, token: int) -> bool:
     """Whether the caller may settle the lease that *token* names; Redis checks the token itself.
 
-    A token has one owner for ever, so the answer stays right until Redis is asked. The row has the
-    token before its agent does: one that the row does not have was guessed, or is stale. A task
-    that no row has was withdrawn or has ended: its agent may still say so.
+    The row has the token before its agent does, so a token that differs from the row's was guessed
+    or is stale. The owner of a token never changes, so the answer still holds when Redis checks the
+    token. A task that is in no row was withdrawn or has ended; its agent may still settle it.
     """
     if issue is None or access.owns(""):
         return True
@@ -390,7 +391,7 @@ def full_explanation(what: str, most: int) -> IssueExplanation:
 
 
 def _mark(after: str) -> tuple[str, int]:
-    """The place of an issue's id in a list. Raises InvalidOption."""
+    """Repository and number in the id *after*, where a page begins. Raises InvalidOption."""
     place, _, number = after.rpartition("#")
     if not place or not (number.isascii() and number.isdecimal()) or len(number) > 10:
         rule = "must be the `after` value returned with the previous page"
@@ -414,12 +415,12 @@ async def serving(host: Host) -> AsyncGenerator[Issues]:
 
 
 def tasks(service: Issues) -> Mapping[str, Callable[[], Awaitable[None]]]:
-    """What runs beside the requests."""
+    """The background tasks of the server."""
     return {"leases": service.board.tend}
 
 
 def _resting_explanation(issue: Issue, due: str) -> IssueExplanation:
-    """Why an issue is offered later. *due* is what the queue says of the time."""
+    """Why an issue is offered later. *due* is the queue's sentence about the time."""
     if issue.was_refused:
         text = f"{issue.outcome}; nobody holds it, and it is offered again: {due}"
         return IssueExplanation("refused", text)

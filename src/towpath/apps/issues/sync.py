@@ -1,5 +1,6 @@
-"""Reconciliation: all open issues are compared with GitHub. Webhooks that never came are made up
-for, and labels that don't say who holds what are mended.
+"""Reconciliation: compares all open issues with GitHub.
+
+It applies changes whose webhook was lost, and has labels corrected that do not show the holder.
 """
 
 from __future__ import annotations
@@ -27,25 +28,25 @@ _TOLD_MOST = 20
 """Lines of the log about one comparison; the count says how many there were."""
 _MINUTE = 60_000
 _KEPT_TOGETHER = 20
-"""Pages that are noted as read at once."""
+"""Pages that are noted as read in one write."""
 
 
 class SyncWish(msgspec.Struct, frozen=True):
-    """Which repository is compared; None = all."""
+    """Which repository to compare; None = all."""
 
     repository: str | None = None
 
 
 class Synced(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison came to."""
+    """The result of a comparison."""
 
     repository: str
     issues: int = 0
-    """Open issues that GitHub has."""
+    """Number of open issues on GitHub."""
     changed: int = 0
-    """Issues that were not as GitHub has them."""
+    """Number of rows that differed from GitHub."""
     repaired: int = 0
-    """Issues whose labels did not say who holds them."""
+    """Number of issues whose labels did not show the holder."""
     requests: int = 0
     gone: bool = False
 
@@ -58,7 +59,7 @@ class Reconciler:
         self._moving = Moving(board)
 
     async def run(self, wish: SyncWish, ctx: Context) -> Synced | None:
-        """Compare one repository; without a name, have all that are known compared."""
+        """Compare one repository; without a name, submit a comparison of each known one."""
         if wish.repository is None:
             await self._board.offer_all()
             period = sync_period(self._board.options.sync, ctx.submitted_at)
@@ -75,7 +76,7 @@ class Reconciler:
             raise
 
     async def repositories(self) -> list[str]:
-        """All that are to be compared: those of the options, or those that are known."""
+        """The repositories to compare: those of the options, or else all known ones of GitHub."""
         options = self._board.options
         if options.repositories:
             return list(options.repositories)
@@ -118,9 +119,9 @@ class Reconciler:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     async def _pages(self, name: str) -> tuple[set[int], int]:
-        """Take in all pages: the numbers of the issues on them, and how many rows have changed.
+        """Store the issues of all pages; returns their numbers, and how many rows have changed.
 
-        A page counts as read once its issues are rows, also if a later one can't be read.
+        A page is noted as read once its issues are stored, even if a later page can't be read.
         """
         ledger, there, changed = self._board.ledger, set[int](), 0
         known = await ledger.read(tables.pages_of(name))
@@ -141,7 +142,7 @@ class Reconciler:
         return there, changed
 
     async def _page(self, page: IssuesPage) -> int:
-        """Take in what a page tells; how many rows were not as it says."""
+        """Store the issues of a page; returns how many rows have changed."""
         board = self._board
         ids = [issue.facts.id for issue in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
@@ -166,9 +167,10 @@ class Reconciler:
         return len(changed)
 
     async def _missing(self, repository: str, there: set[int]) -> int:
-        """Those that are open for GitHub or for us, but not for both: each is asked for by itself.
+        """Read each issue that is open on GitHub or in our rows, but not in both; returns how many
+        rows have changed.
 
-        A list may change while it is read, and one that has not changed tells nothing of our rows.
+        The list may change while it is read, and an unchanged page says nothing about our rows.
         """
         known = await self._board.ledger.read(tables.open_numbers(repository, IssueSource.GITHUB))
         changed = 0
@@ -190,8 +192,8 @@ class Reconciler:
         return changed
 
     async def _pulls(self, repository: str) -> None:
-        """Issues know the newest open pull request that is about them; or else the one that its
-        agent named when it was done.
+        """Store the newest open pull request of each issue. Without one, an issue whose development
+        is done keeps its number: its agent may have named it.
         """
         before = await self._board.ledger.read(tables.with_pull(repository))
         linked: dict[str, int | None] = dict.fromkeys(before)
@@ -204,7 +206,9 @@ class Reconciler:
             )
 
     async def _drifted(self, repository: str) -> int:
-        """Have GitHub show who holds what, where it does not."""
+        """Submit a projection of each issue whose labels do not show its holder; returns how many
+        there were.
+        """
         board, count = self._board, 0
         for issue in await board.ledger.read(tables.shown_otherwise(repository)):
             wanted = set(board.policy.shown_labels(issue.agent)) if issue.held else set[str]()
@@ -216,7 +220,7 @@ class Reconciler:
                 count += 1
         return count
 
-    # ── telling ──────────────────────────────────────────────────────────────────────────
+    # ── reporting ────────────────────────────────────────────────────────────────────────
 
     def _repaired(self, id: str, what: str) -> None:
         self._board.metrics.own(REPAIRED).labels(what).inc()
@@ -253,15 +257,16 @@ def _linked(issue: Issue, number: int | None) -> Issue:
 
 
 def _only_read(before: Issue, after: Issue) -> bool:
-    """Whether GitHub says what we knew: only that we asked for it is new."""
+    """Whether GitHub only confirmed what the row had from a webhook."""
     names = ("title", "body", "labels", "assignees", "state", "version")
     return all(getattr(before, name) == getattr(after, name) for name in names)
 
 
 async def submit_sync(engine: Engine, repository: str | None, *, period: int | None = None) -> str:
-    """Have a repository compared, or all, one comparison at a time. Returns the job's id.
+    """Submit a comparison of a repository, or of all. Returns the job's id.
 
-    All who ask in the same *period* share one comparison; without a period, there is a new one.
+    Comparisons of one repository run one at a time. Calls with the same *period* share one job;
+    without a period, each call makes a new one.
     """
     lane = f"repository {repository.lower()}" if repository else "all"
     id = None if period is None else f"{lane} {period}"
@@ -270,9 +275,9 @@ async def submit_sync(engine: Engine, repository: str | None, *, period: int | N
 
 
 def sync_period(every: Duration, at: datetime) -> int:
-    """The number of the period that *at* is in, if all issues are compared *every* so often.
+    """The number of the period that *at* is in, for a comparison *every* so often.
 
-    A period is half of *every*, so that two comparisons that follow each other never share one; and
-    at most a minute.
+    A period is half of *every*, so that successive comparisons never share one, and at most a
+    minute.
     """
     return instant_ms("at", at) // max(1, min(_MINUTE, duration_ms("sync", every) // 2))
