@@ -30,15 +30,15 @@ from towpath.worker.context import Context
 _POST_WITHIN = seconds(30)
 _HEADERS = {"content-type": "application/json", "accept": "application/json, text/plain"}
 _LARGEST_ANSWER = 8 * 1024 * 1024
-"""Bytes: whether something was posted already is looked for in a forge's lists, which are long."""
+"""In bytes: a poster searches a forge's lists, which are long, for what was posted before."""
 
 
 class HttpReviewer:
     """Posts each task to *url*, signed with *secrets* as Standard Webhooks has it.
 
-    All attempts at a task have the same webhook-id. How long an answer may take, and how large it
-    may be, is the *caller*'s to say; it must be open. Raises CallRefused for a URL that is none,
-    SecretInvalid, and InvalidOption if there is no secret.
+    All attempts at a task have the same webhook-id. The *caller* must be open; it limits the time
+    and the size of an answer. Raises CallRefused for a URL that is not valid, SecretInvalid, and
+    InvalidOption if there is no secret.
     """
 
     def __init__(self, caller: Caller, url: str, *, secrets: Sequence[str]) -> None:
@@ -50,10 +50,11 @@ class HttpReviewer:
         self._caller, self._url, self._secrets = caller, url, tuple(secrets)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
-        """What the endpoint answered, as JSON or plain text.
+        """The review that the endpoint answered, as JSON or plain text.
 
-        Retry for no answer and for what may be taken later, after the Retry-After if there is one;
-        Discard for what never will be (`calls/answer.py`), redirects and an answer too large.
+        Raises Retry for no answer and for a refusal that may pass, after the Retry-After if there
+        is one; Discard for a lasting refusal (`calls/answer.py`), a redirect, or an answer that is
+        too large.
         """
         body, id = task.packed(), message_id(ctx.id)
         with calling("the reviewer"):
@@ -65,10 +66,10 @@ class HttpReviewer:
 
 
 class ReviewAdapters:
-    """Who reviews and who posts. Making it checks all that was said; enter it where they work.
+    """The reviewer and the posters. The constructor checks the options; entering it connects.
 
-    The addresses are the operator's own, so their hosts may be private ones. Raises InvalidOption
-    and CallRefused for what can't be right, and whatever the reviewer's module raises.
+    The operator chose the addresses, so their hosts may be private ones. Raises InvalidOption and
+    CallRefused for options that are not valid, and whatever the reviewer's module raises.
     """
 
     def __init__(self, options: ReviewsOptions) -> None:
@@ -123,14 +124,14 @@ class ReviewAdapters:
 
 
 class ReviewsConsumers:
-    """What the options ask to be run beside a server: a reviewer, posters, both or none."""
+    """The handlers that the options ask for: a reviewer, posters, both or none."""
 
     def __init__(self, options: ReviewsOptions) -> None:
         self._options, self._out = options, ReviewAdapters(options)
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
-        """*app* with the handlers, and their connections while the body runs."""
+        """Add the handlers to *app*; their connections are open while the body runs."""
         async with self._out as out:
             if out.reviewer is not None:
                 add_reviews(app, out.reviewer, self._options)
@@ -145,7 +146,7 @@ _NOBODY = (
 
 
 def facts(options: ReviewsOptions) -> dict[str, StartFact]:
-    """Who reviews, without what may be secret: arguments, and more of a URL than its host."""
+    """Who reviews, without possible secrets: no arguments, and only the host of a URL."""
     who = None
     if options.reviewer_command:
         who = f"the program {options.reviewer_command[0]}"
@@ -157,7 +158,7 @@ def facts(options: ReviewsOptions) -> dict[str, StartFact]:
 
 
 def _command(options: ReviewsOptions) -> CommandReviewer:
-    """The program, if it is there: else every task would fail, one by one."""
+    """The reviewer's program. Raises InvalidOption if it is missing: else every task would fail."""
     reviewer = CommandReviewer(
         options.reviewer_command, environment=options.reviewer_variables, within=options.within
     )

@@ -1,4 +1,4 @@
-"""`towpath reviews`: submit, list, show, cancel, retry. On the database: Redis may be away."""
+"""`towpath reviews`: submit, list, show, cancel, retry. Uses the database: Redis may be away."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ async def _each(
     ids: list[str],
     do: Callable[[Reviews, str], Awaitable[ReviewView]],
 ) -> None:
-    """Do it to one after the other and tell each one's new state, or why it is refused."""
+    """Call *do* for one id after the other; print its new state, or why it was refused."""
     async with _reviews(session, database) as reviews:
 
         async def see_to(id: str) -> None:
@@ -265,7 +265,7 @@ def _one_of(option: str, text: str | None, kind: type[E]) -> E | None:
 
 
 def described(view: ReviewView) -> dict[str, Any]:
-    """A review for programs, in the words of the HTTP API. What it does not have is left out."""
+    """A review as JSON, with the names of the HTTP API. Fields without a value are left out."""
     facts: dict[str, Any] = msgspec.to_builtins(view)
     return {name: value for name, value in facts.items() if value is not None}
 
@@ -280,7 +280,7 @@ def _tell_taken(session: Session, taken: TakenReview) -> None:
 
 
 def _tell_who_waits(session: Session, views: list[ReviewView]) -> None:
-    """That somebody must review: a queue that nobody takes from looks like a slow one."""
+    """Note that reviews wait for a reviewer: without the note, the queue looks merely slow."""
     ways = ("reviewer_command", "reviewer_function", "reviewer_url")
     has_reviewer = any(session.settings.value(f"reviews.{way}") for way in ways)
     if not has_reviewer and any(view.state == "PENDING" for view in views):
@@ -305,7 +305,7 @@ def _state_of(view: ReviewView) -> str:
 
 
 def _short(reason: str | None) -> str | None:
-    """A reason's beginning and end: of a traceback they say the most. `show` has all of it."""
+    """The beginning and end of a reason: the best of a traceback. `show` has all of it."""
     if reason is None or len(reason) <= _REASON_MOST:
         return reason
     half = _REASON_MOST // 2 - 1
@@ -313,7 +313,7 @@ def _short(reason: str | None) -> str | None:
 
 
 def _posting(posting: PostingView | None) -> str | None:
-    """How the posting goes; why it does not, if it does not."""
+    """The state of the posting, and why it failed."""
     if posting is None:
         return None
     why = None if posting.state == "COMPLETED" else posting.last_error

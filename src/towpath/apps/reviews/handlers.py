@@ -1,9 +1,9 @@
-"""What runs in a worker: reviews, and the posting of those that are completed.
+"""The handlers that run in a worker: reviews, and the posting of completed ones.
 
 A review that is to be posted makes a second record, in the queue `reviews.post`, just before it
-ends. That one waits until the review's own row says that it is completed, and posts what the row
-has. So a crash at any point loses neither: before the second record, the review runs again; after
-it, the posting waits for whoever completes the review.
+ends. That posting waits until the review's own record is completed, and posts the review in it. So
+a crash at any point loses neither: before the second record, the review runs again; after it, the
+posting waits until another attempt has completed the review.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ POST_RETRY = Exponential(first=seconds(5), factor=3, longest=hours(1))
 POST_ATTEMPTS = 10
 """About three hours in all: a forge may be away for a while."""
 _FIRST_LOOK, _LONGEST_LOOK = seconds(1), minutes(5)
-"""When a posting looks whether its review is completed: most are, a moment after it was made."""
+"""How long a posting waits before it checks its review. Most are completed a moment later."""
 
 
 def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> None:
     """Let *app*, which must have a ledger, review what is in the queue `reviews`.
 
-    Reviews of the forges that the options have tokens for are to be posted: by `add_posting`,
-    here or elsewhere. Tasks of other hosts are not. Raises ReviewerUnavailable for a command that
-    is not there: else every task would fail, one by one.
+    A review gets a posting if the options have a token for its forge and host; `add_posting`
+    handles it, in this app or in another worker. Raises ReviewerUnavailable if the command is
+    missing: else every task would fail, one by one.
     """
     if isinstance(reviewer, CommandReviewer):
         reviewer.require_program()
@@ -52,7 +52,7 @@ def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> No
         max_attempts=options.attempts,
         retry=REVIEW_RETRY,
         concurrency=options.concurrency,
-        keep=ZERO,  # the row keeps it
+        keep=ZERO,  # the record keeps the review
     )(desk.review)
 
 
@@ -70,7 +70,7 @@ def add_posting(app: Towpath, posters: Mapping[Forge, Poster]) -> None:
 
 
 class Posting(msgspec.Struct, frozen=True):
-    """The payload of a posting: which review."""
+    """The payload of a posting: the id of the review."""
 
     review: str
 
@@ -80,7 +80,7 @@ class _Desk:
         self._app, self._reviewer, self._options = app, reviewer, options
 
     async def review(self, payload: bytes, ctx: Context) -> bytes:
-        """Review the task; a row that holds none is dead, with the reason."""
+        """Review the task. Discards a payload that is no valid task."""
         try:
             task = ReviewTask.unpacked(payload)
         except TaskInvalid as error:
@@ -96,8 +96,8 @@ class _Desk:
         posting = msgspec.json.encode(Posting(id))
         made = await jobs.submit(POSTS, posting, id=id, delay=_FIRST_LOOK)
         if made.existed and not made.record.open:
-            # From before the review died and was given new attempts. One that another attempt
-            # has brought to its end meanwhile needs none.
+            # The posting is from before the review died and was retried: it gets new attempts.
+            # It needs none if another attempt of the review has had it completed meanwhile.
             try:
                 await jobs.retry(POSTS, id)
             except RecordNotDead:
@@ -109,7 +109,7 @@ class _Courier:
         self._app, self._posters = app, posters
 
     async def post(self, posting: Posting, ctx: Context) -> Posted:
-        """Post the review that the row has, once it is completed; until then, look again."""
+        """Post the review in the record once that is completed; until then, snooze."""
         record = await self._record(posting.review)
         if record.open:
             age = ctx.claimed_at - ctx.submitted_at

@@ -32,11 +32,11 @@ _STATES = {
 
 
 class GitHubPoster:
-    """Posts to the GitHub at *host*: github.com, or one's own (its API at /api/v3, or at *api*).
+    """Posts to the GitHub at *host*: github.com, or your own (its API at /api/v3, or at *api*).
 
-    *token* needs "Pull requests: write" and "Commit statuses: write". With *may_approve* the
-    verdict `approve` becomes an approval, which may be all that a protected branch waits for;
-    without, it is a comment that says so. *context* is what the status is called.
+    *token* needs "Pull requests: write" and "Commit statuses: write". With *may_approve*, the
+    verdict `approve` becomes an approval, which may be all that a protected branch needs; without
+    it, it becomes a comment. *context* is the name of the status.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class GitHubPoster:
         self._context, self._may_approve = context, may_approve
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
-        """A review for a pull request, looked for before it is posted; a status for a push, of
-        which GitHub shows the last. Raises Retry and Discard."""
+        """Post a review on a pull request, unless an earlier attempt has; or a status for a push,
+        of which GitHub shows only the last. Raises Retry and Discard."""
         with as_posting(self._forge, task):
             if task.kind is ReviewKind.PULL:
                 return await self._review(task, review, marker(task, key))
@@ -74,10 +74,11 @@ class GitHubPoster:
         return self._posted(answer)
 
     def _versions(self, task: ReviewTask, review: Review, mark: str) -> Iterator[dict[str, Any]]:
-        """The review in its best form, and in those that GitHub takes if it refuses that one.
+        """The review in its best form, then in plainer ones to post if GitHub refuses that one.
 
-        It refuses the whole for one comment at a line that is not part of the change, and does not
-        say which; and a verdict on one's own pull request, or on a commit that is gone.
+        GitHub refuses a whole review if one comment is at a line outside of the change, and does
+        not say which one. It also refuses a verdict on one's own pull request, or on a commit that
+        no longer exists.
         """
         event = _EVENTS[review.verdict]
         if event == "APPROVE" and not self._may_approve:
@@ -118,7 +119,7 @@ def _at_line(comment: Comment) -> dict[str, Any]:
 
 
 def _page(answer: CallAnswer) -> str:
-    """Where people see it; it was taken, whatever the answer looks like."""
+    """The URL for people; empty if the answer has none, because the post succeeded anyway."""
     try:
         fields: Any = msgspec.json.decode(answer.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

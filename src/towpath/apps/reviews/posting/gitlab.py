@@ -20,15 +20,15 @@ _STATES = {
     Verdict.REQUEST_CHANGES: "failed",
 }
 _SAME_AGAIN = "cannot transition status"
-"""What a GitLab before 18 answers to a status that the commit has already."""
+"""Part of the answer of a GitLab before 18 to a status that the commit has already."""
 
 
 class GitLabPoster:
     """Posts to the GitLab at *host* (its API at /api/v4, or at *api*).
 
     *token* is a personal, group or project token with the scope `api`, and the role Developer for
-    the status of a commit. A note approves nothing, whatever the verdict. *context* is what the
-    status is called.
+    the status of a commit. A note approves nothing, whatever the verdict. *context* is the name of
+    the status.
     """
 
     def __init__(
@@ -44,9 +44,9 @@ class GitLabPoster:
         self._context = context
 
     async def post(self, task: ReviewTask, review: Review, *, key: str) -> Posted:
-        """A note for a merge request; for a push the status, and a comment if there are any.
+        """Post a note on a merge request; for a push a status, and the review's comments, if any.
 
-        Notes and comments are looked for before they are posted. Raises Retry and Discard.
+        A note or comment is not posted again if an earlier attempt has. Raises Retry and Discard.
         """
         with as_posting(self._forge, task):
             return await self._post(task, review, key)

@@ -22,8 +22,8 @@ _MOST_STUCK = 32
 class FunctionReviewer:
     """Calls *function* for each task: an async one in the loop, a plain one in a thread.
 
-    A thread can't be ended from outside: a plain function that is cancelled goes on, unseen. Once
-    32 of them have not returned, no more is begun until one does. What can hang belongs into an
+    A thread can't be ended from outside: a plain function goes on after its task is cancelled.
+    While 32 such calls have not returned, no new call begins. Code that may hang belongs in an
     async function or a command.
     """
 
@@ -36,7 +36,7 @@ class FunctionReviewer:
 
     @classmethod
     def at(cls, path: str) -> FunctionReviewer:
-        """The function at `module:name`. For configuration, never for what comes with a job.
+        """The function at `module:name`. For configuration, never for values from a job.
 
         Raises InvalidOption if there is none; what the module itself raises is left as it is.
         """
@@ -53,7 +53,7 @@ class FunctionReviewer:
         return cls(found)
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
-        """What the function returns, as a review. What it raises is raised, verdicts too."""
+        """The review that the function returns. Raises what it raises, also Retry and Discard."""
         if inspect.iscoroutinefunction(self._function):
             said = await self._function(task)
         else:

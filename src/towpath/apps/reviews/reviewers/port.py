@@ -1,6 +1,6 @@
 """The interface to a reviewer, and how its answer is read.
 
-What is none may be one the next time: Retry.
+An answer that is no review raises Retry, because the next one may be a review.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from towpath.worker.context import Context, Retry
 
 
 class Reviewer(Protocol):
-    """Reads a change and says what it thinks of it."""
+    """Reviews tasks."""
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """The review of *task*.
 
-        Raises Retry for what another attempt may help, Discard for what none can. Cancelling it
-        ends whatever it has begun, within two seconds.
+        Raises Retry if another attempt may help, Discard if none can. If it is cancelled, it ends
+        all that it has begun within two seconds.
         """
         ...
 
