@@ -6,7 +6,7 @@
         bench.advance(hours=3)
         assert [it.state for it in await bench.drain()] == [State.DONE]
 
-Nothing is faked: it has the same scripts on a real server, and the same worker.
+Nothing is faked: a bench runs the same scripts on a real server, and the same worker.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _HELD = days(3_650)
-"""A drain's leases. Heartbeats come in real time; a clock that jumps over hours must not take
-the jobs away from a worker that is alive."""
+"""The leases of a drain. Heartbeats come in real time, and a clock that jumps over hours must not
+take the jobs away from a worker that is alive."""
 _PATIENCE = seconds(60)
 _numbers = itertools.count(1)
 
@@ -88,7 +88,7 @@ async def running(
         watched = partial(WatchedEngine, notes)
         stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
         await stack.enter_async_context(app)
-        await fire_due(app.engine, app.declared_schedules)  # they begin now
+        await fire_due(app.engine, app.declared_schedules)  # schedules begin now
         yield Bench(app, clock=clock, notes=notes, middleware=middleware)
 
 
@@ -107,7 +107,7 @@ async def drift(tables: Tables, *, url: str | None = None) -> list[str]:
 
 @asynccontextmanager
 async def _new_ledger() -> AsyncGenerator[str]:
-    """A database of the bench's own: what a test records must not be among what is real."""
+    """A database of the bench's own, so that records of a test never mix with real ones."""
     from towpath.ledger.ledger import Ledger  # noqa: PLC0415 -- needs the libraries of an extra
 
     with TemporaryDirectory(prefix="towpath-") as directory:
@@ -159,7 +159,7 @@ class Bench:
             lease=_HELD,
             middleware=self._middleware,
             name=f"bench.{os.getpid()}.{next(_numbers)}",
-            signals=(),  # Ctrl-C is for those who run the tests
+            signals=(),  # Ctrl-C is for the test runner
         )
         try:
             async with asyncio.timeout(limit.total_seconds()):
@@ -176,7 +176,7 @@ class Bench:
         """The payloads of all jobs that this process submitted to *handler* on this bench, in
         order.
 
-        Whatever became of the jobs. Leaves out jobs that existed already under their id.
+        Includes jobs in any state. Leaves out jobs that existed already under their id.
         """
         return [
             handler.payload.decode(note.payload)
@@ -202,7 +202,7 @@ class Bench:
         return WorkerProcess(app, url=self.url, clock=self.clock, lease=lease, ledger=self.database)
 
     async def _queue_records(self) -> bool:
-        """Queue now what was committed in transactions; whether there was any."""
+        """Queue the records that were committed in transactions. Returns whether there were any."""
         if not self.app.keeps_records:
             return False
         from towpath.ledger.records.relay import Relay  # noqa: PLC0415 -- needs libraries of an extra
@@ -229,7 +229,7 @@ class Seen(msgspec.Struct, Generic[T, R], frozen=True):
     """A job at one moment."""
 
     job: JobInfo
-    """Everything that the server knows of it."""
+    """Everything that Redis knows of it."""
     _handler: AppHandler[T, R, Any]
 
     @property
@@ -276,19 +276,19 @@ class TakenIn(NamedTuple):
 
     queue: str
     handler: str | None
-    """Which of its queue's handlers it is for."""
+    """The name of the handler that it is for, if the job has one."""
     payload: bytes
 
 
 class _Traffic:
-    """What went through the engines of one app, in order; written in any thread."""
+    """What the engines of one app submitted and settled, in order. Any thread may add to it."""
 
     def __init__(self) -> None:
         self.taken_in: list[TakenIn] = []
         self.ran: list[Ran] = []
 
     def took(self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object) -> None:
-        """Of a submit: one that was refused, or had been there before, is not noted."""
+        """Note a submit, unless it was refused or the job existed already."""
         if isinstance(answer, Submitted) and not answer.existed:
             self.taken_in.append(TakenIn(queue, headers.get("handler"), payload))
 
@@ -301,7 +301,7 @@ class _Traffic:
 
 
 class _WatchedSchedules(Schedules):
-    """What is fired is noted, too."""
+    """Notes the jobs that schedules submit."""
 
     notes: _Traffic
 
@@ -314,7 +314,7 @@ class _WatchedSchedules(Schedules):
 
 
 class WatchedEngine(Engine):
-    """Made by an app that stands on a bench."""
+    """The engine of an app on a bench: it notes what it submits and settles."""
 
     def __init__(self, notes: _Traffic, url: str, **options: Any) -> None:
         super().__init__(url, **options)

@@ -131,12 +131,12 @@ class WorkerProcess(Startable):
 
     @property
     def exit_code(self) -> int | None:
-        """How it ended, as `ExitCode` says, or minus the signal; None if it has not."""
+        """Its `ExitCode`, or the negative number of a signal that ended it; None while it runs."""
         return None if self._process is None or self.running else self._process.exit_code
 
     @property
     def log(self) -> str:
-        """Its log as lines of JSON, and what its handlers print."""
+        """Its log as lines of JSON, with what its handlers print."""
         log: Path | None = getattr(self, "_log", None)
         return log.read_text(errors="replace") if log and log.exists() else self._said
 
@@ -147,7 +147,7 @@ class WorkerProcess(Startable):
         return ServerProcess(command, directory=Path.cwd(), log=self._log, keep=[reading])
 
     def _order(self) -> None:
-        """Say what to do; then, whenever the clock moves, what time it is."""
+        """Send what to run, then the time whenever the clock moves."""
         now = self._clock.stamp() if self._clock else None
         self._tell(json.dumps(self._orders | {"now_ms": now}))
         if self._clock is not None:
@@ -155,7 +155,7 @@ class WorkerProcess(Startable):
             self._held.enter_context(clock.watched(lambda: self._tell(clock.stamp())))
 
     def _tell(self, line: str) -> None:
-        with suppress(BrokenPipeError):  # who has ended needs no orders
+        with suppress(BrokenPipeError):  # the process has ended
             os.write(self._writing, f"{line}\n".encode())
 
     def _has_started(self) -> bool:

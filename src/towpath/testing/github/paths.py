@@ -24,13 +24,11 @@ _REPOSITORY = r"/repos/(?P<owner>[^/]+)/(?P<name>[^/]+)"
 _BY_ID = re.compile(r"/repositories/(?P<id>[0-9]+)(?P<rest>/.*)?")
 
 Happened = Callable[..., None]
-"""`(event, action, repository, issue, **more)`: whoever listens to webhooks is told."""
+"""`(event, action, repository, issue, **more)`: sends the webhooks of an event."""
 
 
 class Api:
-    """Answers requests from what the repositories hold. Its caller sees to it that one comes after
-    the other.
-    """
+    """Answers requests from the state of the repositories. The caller makes one call at a time."""
 
     def __init__(
         self,
@@ -165,7 +163,7 @@ class Api:
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
     def issues(self, asked: Asked, repository: GitHubRepository) -> Reply:
-        # Made once for all pages of one list, while nothing changes.
+        # A list is selected once for all of its pages, until something changes.
         kept = {name: all for name, all in asked.query.items() if name not in ("page", "per_page")}
         key = (repository.id, json.dumps(kept, sort_keys=True))
         made = self._lists.get(key)
@@ -341,7 +339,7 @@ def _fields(asked: Asked) -> dict[str, Any]:
 
 
 def _names(wish: Any) -> list[str]:
-    """Labels as people write them: a list, or an object with one; of texts, or of objects."""
+    """The names of labels in a request: a list, or an object with one, of strings or objects."""
     given = cast("dict[str, Any]", wish)["labels"] if isinstance(wish, dict) else wish
     return [label if isinstance(label, str) else label["name"] for label in given]
 

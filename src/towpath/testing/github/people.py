@@ -102,7 +102,7 @@ class People:
             return made
 
     def delete(self, number: int) -> None:
-        """Delete an issue: it is 410 from now on."""
+        """Delete an issue: requests for it are answered 410 from now on."""
         with self._lock:
             issue = self[number]
             issue.moved = ""
@@ -130,7 +130,7 @@ class People:
             return issue
 
     def push(self, number: int) -> str:
-        """Push a commit to the branch of a pull request: its id."""
+        """Push a commit to the branch of a pull request. Returns its id."""
         with self._lock:
             issue, pull = self[number], self._pull(number)
             before, pull.sha = pull.sha, sha_of(f"{pull.sha} and on")
@@ -140,7 +140,7 @@ class People:
             return pull.sha
 
     def review(self, number: int, state: str, *, body: str = "", by: str = HUMAN) -> GitHubReview:
-        """APPROVED, CHANGES_REQUESTED or COMMENTED."""
+        """Review a pull request; *state* is APPROVED, CHANGES_REQUESTED or COMMENTED."""
         with self._lock:
             issue, pull = self[number], self._pull(number)
             made = GitHubReview(self.repository.next_id(), state, body, by, pull.sha)

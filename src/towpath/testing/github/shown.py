@@ -1,6 +1,7 @@
-"""What the GitHub double knows, as GitHub's API and its webhooks show it.
+"""The JSON of the GitHub double's state, as GitHub's API and its webhooks have it.
 
-All fields that GitHub's description asks for are there; those that nobody reads are plausible.
+All fields that GitHub's description requires are there; fields that Towpath never reads have
+plausible values.
 """
 
 from __future__ import annotations
@@ -56,12 +57,12 @@ def number_of(login: str) -> int:
 
 
 class Shown:
-    """Everything under the addresses of one double."""
+    """Makes the JSON of everything on one double, with its addresses."""
 
     def __init__(self, api: str) -> None:
         self.api = api
         self.page = api
-        """Of the pages for people: the double has none, and answers its API there."""
+        """The base URL of pages for people. The double has no pages: its API is at that URL."""
 
     def user(self, login: str) -> Json:
         url = f"{self.api}/users/{login}"
