@@ -1,7 +1,7 @@
 """Keys in Redis that other programs read, written from the rows. They decide nothing.
 
 `issue_lock_<id>` exists while an issue is held, and expires with the lease; `review_delay_<id>`
-says since when a review waits. The id is that of the issue: `owner/name#12`.
+has the time since which a review waits. The id is that of the issue: `owner/name#12`.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class Projector:
         else:
             await self._undo(issue)
 
-    # ── somebody holds it ────────────────────────────────────────────────────────────────
+    # ── a held issue ─────────────────────────────────────────────────────────────────────
 
     async def _show(self, issue: Issue) -> None:
         policy = self._board.policy
@@ -114,7 +114,7 @@ class Projector:
             raise Discard("the issue no longer exists on GitHub")
         return found
 
-    # ── nobody holds it ──────────────────────────────────────────────────────────────────
+    # ── an issue that nobody holds ───────────────────────────────────────────────────────
 
     async def _undo(self, issue: Issue) -> None:
         if not issue.shown:
