@@ -114,7 +114,7 @@ class Board:
         *unless* is asked last, in the write; if it is true, the row stays. If Redis is away, the
         queue follows later. Raises LedgerError.
         """
-        [revised] = await self._revised({id: change}, unless)
+        [revised] = await self._change_rows({id: change}, unless)
         await self._follow_up([revised], settle=settle)
         if _is_open(revised.before) != _is_open(revised.after):
             await self.look_again()
@@ -124,11 +124,11 @@ class Board:
         """Change many rows in one transaction, then the queue at once. A caller that opens or
         closes issues calls `look_again` afterwards.
         """
-        revised = await self._revised(wanted) if wanted else []
+        revised = await self._change_rows(wanted) if wanted else []
         await self._follow_up(revised)
         return revised
 
-    async def _revised(
+    async def _change_rows(
         self,
         wanted: Mapping[str, Change],
         unless: Callable[[tables.Connection, Issue], bool] | None = None,
@@ -136,23 +136,27 @@ class Board:
         def judged(
             connection: tables.Connection, there: Mapping[str, Issue]
         ) -> dict[str, Issue | None]:
-            told = {id: change(there.get(id)) for id, change in wanted.items()}
-            return {id: new and self._judged(connection, new, told) for id, new in told.items()}
+            changed = {id: change(there.get(id)) for id, change in wanted.items()}
+            return {
+                id: new and self._judge(connection, new, changed) for id, new in changed.items()
+            }
 
-        change = changes.changed(list(wanted), judged, self._beside, unless)
+        change = changes.changed(list(wanted), judged, self._projection_job, unless)
         return [Revised(*parts) for parts in await self.ledger.decide(change)]
 
-    def _judged(
-        self, connection: tables.Connection, issue: Issue, told: Mapping[str, Issue | None]
+    def _judge(
+        self, connection: tables.Connection, issue: Issue, changing: Mapping[str, Issue | None]
     ) -> Issue:
-        """The row as the policy decides; *told* are all rows of the same change, by id."""
+        """The row as the policy decides; *changing* are all rows of the same change, by id."""
         named = self.policy.blockers(issue)
-        others = tables.open_among(connection, [id for id in named if id not in told])
-        beside = [other.id for id in named if (other := told.get(id)) and _is_open(other)]
-        blockers = [id for id in named if id in others or id in beside]
+        others = tables.open_among(connection, [id for id in named if id not in changing])
+        open_in_change = [
+            other.id for id in named if (other := changing.get(id)) and _is_open(other)
+        ]
+        blockers = [id for id in named if id in others or id in open_in_change]
         return life.judged(issue, self.policy, now=wall_ms(), open_blockers=blockers)
 
-    def _beside(
+    def _projection_job(
         self, connection: tables.Connection, before: Issue | None, after: Issue
     ) -> Write[object] | None:
         """The job that shows a new holder on GitHub, to be written with the change; else None."""
@@ -205,9 +209,9 @@ class Board:
         """
         offered = [issue for issue in issues if issue.wanted]
         for issue in issues if not new else ():
-            told = issue.applied.partition(" ")[0]
-            if told != issue.task_id or not issue.wanted:
-                await self.withdraw(told)
+            task_id = issue.applied.partition(" ")[0]
+            if task_id != issue.task_id or not issue.wanted:
+                await self.withdraw(task_id)
         not_offered = [issue for issue in issues if not (issue.wanted or (new and issue.settled))]
         if not_offered:
             await self.ledger.write(changes.settled(not_offered))
@@ -223,7 +227,7 @@ class Board:
     async def _submit(self, issues: list[Issue], *, new: bool) -> None:
         engine, known = await self.engine(), set[str]()
         if not new:
-            known = {issue.id for issue in issues if _is_told(issue)}
+            known = {issue.id for issue in issues if _is_queued(issue)}
             noted = zip(issues, await self.ledger.write(changes.intended(issues)), strict=True)
             issues = [replace(issue, revision=issue.revision + 1) for issue, ok in noted if ok]
         await engine.submit_many(ISSUES, [_job(issue) for issue in issues if issue.id not in known])
@@ -271,7 +275,7 @@ class Board:
         if job.state not in _ENDED:  # somebody has retried it since
             return
         _, ended = _end_of(job, "")
-        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, ended))
+        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, ended))
         if revised.changed:
             self.metrics.own(REPAIRED).labels("task").inc()
             self.log.emit(ISSUE_REPAIRED, issue=issue.id, what="task")
@@ -304,7 +308,7 @@ class Board:
         digest = self.policy.digest
         await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
         for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
-            revised = await self.revise(issue.id, lambda current: _ready(current, now))
+            revised = await self.revise(issue.id, lambda current: _mark_ready(current, now))
             if revised.after is not None:
                 await self.mirrors.delayed(revised.after)
         held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _SOME))
@@ -336,16 +340,16 @@ class Board:
             job = None
         if job is not None and job.state is State.LEASED:
             expires = instant_ms("expires_at", job.expires_at) if job.expires_at else 0
-            await self.revise(issue.id, lambda current: _expiring(current, issue, expires))
+            await self.revise(issue.id, lambda current: _extend_hold(current, issue, expires))
             return None
         word, ended = _end_of(job, how)
-        told = why[:_OUTCOME_MOST] or ended
-        revised = await self.revise(issue.id, lambda current: _ended(current, issue, job, told))
+        text = why[:_OUTCOME_MOST] or ended
+        revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, text))
         if revised.changed:
-            await self._tell_end(issue, word)
+            await self._report_end(issue, word)
         return revised
 
-    async def _tell_end(self, issue: Issue, how: str) -> None:
+    async def _report_end(self, issue: Issue, how: str) -> None:
         await self.mirrors.freed(issue)
         self.metrics.own(ENDED).labels(how).inc()
         self.log.emit(
@@ -368,7 +372,7 @@ def _is_settled(issue: Issue) -> bool:
     return issue.settled and tables.is_known(issue)
 
 
-def _is_told(issue: Issue) -> bool:
+def _is_queued(issue: Issue) -> bool:
     """Whether the queue has its task."""
     return issue.applied.partition(" ")[0] == issue.task_id
 
@@ -377,7 +381,7 @@ def _job(issue: Issue) -> NewJob:
     return new_job(msgspec.json.encode(Payload(issue.id)), **_job_options(issue))
 
 
-def _ready(issue: Issue | None, now: int) -> Issue | None:
+def _mark_ready(issue: Issue | None, now: int) -> Issue | None:
     if issue is None or not issue.found or issue.review_due > now:
         return issue
     return replace(issue, ready_told=True)
@@ -387,7 +391,7 @@ def _same_hold(now: Issue | None, issue: Issue) -> bool:
     return now is not None and (now.task_id, now.token) == (issue.task_id, issue.token)
 
 
-def _expiring(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
+def _extend_hold(now: Issue | None, issue: Issue, expires: int) -> Issue | None:
     if now is None or not _same_hold(now, issue):
         return now
     return replace(now, expires=max(expires, now.expires))
@@ -410,7 +414,7 @@ def _end_of(job: JobInfo | None, how: str) -> tuple[str, str]:
             ]
 
 
-def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
+def _end_hold(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> Issue | None:
     """The row after the hold in *issue* has ended as *job* says."""
     if now is None or not _same_hold(now, issue):
         return now
@@ -423,7 +427,7 @@ def _ended(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) -> 
         now,
         now=wall_ms(),
         spent=state in _ENDED,
-        outcome=_told(outcome) or ended,
+        outcome=_outcome_text(outcome) or ended,
         not_before=instant_ms("due_at", due) if due else 0,
         completed=state is State.DONE,
     )
@@ -440,7 +444,7 @@ def _outcome(job: JobInfo | None) -> TaskResult | None:
     return None
 
 
-def _told(outcome: TaskResult | None) -> str:
+def _outcome_text(outcome: TaskResult | None) -> str:
     if outcome is None:
         return ""
     more = f": {outcome.result}" if outcome.result else ""

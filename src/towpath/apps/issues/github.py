@@ -64,11 +64,11 @@ class GitHub:
 
     async def repository(self, name: str) -> RepositoryFacts | None:
         """The repository under its present name; None = it is gone, or the token can't see it."""
-        answer = await self._look(f"/repos/{name}")
+        answer = await self._read(f"/repos/{name}")
         if answer is None:
             return None
-        told = msgspec.json.decode(answer.body, type=dict[str, Any])
-        now, branch = str(told.get("full_name", "")), str(told.get("default_branch", ""))
+        fields = msgspec.json.decode(answer.body, type=dict[str, Any])
+        now, branch = str(fields.get("full_name", "")), str(fields.get("default_branch", ""))
         if not is_repository(now):
             raise IssueInvalid("full_name", "must be owner/name")
         return RepositoryFacts(now, branch if is_branch(branch) else "")
@@ -100,7 +100,9 @@ class GitHub:
                 yield IssuesPage([], before, changed=False)
                 path = before.next
                 continue
-            found = [listed for entry in page.entries if (listed := _found(entry, repository))]
+            found = [
+                listed for entry in page.entries if (listed := _parse_issue(entry, repository))
+            ]
             numbers = frozenset(issue.facts.number for issue in found)
             yield IssuesPage(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
@@ -112,7 +114,7 @@ class GitHub:
         if self._client.lacks(answer) or self._client.moved(answer) is not None:
             return None
         self._client.require_taken(answer)
-        return _found(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
+        return _parse_issue(msgspec.json.decode(answer.body, type=dict[str, Any]), repository)
 
     async def open_pulls(self, repository: str) -> AsyncGenerator[PullFact]:
         path = f"/repos/{repository}/pulls?state=open&per_page={_PER_PAGE}"
@@ -142,10 +144,10 @@ class GitHub:
         default = facts.default_branch if facts else ""
         place = f"/repos/{repository}/git/ref/heads/{quote(default)}"
         answer = await self._client.get(place)
-        told = msgspec.json.decode(answer.body, type=_Ref)
+        ref = msgspec.json.decode(answer.body, type=_Ref)
         made = await self._client.post(
             f"/repos/{repository}/git/refs",
-            {"ref": f"refs/heads/{branch}", "sha": told.object.sha},
+            {"ref": f"refs/heads/{branch}", "sha": ref.object.sha},
         )
         if self._client.lasting(made) and "already exists" in self._client.said(made).lower():
             return
@@ -159,7 +161,7 @@ class GitHub:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _look(self, path: str) -> CallAnswer | None:
+    async def _read(self, path: str) -> CallAnswer | None:
         """The answer for *path*, or for where it has moved to; None = nothing is there."""
         self.requests += 1
         answer = await self._client.look(path)
@@ -181,7 +183,7 @@ class _Ref(msgspec.Struct):
     object: _Object
 
 
-def _found(entry: dict[str, Any], repository: str) -> FoundIssue | None:
+def _parse_issue(entry: dict[str, Any], repository: str) -> FoundIssue | None:
     """An issue of a list; None for a pull request, and for an entry that is not valid."""
     try:
         fact = reading.shown_issue(entry, repository)

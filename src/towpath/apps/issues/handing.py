@@ -66,7 +66,7 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.roles or self.repositories)
 
 
-class _No(StrEnum):
+class _Refusal(StrEnum):
     """Why a claimed task is not handed out."""
 
     CHANGED = "changed"
@@ -99,7 +99,7 @@ class Handing:
                 rest = max(rest, _SHORTEST_LOOK)
             lease = await self._claim(wish, avoided, min(rest, _SLICE), call, owner)
             if lease is not None:
-                task = await self._handed_out(lease, wish, avoided, owner)
+                task = await self._hand_out(lease, wish, avoided, owner)
                 if task is not None:
                     return task
                 call = None  # under that name, the claim would return the same lease
@@ -115,7 +115,7 @@ class Handing:
         is_full = limits.repository and held >= limits.repository
         return (issue.repository, limits.repository) if is_full else None
 
-    def _full(self, connection: tables.Connection, issue: Issue) -> bool:
+    def _is_full(self, connection: tables.Connection, issue: Issue) -> bool:
         """Whether a limit forbids to hold *issue*. Called in a write: it locks the repository."""
         policy = self._board.policy
         if policy.only_highest and issue.priority < (tables.highest(connection) or 0):
@@ -135,7 +135,7 @@ class Handing:
     ) -> Lease | None:
         """Claim the best task that fits. All claims of tasks are made here."""
         engine, limit = await self._board.engine(), self._board.policy.limits.agent
-        some = await self._selectors(wish, avoided)
+        some = await self._choose_selectors(wish, avoided)
         if some is not None and not some:
             # No task ever had a selector that fits, so no wake-up can come.
             await asyncio.sleep(min(wait.total_seconds(), _LOOK_AGAIN))
@@ -151,7 +151,7 @@ class Handing:
         )
         return leases[0] if leases else None
 
-    async def _selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
+    async def _choose_selectors(self, wish: TaskRequest, avoided: set[str]) -> list[str] | None:
         """The selectors that a claim names; None = all tasks.
 
         With `only_highest`, those that have a free issue of the highest priority.
@@ -174,13 +174,13 @@ class Handing:
 
     # ── handing out ──────────────────────────────────────────────────────────────────────
 
-    async def _handed_out(
+    async def _hand_out(
         self, lease: Lease, wish: TaskRequest, avoided: set[str], owner: str | None
     ) -> Task | None:
         """Note the hold in the row and return the task; None if it had to be given back. If this
         call is cancelled, the task is given back, too.
         """
-        noting = asyncio.ensure_future(self._noted(lease, wish, owner))
+        noting = asyncio.ensure_future(self._note_hold(lease, wish, owner))
         try:
             found = await asyncio.shield(noting)
         except asyncio.CancelledError:
@@ -194,19 +194,21 @@ class Handing:
             raise
         if isinstance(found, Issue):
             return self._task(found, lease)
-        if found is _No.CHANGED:
+        if found is _Refusal.CHANGED:
             await self._board.withdraw(lease.id)
         await self._give_back(lease)
-        if found is _No.FULL:
+        if found is _Refusal.FULL:
             avoided.add(msgspec.json.decode(lease.payload, type=Payload).issue.partition("#")[0])
         return None
 
-    async def _noted(self, lease: Lease, wish: TaskRequest, owner: str | None) -> Issue | _No:
+    async def _note_hold(
+        self, lease: Lease, wish: TaskRequest, owner: str | None
+    ) -> Issue | _Refusal:
         """Note the holder in the row. Returns the row, or why the task is not handed out."""
         board = self._board
         known = await board.ledger.read(tables.of_task(lease.id))
         if known is None:
-            return _No.CHANGED
+            return _Refusal.CHANGED
 
         def change(before: Issue | None) -> Issue | None:
             if before is None or before.task_id != lease.id or before.withheld:
@@ -220,18 +222,18 @@ class Handing:
                 expires=lease.expires_ms,
             )
 
-        found = await board.revise(known.id, change, unless=self._full)
+        found = await board.revise(known.id, change, unless=self._is_full)
         after = found.after
         if after is None or after.token != lease.token:
             same = after is not None and after.task_id == lease.id and not after.withheld
-            return _No.FULL if same else _No.CHANGED
+            return _Refusal.FULL if same else _Refusal.CHANGED
         await board.mirrors.held(after)
         board.metrics.own(HANDED_OUT).labels(after.task_type).inc()
-        told = {"issue": after.id, "job": lease.id, "agent": wish.agent}
-        board.log.emit(ISSUE_HANDED_OUT, **told, task_type=after.task_type)
+        fields = {"issue": after.id, "job": lease.id, "agent": wish.agent}
+        board.log.emit(ISSUE_HANDED_OUT, **fields, task_type=after.task_type)
         return after
 
-    async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _No]) -> None:
+    async def _undo(self, lease: Lease, noting: asyncio.Future[Issue | _Refusal]) -> None:
         with suppress(TowpathError):
             found = await noting
             await self._give_back(lease)

@@ -101,29 +101,29 @@ class Intake:
         did. Raises LedgerError.
         """
         if isinstance(found, Ignored):
-            return self._answered([], found.reason)
+            return self._count_result([], found.reason)
         fact = found.fact
-        if not await self._takes(fact):
-            return self._answered([], "issues of this repository are not handed out")
+        if not await self._is_handed_out(fact):
+            return self._count_result([], "issues of this repository are not handed out")
         if isinstance(fact, IssueFact):
-            changed = await self._issue(fact, found)
+            changed = await self._apply_issue(fact, found)
         elif isinstance(fact, PullFact):
-            changed = await self._pull(fact, found)
+            changed = await self._apply_pull(fact, found)
         elif isinstance(fact, LabelFact):
-            changed = await self._label(fact, found.action)
+            changed = await self._apply_label(fact, found.action)
         elif isinstance(fact, RepositoryFact):
-            changed = await self._repository(fact, found.action)
+            changed = await self._apply_repository(fact, found.action)
         else:
             changed = []
-        return self._answered(changed, "" if changed else "nothing new")
+        return self._count_result(changed, "" if changed else "nothing new")
 
-    def _answered(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
+    def _count_result(self, changed: list[str], ignored: str) -> tuple[list[str], str]:
         known = ignored == "nothing new"
         state = "taken" if changed else "stale" if known else "ignored"
         self._board.metrics.own(WEBHOOKS).labels(state).inc()
         return changed, ignored
 
-    async def _takes(self, fact: Fact) -> bool:
+    async def _is_handed_out(self, fact: Fact) -> bool:
         """Whether issues of its repository are handed out, under its name or a former one."""
         before = fact.before if isinstance(fact, RepositoryFact) else None
         for name in (fact.repository, before):
@@ -136,8 +136,8 @@ class Intake:
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    async def _issue(self, fact: IssueFact, told: Told) -> list[str]:
-        gone = told.event is ForgeEvent.ISSUE and told.action in _GONE
+    async def _apply_issue(self, fact: IssueFact, webhook: Told) -> list[str]:
+        gone = webhook.event is ForgeEvent.ISSUE and webhook.action in _GONE
         facts = facts_of(fact, state=IssueState.GONE if gone else None)
         version, now = fact.at_ms or 0, wall_ms()
 
@@ -152,11 +152,11 @@ class Intake:
 
     # ── pull requests ────────────────────────────────────────────────────────────────────
 
-    async def _pull(self, fact: PullFact, told: Told) -> list[str]:
+    async def _apply_pull(self, fact: PullFact, webhook: Told) -> list[str]:
         """Store the number of a pull request in the issues that it is about. A push to it, or a
         review, may restart the delay of their review.
         """
-        restarts = told.event is ForgeEvent.REVIEW or told.action == "synchronize"
+        restarts = webhook.event is ForgeEvent.REVIEW or webhook.action == "synchronize"
         restarts = restarts and self._board.policy.review.restart
         at, now, changed = fact.at_ms or 0, wall_ms(), list[str]()
 
@@ -173,7 +173,7 @@ class Intake:
 
     # ── labels and repositories ──────────────────────────────────────────────────────────
 
-    async def _label(self, fact: LabelFact, action: str) -> list[str]:
+    async def _apply_label(self, fact: LabelFact, action: str) -> list[str]:
         """Rename a label on all issues, or remove it if it was deleted."""
         old = fact.title if action == "deleted" else fact.before
         if old is None:
@@ -184,13 +184,13 @@ class Intake:
         changed: list[str] = []
         for id in ids:
             revised = await self._board.revise(
-                id, lambda current: current and _relabelled(current, old, new)
+                id, lambda current: current and _relabel(current, old, new)
             )
             if revised.changed:
                 changed.append(id)
         return changed
 
-    async def _repository(self, fact: RepositoryFact, action: str) -> list[str]:
+    async def _apply_repository(self, fact: RepositoryFact, action: str) -> list[str]:
         if action == "deleted":
             return await self._moving.gone(fact.repository)
         if action in ("renamed", "transferred") and fact.before and is_repository(fact.before):
@@ -198,7 +198,7 @@ class Intake:
         return []
 
 
-def _relabelled(issue: Issue, old: str, new: str | None) -> Issue:
+def _relabel(issue: Issue, old: str, new: str | None) -> Issue:
     kept = {label for label in issue.labels if label.lower() != old.lower()}
     if len(kept) == len(issue.labels):
         return issue
@@ -212,7 +212,7 @@ def linked_issues(pull: PullFact, board: Board) -> list[str]:
     number = pull.ref.removeprefix(before).removesuffix(after)
     if before + number + after == pull.ref and number.isascii() and number.isdecimal():
         found[issue_id(pull.repository, int(number[:10]))] = None
-    for repository, said in _CLOSES.findall(f"{pull.title}\n{pull.body}")[:_LINKED_MOST]:
-        if int(said) <= NUMBER_MOST:
-            found[issue_id(repository or pull.repository, int(said))] = None
+    for repository, named in _CLOSES.findall(f"{pull.title}\n{pull.body}")[:_LINKED_MOST]:
+        if int(named) <= NUMBER_MOST:
+            found[issue_id(repository or pull.repository, int(named))] = None
     return list(found)

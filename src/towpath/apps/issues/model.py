@@ -110,15 +110,15 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             raise IssueInvalid("url", rule)
         set_field(self, "title", one_line(without_invisible(self.title), most=TITLE_MOST))
         set_field(self, "body", prose(without_invisible(self.body)[:BODY_MOST]))
-        set_field(self, "labels", _texts(self.labels))
-        set_field(self, "assignees", _texts(self.assignees))
+        set_field(self, "labels", _unique_lines(self.labels))
+        set_field(self, "assignees", _unique_lines(self.assignees))
 
     @property
     def id(self) -> str:
         return issue_id(self.repository, self.number)
 
 
-def _texts(some: tuple[str, ...]) -> tuple[str, ...]:
+def _unique_lines(some: tuple[str, ...]) -> tuple[str, ...]:
     """Labels or logins: one line each, without duplicates, sorted so that order never matters."""
     lines = (one_line(text, most=LABEL_MOST) for text in some[:LABELS_MOST])
     return tuple(sorted({line for line in lines if line}))

@@ -28,11 +28,11 @@ class Moving:
         board, ids = self._board, list[str]()
         while some := await board.ledger.read(tables.of_repository(repository, _SOME)):
             for issue in some:
-                await board.revise(issue.id, _gone)
+                await board.revise(issue.id, _mark_gone)
                 ids.append(issue.id)
         await board.ledger.decide(changes.noted(repository, trouble=_GONE))
-        told = {"repository": repository, "error": "RepositoryGone"}
-        board.log.emit(REPOSITORY_TROUBLE, **told, reason=_GONE)
+        fields = {"repository": repository, "error": "RepositoryGone"}
+        board.log.emit(REPOSITORY_TROUBLE, **fields, reason=_GONE)
         return ids
 
     async def renamed(self, old: str, new: str) -> list[str]:
@@ -52,5 +52,5 @@ class Moving:
         return ids
 
 
-def _gone(issue: Issue | None) -> Issue | None:
+def _mark_gone(issue: Issue | None) -> Issue | None:
     return issue and replace(issue, state=IssueState.GONE)

@@ -240,20 +240,20 @@ def read_policy(text: bytes, *, place: str = "file") -> IssuePolicy:
     if len(text) > _LARGEST:
         raise PolicyInvalid(place, f"is larger than {_LARGEST} bytes")
     try:
-        said: dict[str, Any] = tomllib.loads(text.decode())
+        table: dict[str, Any] = tomllib.loads(text.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise PolicyInvalid(
             place, f"is not valid TOML: {one_line(str(error), most=200)}"
         ) from error
     try:
-        policy = msgspec.convert(said, IssuePolicy)
+        policy = msgspec.convert(table, IssuePolicy)
     except msgspec.ValidationError as error:
-        raise PolicyInvalid(place, _located(str(error))) from error
+        raise PolicyInvalid(place, _field_first(str(error))) from error
     _check(policy, place)
     return policy
 
 
-def _located(message: str) -> str:
+def _field_first(message: str) -> str:
     """The message with the name of the field in front."""
     problem, at, field = message.partition(" - at `$.")
     return f"{field.rstrip('`')}: {problem}" if at else problem

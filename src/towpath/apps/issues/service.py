@@ -143,12 +143,12 @@ class Issues:
         self, task_id: str, token: int, *, agent: str | None = None, access: Access = ALL
     ) -> Held:
         """Renew the lease of the task. Raises TaskStale, TaskNotFound."""
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             renewed = await engine.renew(lease, self.board.options.lease)
         except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
+            raise await self._stale_error(task_id) from error
         if issue is not None and issue.token == token:
             with suppress(LedgerError):  # the lease counts; the next heartbeat updates the row
                 await self._note_renewal(issue, renewed)
@@ -173,14 +173,14 @@ class Issues:
         """Complete the task. The issue is not offered again until it is reopened or needs another
         type of task. Safe to repeat. Raises TaskStale, TaskNotFound.
         """
-        lease, job, issue = await self._lease(task_id, token, agent, access)
+        lease, job, issue = await self._find_lease(task_id, token, agent, access)
         outcome = TaskResult(agent_of(job.worker or agent or ""), result[:RESULT_MOST], pr_number)
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
         except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, State.DONE)
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, State.DONE)
 
     async def fail(
         self,
@@ -196,13 +196,13 @@ class Issues:
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
         except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, state, how="failed")
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, state, how="failed")
 
     async def release(
         self,
@@ -218,14 +218,14 @@ class Issues:
 
         Raises TaskStale, TaskNotFound.
         """
-        lease, _, issue = await self._lease(task_id, token, agent, access)
+        lease, _, issue = await self._find_lease(task_id, token, agent, access)
         engine = await self.board.engine()
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
         except (LeaseLost, *_OVER) as error:
-            raise await self._stale(task_id) from error
-        return await self._ended(lease, issue, state, how="released", why=reason)
+            raise await self._stale_error(task_id) from error
+        return await self._note_end(lease, issue, state, how="released", why=reason)
 
     async def give_back(self, task: Task) -> None:
         """Release *task*, whose agent left before it got the answer."""
@@ -259,7 +259,7 @@ class Issues:
             state=state,
             assignable=assignable,
             agent=agent,
-            after=_mark(after) if after is not None else None,
+            after=_parse_after(after) if after is not None else None,
             now=wall_ms(),
             size=size + 1,
         )
@@ -299,10 +299,10 @@ class Issues:
         """
         issue = await self.get(repository, number)
         if not issue.held:
-            anew = issue if not issue.withheld else await self._offer(issue)
-            if anew.withheld or not issue.withheld:
+            offered = issue if not issue.withheld else await self._offer_again(issue)
+            if offered.withheld or not issue.withheld:
                 raise NotHeld(issue.id)
-            return anew
+            return offered
         lease = lease_by_token(job_ref(ISSUES, issue.task_id), issue.token, worker=issue.agent)
         with suppress(LeaseLost, JobError):  # the hold has ended by itself
             await (await self.board.engine()).release(lease)
@@ -311,7 +311,7 @@ class Issues:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _lease(
+    async def _find_lease(
         self, task_id: str, token: int, agent: str | None, access: Access
     ) -> tuple[Lease, JobInfo, Issue | None]:
         """The lease that *token* names, its job, and the issue that has the task. If *agent* is
@@ -325,7 +325,7 @@ class Issues:
         except (JobNotFound, InvalidName) as error:
             raise TaskNotFound(task_id) from error
         if agent is not None and agent_name(agent) != agent_of(job.worker or agent):
-            raise await self._stale(task_id)
+            raise await self._stale_error(task_id)
         issue = None
         try:
             issue = await self.board.ledger.read(tables.of_task(task_id))
@@ -333,18 +333,18 @@ class Issues:
             if not access.owns(""):  # admins and code without a key may use every task
                 raise
         if not _may_use(access, issue, token):
-            raise await self._stale(task_id)
+            raise await self._stale_error(task_id)
         attempt, retry = job.attempts, job.retry
         held = lease_by_token(job.ref, token, worker=job.worker or "", attempt=attempt, retry=retry)
         return held, job, issue
 
-    async def _offer(self, issue: Issue) -> Issue:
+    async def _offer_again(self, issue: Issue) -> Issue:
         revised = await self.board.revise(
             issue.id, lambda current: current and life.offered_anew(current)
         )
         return revised.after or issue
 
-    async def _stale(self, task_id: str) -> TaskStale | TaskNotFound:
+    async def _stale_error(self, task_id: str) -> TaskStale | TaskNotFound:
         self.board.metrics.own(STALE).inc()
         try:
             job = await (await self.board.engine()).inspect.job(job_ref(ISSUES, task_id))
@@ -362,7 +362,7 @@ class Issues:
         await self.board.ledger.write(changes.extended(issue, renewed.expires_ms))
         await self.board.mirrors.held(msgspec.structs.replace(issue, expires=renewed.expires_ms))
 
-    async def _ended(
+    async def _note_end(
         self, lease: Lease, issue: Issue | None, state: State, *, how: str = "", why: str = ""
     ) -> EndedTask:
         """Note in the row that a hold has ended. If the database is away, `tend` notes it later:
@@ -390,7 +390,7 @@ def full_explanation(what: str, most: int) -> IssueExplanation:
     return IssueExplanation("limit", f"{what} has as many tasks in progress as it may have: {most}")
 
 
-def _mark(after: str) -> tuple[str, int]:
+def _parse_after(after: str) -> tuple[str, int]:
     """Repository and number in the id *after*, where a page begins. Raises InvalidOption."""
     place, _, number = after.rpartition("#")
     if not place or not (number.isascii() and number.isdecimal()) or len(number) > 10:

@@ -72,7 +72,7 @@ class Reconciler:
             with calling("GitHub"):
                 return await self.compare(wish.repository)
         except (Retry, Discard) as refusal:
-            await self._failed(wish.repository, refusal.reason)
+            await self._report_failure(wish.repository, refusal.reason)
             raise
 
     async def repositories(self) -> list[str]:
@@ -97,12 +97,12 @@ class Reconciler:
         if facts.name.lower() != name.lower():
             await self._moving.renamed(name, facts.name)
             name = facts.name
-        there, changed = await self._pages(name)
+        there, changed = await self._store_pages(name)
         if changed:
             await self._board.look_again()
-        changed += await self._missing(name, there)
-        await self._pulls(name)
-        repaired = await self._drifted(name)
+        changed += await self._read_missing(name, there)
+        await self._link_pulls(name)
+        repaired = await self._correct_labels(name)
         branch = facts.default_branch
         noted = changes.noted(name, default_branch=branch, synced=now, trouble="", source="github")
         await self._board.ledger.decide(noted)
@@ -113,12 +113,12 @@ class Reconciler:
             repaired=repaired,
             requests=self._github.requests - asked,
         )
-        self._tell(synced, steady() - began)
+        self._report_sync(synced, steady() - began)
         return synced
 
     # ── issues ───────────────────────────────────────────────────────────────────────────
 
-    async def _pages(self, name: str) -> tuple[set[int], int]:
+    async def _store_pages(self, name: str) -> tuple[set[int], int]:
         """Store the issues of all pages; returns their numbers, and how many rows have changed.
 
         A page is noted as read once its issues are stored, even if a later page can't be read.
@@ -131,7 +131,7 @@ class Reconciler:
             async for page in self._github.open_issues(name, known=known, doubted=doubted):
                 there |= page.known.numbers
                 if page.changed:
-                    changed += await self._page(page)
+                    changed += await self._store_page(page)
                     read.append(page.known)
                 if len(read) >= _KEPT_TOGETHER:
                     await ledger.write(changes.pages_kept(name, read))
@@ -141,20 +141,20 @@ class Reconciler:
                 await ledger.write(changes.pages_kept(name, read))
         return there, changed
 
-    async def _page(self, page: IssuesPage) -> int:
+    async def _store_page(self, page: IssuesPage) -> int:
         """Store the issues of a page; returns how many rows have changed."""
         board = self._board
         ids = [issue.facts.id for issue in page.issues]
         known = await board.ledger.read(tables.among(ids)) if ids else {}
         now = wall_ms()
 
-        def told(found: FoundIssue) -> Change:
-            return lambda current: _told(current, found, now)
+        def change_to(found: FoundIssue) -> Change:
+            return lambda current: _apply_facts(current, found, now)
 
         differ = {
-            issue.facts.id: told(issue)
+            issue.facts.id: change_to(issue)
             for issue in page.issues
-            if told(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
+            if change_to(issue)(known.get(issue.facts.id)) != known.get(issue.facts.id)
         }
         changed = [
             revised.after
@@ -163,10 +163,10 @@ class Reconciler:
         ]
         for issue in changed:
             if issue.id in known and not _only_read(known[issue.id], issue):
-                self._repaired(issue.id, "issue")
+                self._report_repair(issue.id, "issue")
         return len(changed)
 
-    async def _missing(self, repository: str, there: set[int]) -> int:
+    async def _read_missing(self, repository: str, there: set[int]) -> int:
         """Read each issue that is open on GitHub or in our rows, but not in both; returns how many
         rows have changed.
 
@@ -183,15 +183,15 @@ class Reconciler:
             ) -> Issue | None:
                 if before is None or found is None:
                     return before and msgspec.structs.replace(before, state=IssueState.GONE)
-                return _told(before, found, now)
+                return _apply_facts(before, found, now)
 
             id = issue_id(repository, number)
             if (await self._board.revise(id, change)).changed:
-                self._repaired(id, "issue")
+                self._report_repair(id, "issue")
                 changed += 1
         return changed
 
-    async def _pulls(self, repository: str) -> None:
+    async def _link_pulls(self, repository: str) -> None:
         """Store the newest open pull request of each issue. Without one, an issue whose development
         is done keeps its number: its agent may have named it.
         """
@@ -202,10 +202,10 @@ class Reconciler:
                 linked[id] = max(pull.number, linked.get(id) or 0)
         for id, number in linked.items():
             await self._board.revise(
-                id, lambda current, number=number: current and _linked(current, number)
+                id, lambda current, number=number: current and _link_pull(current, number)
             )
 
-    async def _drifted(self, repository: str) -> int:
+    async def _correct_labels(self, repository: str) -> int:
         """Submit a projection of each issue whose labels do not show its holder; returns how many
         there were.
         """
@@ -216,23 +216,23 @@ class Reconciler:
             right = wanted == set(issue.shown) and all(label.lower() in has for label in wanted)
             if not right and issue.source is IssueSource.GITHUB:
                 await board.show(issue.id)
-                self._repaired(issue.id, "label")
+                self._report_repair(issue.id, "label")
                 count += 1
         return count
 
     # ── reporting ────────────────────────────────────────────────────────────────────────
 
-    def _repaired(self, id: str, what: str) -> None:
+    def _report_repair(self, id: str, what: str) -> None:
         self._board.metrics.own(REPAIRED).labels(what).inc()
         self._board.log.emit(ISSUE_REPAIRED, issue=id, what=what)
 
-    async def _failed(self, name: str, reason: str) -> None:
+    async def _report_failure(self, name: str, reason: str) -> None:
         self._board.metrics.own(SYNCED).labels("failed").inc()
         await self._board.ledger.decide(changes.noted(name, trouble=reason))
-        told = {"repository": name, "error": "AnswerRefused"}
-        self._board.log.emit(REPOSITORY_TROUBLE, **told, reason=reason)
+        fields = {"repository": name, "error": "AnswerRefused"}
+        self._board.log.emit(REPOSITORY_TROUBLE, **fields, reason=reason)
 
-    def _tell(self, synced: Synced, took: float) -> None:
+    def _report_sync(self, synced: Synced, took: float) -> None:
         self._board.metrics.own(SYNCED).labels("done").inc()
         self._board.log.emit(
             REPOSITORY_SYNCED,
@@ -244,13 +244,13 @@ class Reconciler:
         )
 
 
-def _told(before: Issue | None, found: FoundIssue, now: int) -> Issue:
+def _apply_facts(before: Issue | None, found: FoundIssue, now: int) -> Issue:
     return life.told(
         before, found.facts, source=IssueSource.GITHUB, version=found.version, read=True, now=now
     )
 
 
-def _linked(issue: Issue, number: int | None) -> Issue:
+def _link_pull(issue: Issue, number: int | None) -> Issue:
     if number is None and TaskType.DEVELOPMENT in issue.done:
         return issue
     return msgspec.structs.replace(issue, pr_number=number)

@@ -44,19 +44,19 @@ def changed(
     """
 
     def decide(connection: Connection) -> Write[list[Pair]]:
-        there = _locked(connection, ids)
-        become = change(connection, there)
-        pairs = [_pair(there.get(id), become[id]) for id in ids]
+        rows = _lock_rows(connection, ids)
+        changed_to = change(connection, rows)
+        pairs = [_pair(rows.get(id), changed_to[id]) for id in ids]
         differ = [(before, after) for before, after in pairs if after and after != before]
         more = [beside(connection, before, after) for before, after in differ]
-        known = _unknown(connection, [after for _, after in differ])
+        missing = _missing_rows(connection, [after for _, after in differ])
 
         def write(connection: Connection) -> list[Pair]:
             if unless is not None and any(unless(connection, after) for _, after in differ):
                 return [(before, before) for before, _ in pairs]
-            _put(connection, differ)
-            for table, values in known:
-                _unless_there(connection, table, values)
+            _write_rows(connection, differ)
+            for table, values in missing:
+                _insert_row(connection, table, values)
             for step in more:
                 if step is not None:
                     step(connection)
@@ -67,8 +67,8 @@ def changed(
     return decide
 
 
-def _locked(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
-    """The known rows, by id. PostgreSQL locks them; on SQLite, `_put` sees a change by revision."""
+def _lock_rows(connection: Connection, ids: Sequence[str]) -> dict[str, Issue]:
+    """The known rows, by id. PostgreSQL locks them; on SQLite, a write compares revisions."""
     named = _i.id == ids[0] if len(ids) == 1 else _i.id.in_(ids)
     query = select(issues).where(named).order_by(_i.id).with_for_update()
     found = (issue_of(row) for row in connection.execute(query).mappings())
@@ -84,7 +84,7 @@ def _pair(before: Issue | None, after: Issue | None) -> Pair:
     return before, after
 
 
-def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
+def _write_rows(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> None:
     if new := [row_of(after) for before, after in some if before is None]:
         try:
             connection.execute(insert(issues), new)
@@ -97,21 +97,23 @@ def _put(connection: Connection, some: Sequence[tuple[Issue | None, Issue]]) -> 
                 raise Overtaken
 
 
-def _unknown(connection: Connection, some: Sequence[Issue]) -> list[tuple[Table, dict[str, Any]]]:
+def _missing_rows(
+    connection: Connection, some: Sequence[Issue]
+) -> list[tuple[Table, dict[str, Any]]]:
     """The missing rows of these issues' repositories and selectors."""
     places = {issue.repository.lower(): issue for issue in some}
     kinds = {issue.selector: issue for issue in some if issue.role}
     new = [
         (repositories, _new_repository(issue.repository, issue.source))
-        for issue in _lacking(connection, _r.place, places)
+        for issue in _issues_without_row(connection, _r.place, places)
     ]
-    for issue in _lacking(connection, _s.selector, kinds):
+    for issue in _issues_without_row(connection, _s.selector, kinds):
         kind = {"selector": issue.selector, "place": issue.repository.lower(), "role": issue.role}
         new.append((selectors, kind))
     return new
 
 
-def _lacking(
+def _issues_without_row(
     connection: Connection, column: Column[str], wanted: Mapping[str, Issue]
 ) -> list[Issue]:
     """The issues whose name is in no row of *column*."""
@@ -130,7 +132,7 @@ def _new_repository(name: str, source: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _unless_there(connection: Connection, table: Table, values: dict[str, Any]) -> None:
+def _insert_row(connection: Connection, table: Table, values: dict[str, Any]) -> None:
     try:
         connection.execute(insert(table), values)
     except IntegrityError as error:  # another process was faster
@@ -154,7 +156,7 @@ def intended(some: Sequence[Issue]) -> Write[list[bool]]:
     return write
 
 
-_TOLD = (
+_MARK_SETTLED = (
     update(issues)
     .where(_i.id == bindparam("which"), _i.revision == bindparam("seen"))
     .values(applied=bindparam("told"), settled=True, revision=_i.revision + 1)
@@ -163,8 +165,8 @@ _TOLD = (
 
 def settled(some: Sequence[Issue]) -> Write[None]:
     """Note that the queue matches each issue, unless its row has changed since."""
-    told = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
-    return lambda connection: connection.execute(_TOLD, told) and None
+    rows = [{"which": issue.id, "seen": issue.revision, "told": issue.wanted} for issue in some]
+    return lambda connection: connection.execute(_MARK_SETTLED, rows) and None
 
 
 def extended(issue: Issue, expires: int) -> Write[bool]:
@@ -186,7 +188,7 @@ def moved(issue: Issue, repository: str) -> Decide[str]:
     id = f"{repository.lower()}#{issue.number}"
 
     def decide(connection: Connection) -> Write[str]:
-        other = _locked(connection, [id]).get(id)
+        other = _lock_rows(connection, [id]).get(id)
 
         def write(connection: Connection) -> str:
             if other is not None and other.held:
@@ -214,7 +216,7 @@ def noted(name: str, **values: Any) -> Decide[None]:
 
         def write(connection: Connection) -> None:
             if not there:
-                _unless_there(connection, repositories, _new_repository(name, IssueSource.GITHUB))
+                _insert_row(connection, repositories, _new_repository(name, IssueSource.GITHUB))
             change = update(repositories).where(_r.place == name.lower())
             connection.execute(change.values(values))
 
