@@ -24,8 +24,6 @@ from towpath.engine.engine import Engine
 from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITORY_TROUBLE
 from towpath.worker.context import Context, Discard, Retry
 
-_TOLD_MOST = 20
-"""Lines of the log about one comparison; the count says how many there were."""
 _MINUTE = 60_000
 _KEPT_TOGETHER = 20
 """Pages that are noted as read in one write."""
