@@ -75,8 +75,8 @@ class ReviewAdapters:
     def __init__(self, options: ReviewsOptions) -> None:
         self._callers: list[Caller] = []
         self._open = AsyncExitStack()
-        self.reviewer: Reviewer | None = self._reviewer(options)
-        self.posters: Mapping[Forge, Poster] = self._posters(options)
+        self.reviewer: Reviewer | None = self._make_reviewer(options)
+        self.posters: Mapping[Forge, Poster] = self._make_posters(options)
 
     async def __aenter__(self) -> Self:
         for caller in self._callers:
@@ -86,9 +86,9 @@ class ReviewAdapters:
     async def __aexit__(self, *_: object) -> None:
         await self._open.aclose()
 
-    def _reviewer(self, options: ReviewsOptions) -> Reviewer | None:
+    def _make_reviewer(self, options: ReviewsOptions) -> Reviewer | None:
         if options.reviewer_command:
-            return _command(options)
+            return _make_command(options)
         if options.reviewer_function is not None:
             return FunctionReviewer.at(options.reviewer_function)
         if options.reviewer_url is not None:
@@ -97,7 +97,7 @@ class ReviewAdapters:
             return HttpReviewer(caller, options.reviewer_url, secrets=secrets)
         return None
 
-    def _posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
+    def _make_posters(self, options: ReviewsOptions) -> dict[Forge, Poster]:
         posters: dict[Forge, Poster] = {}
         if options.github_token:
             host = options.github_host
@@ -157,7 +157,7 @@ def facts(options: ReviewsOptions) -> dict[str, StartFact]:
     return {"reviewer": StartFact(who, _NOBODY)}
 
 
-def _command(options: ReviewsOptions) -> CommandReviewer:
+def _make_command(options: ReviewsOptions) -> CommandReviewer:
     """The reviewer's program. Raises InvalidOption if it is missing: else every task would fail."""
     reviewer = CommandReviewer(
         options.reviewer_command, environment=options.reviewer_variables, within=options.within

@@ -44,7 +44,7 @@ def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> No
     """
     if isinstance(reviewer, CommandReviewer):
         reviewer.require_program()
-    desk = _Desk(app, reviewer, options)
+    handler = _ReviewHandler(app, reviewer, options)
     app.handler(
         REVIEWS,
         record=True,
@@ -53,12 +53,12 @@ def add_reviews(app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> No
         retry=REVIEW_RETRY,
         concurrency=options.concurrency,
         keep=ZERO,  # the record keeps the review
-    )(desk.review)
+    )(handler.review)
 
 
 def add_posting(app: Towpath, posters: Mapping[Forge, Poster]) -> None:
     """Let *app*, which must have a ledger, post completed reviews to their forges."""
-    courier = _Courier(app, posters)
+    handler = _PostingHandler(app, posters)
     app.handler(
         POSTS,
         record=True,
@@ -66,7 +66,7 @@ def add_posting(app: Towpath, posters: Mapping[Forge, Poster]) -> None:
         max_attempts=POST_ATTEMPTS,
         retry=POST_RETRY,
         keep=ZERO,
-    )(courier.post)
+    )(handler.post)
 
 
 class Posting(msgspec.Struct, frozen=True):
@@ -75,7 +75,7 @@ class Posting(msgspec.Struct, frozen=True):
     review: str
 
 
-class _Desk:
+class _ReviewHandler:
     def __init__(self, app: Towpath, reviewer: Reviewer, options: ReviewsOptions) -> None:
         self._app, self._reviewer, self._options = app, reviewer, options
 
@@ -104,32 +104,32 @@ class _Desk:
                 return
 
 
-class _Courier:
+class _PostingHandler:
     def __init__(self, app: Towpath, posters: Mapping[Forge, Poster]) -> None:
         self._app, self._posters = app, posters
 
     async def post(self, posting: Posting, ctx: Context) -> Posted:
         """Post the review in the record once that is completed; until then, snooze."""
-        record = await self._record(posting.review)
+        record = await self._read_record(posting.review)
         if record.open:
             age = ctx.claimed_at - ctx.submitted_at
             raise Snooze(min(max(age, _FIRST_LOOK), _LONGEST_LOOK))
         if record.state is not RecordState.COMPLETED:
             raise Discard(f"its review is {ReviewState.of(record.state)}")
-        task, review = _read(record)
+        task, review = _unpack(record)
         poster = self._posters.get(task.forge)
         if poster is None:
             raise Discard(f"there is no token for {task.forge}")
         return await poster.post(task, review, key=record.id)
 
-    async def _record(self, id: str) -> Record:
+    async def _read_record(self, id: str) -> Record:
         try:
             return await self._app.ledger.jobs.get(REVIEWS, id)
         except RecordNotFound as error:
             raise Discard("its review is no longer kept") from error
 
 
-def _read(record: Record) -> tuple[ReviewTask, Review]:
+def _unpack(record: Record) -> tuple[ReviewTask, Review]:
     try:
         return ReviewTask.unpacked(record.payload), Review.unpacked(record.result or b"")
     except (TaskInvalid, ReviewInvalid) as error:

@@ -172,11 +172,11 @@ _TASK = msgspec.json.Decoder(ReviewTask)
 
 def subject_of(task: ReviewTask) -> str:
     """The pull request or branch of a task. Of the tasks with one subject, the latest counts."""
-    place = f"@{_in_short(task.ref)}" if task.kind == ReviewKind.PUSH else f"#{task.number}"
+    place = f"@{_shorten(task.ref)}" if task.kind == ReviewKind.PUSH else f"#{task.number}"
     return f"{task.forge}:{task.repository}{place}"
 
 
-def _in_short(ref: str) -> str:
+def _shorten(ref: str) -> str:
     """The branch; one that is too long or not printable is cut, and its digest follows."""
     if len(ref.encode()) <= _SHOWN_REF and is_plain(ref):
         return ref
@@ -245,7 +245,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
 
     def packed(self) -> bytes:
         """The result of its record. Raises ReviewInvalid for more than REVIEW_MOST bytes."""
-        return _bounded(msgspec.json.encode(self))
+        return _check_size(msgspec.json.encode(self))
 
     @staticmethod
     def unpacked(data: bytes) -> Review:
@@ -262,7 +262,7 @@ def read_review(output: bytes) -> Review:
     In JSON, a field with a wrong value is refused, and an unknown field is ignored. Text that is
     too long for a summary is cut, and says so. Raises ReviewInvalid, also for an empty output.
     """
-    if _bounded(output).lstrip().startswith(b"{"):
+    if _check_size(output).lstrip().startswith(b"{"):
         return Review.unpacked(output)
     text = prose(output.decode(errors="replace"))
     if len(text) > SUMMARY_MOST:
@@ -270,7 +270,7 @@ def read_review(output: bytes) -> Review:
     return Review(summary=text)
 
 
-def _bounded(data: bytes) -> bytes:
+def _check_size(data: bytes) -> bytes:
     if len(data) > REVIEW_MOST:
         raise ReviewInvalid("review", f"must have at most {REVIEW_MOST} bytes")
     return data

@@ -109,7 +109,7 @@ class ReviewQueue:
                 if _is_task(lease):
                     self._held.hold(lease)
                     return lease.id
-                await self._set_aside(lease)
+                await self._bury(lease)
             # An exchange that leases nothing may have set entries aside: then fewer are left, and
             # the next one may find a task. In a paused queue, the number stays the same.
             if not taken.leases and (not taken.left or (before and taken.left >= before)):
@@ -165,14 +165,14 @@ class ReviewQueue:
 
     async def queue_size(self) -> int:
         """How many tasks wait, delayed ones included; those in process do not. Two round trips."""
-        await self._take_back()
+        await self._reap()
         counts = await self.engine.inspect.counts(self.name)
         return counts.ready + counts.delayed
 
     async def is_locked(self, task: str) -> bool:
         """Whether the task is in process. An expired lock does not count. Two round trips."""
         ref = self._ref(task)
-        await self._take_back()
+        await self._reap()
         return await self.engine.inspect.state(ref) is State.LEASED
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
@@ -183,12 +183,12 @@ class ReviewQueue:
         if (held.remember, held.keep) != (ZERO, ZERO):
             await self.engine.queues.configure(self.name, TASK_OPTIONS)
 
-    async def _take_back(self) -> None:
+    async def _reap(self) -> None:
         """Take back tasks whose lock has ended, because maybe nobody has dequeued since."""
         await self._prepare()
         await self.engine.queues.reap(self.name, _REAP_MOST)
 
-    async def _set_aside(self, lease: Lease) -> None:
+    async def _bury(self, lease: Lease) -> None:
         with suppress(LeaseError, JobError):  # another worker has the entry by now
             await self.engine.bury(lease, CORRUPT)
 

@@ -58,7 +58,7 @@ class Reviews:
         time and by the commit that the branch was at before; without these, it is the last to come.
         """
         task = hook.task
-        return _taken(
+        return _taken_review(
             await self._jobs.submit(
                 REVIEWS,
                 task.packed(),
@@ -98,7 +98,7 @@ class Reviews:
         )
         if recorded.existed and recorded.record.payload != task.packed():
             raise ReviewDiffers(f"{REVIEWS}/{own}")
-        return _taken(recorded)
+        return _taken_review(recorded)
 
     async def cancel(self, id: str, *, for_owner: str | None = None) -> ReviewView:
         """Cancel a review that has not ended: at once, or once its reviewer has stopped.
@@ -106,7 +106,7 @@ class Reviews:
         Safe to repeat. Raises ReviewNotFound, NotOwned if it has another owner than *for_owner*,
         and ReviewEnded for one that ended otherwise.
         """
-        with _in_its_words():
+        with _as_review_errors():
             return as_view(await self._jobs.cancel(REVIEWS, id, for_owner=for_owner))
 
     async def retry(self, id: str) -> ReviewView:
@@ -115,7 +115,7 @@ class Reviews:
 
         Raises ReviewNotFound, and ReviewNotDead if there is nothing to retry.
         """
-        with _in_its_words():
+        with _as_review_errors():
             try:
                 return as_view(await self._jobs.retry(REVIEWS, id))
             except RecordNotDead as refusal:
@@ -130,9 +130,9 @@ class Reviews:
 
     async def get(self, id: str) -> ReviewView:
         """Read a review and the reviewer's text. Raises ReviewNotFound."""
-        with _in_its_words():
+        with _as_review_errors():
             record = await self._jobs.get(REVIEWS, id)
-        return as_view(record, await self._posting(record))
+        return as_view(record, await self._find_posting(record))
 
     async def list(
         self,
@@ -171,7 +171,7 @@ class Reviews:
 
     # ── how it is done ───────────────────────────────────────────────────────────────────
 
-    async def _posting(self, record: Record) -> Record | None:
+    async def _find_posting(self, record: Record) -> Record | None:
         if record.state is RecordState.COMPLETED:
             with suppress(RecordNotFound):
                 return await self._jobs.get(POSTS, record.id)
@@ -184,7 +184,7 @@ def serving(host: Host) -> AbstractAsyncContextManager[Reviews]:
 
 
 @contextmanager
-def _in_its_words() -> Generator[None]:
+def _as_review_errors() -> Generator[None]:
     """Turn refusals of the ledger into errors of reviews, with their states and remedies."""
     try:
         yield
@@ -197,7 +197,7 @@ def _in_its_words() -> Generator[None]:
         raise kind(error.queue, error.id, ReviewState.of(error.state)) from error
 
 
-def _taken(recorded: Recorded) -> TakenReview:
+def _taken_review(recorded: Recorded) -> TakenReview:
     record = recorded.record
     state = ReviewState.of(record.state)
     return TakenReview(record.id, state, recorded.existed, recorded.superseded)

@@ -57,10 +57,10 @@ class GitHubPoster:
         of which GitHub shows only the last. Raises Retry and Discard."""
         with as_posting(self._forge, task):
             if task.kind is ReviewKind.PULL:
-                return await self._review(task, review, marker(task, key))
-            return await self._status(task, review)
+                return await self._post_review(task, review, marker(task, key))
+            return await self._post_status(task, review)
 
-    async def _review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
+    async def _post_review(self, task: ReviewTask, review: Review, mark: str) -> Posted:
         path = f"/repos/{task.repository}/pulls/{task.number}/reviews"
         found = await self._forge.find(path, mark, field="body")
         if found is not None:
@@ -71,7 +71,7 @@ class GitHubPoster:
             if answer.status != 422:
                 break
             answer = await self._forge.post(path, content)
-        return self._posted(answer)
+        return self._read_posted(answer)
 
     def _versions(self, task: ReviewTask, review: Review, mark: str) -> Iterator[dict[str, Any]]:
         """The review in its best form, then in plainer ones to post if GitHub refuses that one.
@@ -95,16 +95,16 @@ class GitHubPoster:
         yield at_commit | {"body": everything}
         yield {"event": "COMMENT", "body": everything}
 
-    async def _status(self, task: ReviewTask, review: Review) -> Posted:
+    async def _post_status(self, task: ReviewTask, review: Review) -> Posted:
         status = {
             "state": _STATES[review.verdict],
             "context": self._context,
             "description": in_short(review, most=_LONGEST_STATUS),
         }
         answer = await self._forge.post(f"/repos/{task.repository}/statuses/{task.head}", status)
-        return self._posted(answer)
+        return self._read_posted(answer)
 
-    def _posted(self, answer: CallAnswer) -> Posted:
+    def _read_posted(self, answer: CallAnswer) -> Posted:
         self._forge.require_taken(answer)
         return Posted(url=_page(answer))
 

@@ -55,14 +55,14 @@ class GitLabPoster:
         project, mark = f"/projects/{quote(task.repository, safe='')}", marker(task, key)
         if task.kind is ReviewKind.PULL:
             path = f"{project}/merge_requests/{task.number}/notes"
-            return await self._once(path, task, review, mark, field="body")
-        await self._status(f"{project}/statuses/{task.head}", task, review)
+            return await self._post_once(path, task, review, mark, field="body")
+        await self._post_status(f"{project}/statuses/{task.head}", task, review)
         if not review.comments:
             return Posted()
         path = f"{project}/repository/commits/{task.head}/comments"
-        return await self._once(path, task, review, mark, field="note")
+        return await self._post_once(path, task, review, mark, field="note")
 
-    async def _once(
+    async def _post_once(
         self, path: str, task: ReviewTask, review: Review, mark: str, *, field: str
     ) -> Posted:
         if await self._forge.find(path, mark, field=field) is not None:
@@ -71,7 +71,7 @@ class GitLabPoster:
         self._forge.require_taken(await self._forge.post(path, {field: text}))
         return Posted()
 
-    async def _status(self, path: str, task: ReviewTask, review: Review) -> None:
+    async def _post_status(self, path: str, task: ReviewTask, review: Review) -> None:
         status = {
             "state": _STATES[review.verdict],
             "name": self._context,

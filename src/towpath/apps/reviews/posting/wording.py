@@ -44,8 +44,8 @@ def body(task: ReviewTask, review: Review, comments: Iterable[Comment], *, mark:
 def item(comment: Comment) -> str:
     """A comment as an item of a list, for when it can't be posted at its line."""
     place = comment.path if comment.line is None else f"{comment.path}:{comment.line}"
-    said = text(comment.body).replace("\n", "\n  ")
-    return f"- `{place.replace('`', chr(39))}` {_SEVERITIES[comment.severity]}{said}"
+    indented = text(comment.body).replace("\n", "\n  ")
+    return f"- `{place.replace('`', chr(39))}` {_SEVERITIES[comment.severity]}{indented}"
 
 
 def line_comment(comment: Comment) -> str:

@@ -75,8 +75,8 @@ class CommandReviewer:
         within: Duration = WITHIN,
         largest: int = REVIEW_MOST,
     ) -> None:
-        self._argv = _checked(argv)
-        self._environment = _checked_environment(environment)
+        self._argv = _check_argv(argv)
+        self._environment = _check_environment(environment)
         self._directory = Path(directory)
         self._within = within
         duration_ms("within", within, least=milliseconds(1))
@@ -90,13 +90,13 @@ class CommandReviewer:
     def require_program(self) -> None:
         """Raises ReviewerUnavailable if the program, or the script that it is to run, is missing.
         Costs a short process for `python -m`."""
-        with _as_reviewer():
+        with _as_reviewer_errors():
             require_script(self._run_with(_inherited() | self._environment))
 
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """The review that the program printed. Raises Retry or Discard, from a ReviewerError."""
         try:
-            with _as_reviewer():
+            with _as_reviewer_errors():
                 ended = await run(self._command(task, ctx), task.packed())
             _require_success(ended)
         except ReviewerError as error:
@@ -104,8 +104,10 @@ class CommandReviewer:
         return printed(ended.output)
 
     def _command(self, task: ReviewTask, ctx: Context) -> Command:
-        told = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
-        return self._run_with({**_inherited(), **_fields(task), **told, **self._environment})
+        attempt = {f"{_PREFIX}ID": ctx.id, f"{_PREFIX}ATTEMPT": str(ctx.attempt)}
+        return self._run_with(
+            {**_inherited(), **_task_variables(task), **attempt, **self._environment}
+        )
 
     def _run_with(self, environment: Mapping[str, str]) -> Command:
         return Command(
@@ -118,7 +120,7 @@ class CommandReviewer:
 
 
 @contextmanager
-def _as_reviewer() -> Generator[None]:
+def _as_reviewer_errors() -> Generator[None]:
     """Turn errors of the command into errors of the reviewer."""
     try:
         yield
@@ -150,7 +152,7 @@ def _inherited() -> dict[str, str]:
     return {name: os.environ.get(name, usual) for name, usual in _INHERITED.items()}
 
 
-def _fields(task: ReviewTask) -> dict[str, str]:
+def _task_variables(task: ReviewTask) -> dict[str, str]:
     """The plain fields of a task as variables.
 
     The system refuses a variable that is very long or contains NUL, so long values are cut and NULs
@@ -164,7 +166,7 @@ def _fields(task: ReviewTask) -> dict[str, str]:
     }
 
 
-def _checked(argv: Sequence[str]) -> tuple[str, ...]:
+def _check_argv(argv: Sequence[str]) -> tuple[str, ...]:
     if isinstance(argv, str) or not argv or not all(isinstance(arg, str) for arg in argv):  # pyright: ignore[reportUnnecessaryIsInstance] -- callers may be untyped
         raise InvalidOption("command", argv, rule="must be a list: the program and its arguments")
     if not argv[0] or any("\0" in arg for arg in argv):
@@ -172,7 +174,7 @@ def _checked(argv: Sequence[str]) -> tuple[str, ...]:
     return tuple(argv)
 
 
-def _checked_environment(environment: Mapping[str, str]) -> dict[str, str]:
+def _check_environment(environment: Mapping[str, str]) -> dict[str, str]:
     for name, value in environment.items():
         if not name or "=" in name or "\0" in name + value:
             raise InvalidOption(

@@ -32,7 +32,7 @@ class FunctionReviewer:
             raise InvalidOption("function", function, rule="must be a function that takes a task")
         self._function = function
         self._stuck = 0
-        self._threads = Threads(lost=self._lost, regained=self._regained)
+        self._threads = Threads(lost=self._count_lost, regained=self._count_regained)
 
     @classmethod
     def at(cls, path: str) -> FunctionReviewer:
@@ -55,20 +55,20 @@ class FunctionReviewer:
     async def review(self, task: ReviewTask, ctx: Context) -> Review:
         """The review that the function returns. Raises what it raises, also Retry and Discard."""
         if inspect.iscoroutinefunction(self._function):
-            said = await self._function(task)
+            answer = await self._function(task)
         else:
-            said = await self._in_thread(task)
-        return returned(said)
+            answer = await self._in_thread(task)
+        return returned(answer)
 
     async def _in_thread(self, task: ReviewTask) -> Any:
         if self._stuck >= _MOST_STUCK:
             raise Retry(f"{self._stuck} earlier calls of the reviewer have not returned yet")
-        said = await self._threads.run(lambda: self._function(task))
+        answer = await self._threads.run(lambda: self._function(task))
         # An object with an async __call__, or a plain function around an async one.
-        return await said if inspect.isawaitable(said) else said
+        return await answer if inspect.isawaitable(answer) else answer
 
-    def _lost(self) -> None:
+    def _count_lost(self) -> None:
         self._stuck += 1
 
-    def _regained(self) -> None:
+    def _count_regained(self) -> None:
         self._stuck -= 1

@@ -30,26 +30,26 @@ class Reviewer(Protocol):
 
 def printed(output: bytes) -> Review:
     """The review that a program printed or an endpoint answered: JSON, or plain text."""
-    with _refusing():
+    with _as_retry():
         return read_review(output)
 
 
 def returned(value: Any) -> Review:
     """The review that a function returned: a Review, its text, or its fields."""
-    with _refusing():
+    with _as_retry():
         match value:
             case Review():
                 return value
             case str():
                 return read_review(value.encode(errors="replace"))
             case dict():
-                return read_review(_encoded(value))
+                return read_review(_encode(value))
             case _:
                 kind = type(value).__name__
                 raise ReviewInvalid("review", f"must be a Review, text or a dict, not {kind}")
 
 
-def _encoded(fields: Any) -> bytes:
+def _encode(fields: Any) -> bytes:
     try:
         return msgspec.json.encode(fields)
     except (TypeError, ValueError, RecursionError) as error:
@@ -57,7 +57,7 @@ def _encoded(fields: Any) -> bytes:
 
 
 @contextmanager
-def _refusing() -> Generator[None]:
+def _as_retry() -> Generator[None]:
     try:
         yield
     except ReviewInvalid as error:
