@@ -218,7 +218,7 @@ class EmbeddedSentinel(Startable):
         follow = {"replicaof": f"{LOOPBACK} {primary.port}"}
         for _ in range(self._replica_count):
             self._add_server(follow)
-        expect("every replica follows the primary", lambda: self._followers() == "online")
+        expect("every replica follows the primary", lambda: self._follower_state() == "online")
 
     def _add_server(self, role: Mapping[str, str]) -> EmbeddedServer:
         server = EmbeddedServer(
@@ -227,24 +227,24 @@ class EmbeddedSentinel(Startable):
         self.servers += (server,)
         return server.start()
 
-    def _followers(self) -> str:
+    def _follower_state(self) -> str:
         """The state of all replicas on the primary; empty while their states differ."""
-        said = ask_fields(self.servers[0].address, "INFO", "replication")
+        fields = ask_fields(self.servers[0].address, "INFO", "replication")
         states = {
-            said.get(f"slave{n}", "").partition("state=")[2].partition(",")[0]
+            fields.get(f"slave{n}", "").partition("state=")[2].partition(",")[0]
             for n in range(self._replica_count)
         }
         return states.pop() if len(states) == 1 else ""
 
     def _start_sentinels(self) -> None:
-        watch = _watch(self.servers[0].port, self._down_after)
+        watch = _sentinel_config(self.servers[0].port, self._down_after)
         for _ in range(_SENTINELS):
             sentinel = _Sentinel(watch, self._binary)
             self.sentinels += (sentinel,)
             sentinel.start()
         expect(
             "every sentinel knows all others and all replicas",
-            lambda: all(_acquainted(each, self._replica_count) for each in self.sentinels),
+            lambda: all(_knows_group(each, self._replica_count) for each in self.sentinels),
         )
 
 
@@ -267,7 +267,7 @@ class _Sentinel(EmbeddedServer):
             super()._write_config()
 
 
-def _watch(port: int, down_after: float) -> str:
+def _sentinel_config(port: int, down_after: float) -> str:
     silence = round(down_after * 1000)
     return (
         f"sentinel monitor {SERVICE} {LOOPBACK} {port} {_QUORUM}\n"
@@ -277,7 +277,7 @@ def _watch(port: int, down_after: float) -> str:
     )
 
 
-def _acquainted(sentinel: EmbeddedServer, replicas: int) -> bool:
+def _knows_group(sentinel: EmbeddedServer, replicas: int) -> bool:
     others = items(sentinel.ask("SENTINEL", "SENTINELS", SERVICE))
     known = items(sentinel.ask("SENTINEL", "REPLICAS", SERVICE))
     if (len(others), len(known)) != (_SENTINELS - 1, replicas):

@@ -126,19 +126,19 @@ class Home:
     def __init__(self, data: Path | None) -> None:
         if data is not None:
             data.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self.path = self._private() if data is None else data.resolve()
+        self.path = self._make_private() if data is None else data.resolve()
         self.config = self.path / "server.conf"
         self.log = self.path / "server.log"
         self.lock = self.path / "server.lock"
         # The socket is in a private directory if its path would be too long here.
         fits = _fits(self.path / "server.sock")
-        self.socket = (self.path if fits else self._private()) / "server.sock"
+        self.socket = (self.path if fits else self._make_private()) / "server.sock"
 
     def write_config(self, text: str) -> None:
         """Write the configuration, readable only for the owner: it may contain a password."""
         replace_file(self.config, text)
 
-    def _private(self) -> Path:
+    def _make_private(self) -> Path:
         path = Path(tempfile.mkdtemp(prefix="towpath-", dir=_temporary()))
         weakref.finalize(self, _remove, path, os.getpid())
         return path
@@ -184,10 +184,10 @@ class ServerBinary:
     def at(cls, path: Path) -> Self:
         """The server program at *path*. Runs it once, in a few ms. Raises NotAServer."""
         path = path.absolute()
-        said = _version_text(path)
-        found = _VERSION.search(said)
+        output = _version_text(path)
+        found = _VERSION.search(output)
         if found is None:
-            raise NotAServer(path, said)
+            raise NotAServer(path, output)
         flavour, *numbers = found.groups()
         major, minor, patch = map(int, numbers)
         return cls(path, Flavour(flavour.lower()), (major, minor, patch))

@@ -71,7 +71,7 @@ def locked(home: Home) -> Generator[Lock]:
     """
     descriptor = os.open(home.lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        _take(descriptor, home.path)
+        _acquire(descriptor, home.path)
         lock = Lock(descriptor)
         lock.sign(Holder(owner=os.getpid()))
         yield lock
@@ -80,23 +80,23 @@ def locked(home: Home) -> Generator[Lock]:
         os.close(descriptor)
 
 
-def _take(descriptor: int, directory: Path) -> None:
-    if _try(descriptor):
+def _acquire(descriptor: int, directory: Path) -> None:
+    if _try_lock(descriptor):
         return
-    holder = _read(descriptor)
-    match _parent(holder.server):
+    holder = _read_holder(descriptor)
+    match _parent_pid(holder.server):
         case holder.owner:
             patience = 0.0
         case None:
             patience = _ENDING_WITHIN
         case _:
             patience = _shut_down(holder, directory)
-    if not wait_until(lambda: _try(descriptor), within=patience):
-        holder = _read(descriptor)
+    if not wait_until(lambda: _try_lock(descriptor), within=patience):
+        holder = _read_holder(descriptor)
         raise DataDirectoryInUse(directory, holder.pid, owner=holder.owner)
 
 
-def _try(descriptor: int) -> bool:
+def _try_lock(descriptor: int) -> bool:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -104,7 +104,7 @@ def _try(descriptor: int) -> bool:
     return True
 
 
-def _read(descriptor: int) -> Holder:
+def _read_holder(descriptor: int) -> Holder:
     try:
         record: dict[str, Any] = json.loads(os.pread(descriptor, 4096, 0))
         return Holder(**record)
@@ -112,7 +112,7 @@ def _read(descriptor: int) -> Holder:
         return Holder()
 
 
-def _parent(pid: int) -> int | None:
+def _parent_pid(pid: int) -> int | None:
     """The parent of a process, read from /proc; None if there is no such process (or no /proc).
 
     A process whose parent has died gets another parent. So comparing the parent with the recorded

@@ -103,7 +103,7 @@ class EmbeddedObjects(Owned):
         """Start it on the same ports as before; on others if one of them is taken."""
         kept = self._home.path / "ports.json"
         for left in reversed(range(_PORT_TRIES)):
-            self._ports = _kept_ports(kept) or _free_ports()
+            self._ports = _read_ports(kept) or _free_ports()
             # SeaweedFS's master stores its state under the number of its port.
             replace_file(kept, json.dumps(asdict(self._ports)))
             try:
@@ -116,14 +116,14 @@ class EmbeddedObjects(Owned):
 
     def _start_once(self, lock: Lock, ports: Ports) -> None:
         home = self._home
-        replace_file(home.path / "security.toml", _guarded())
+        replace_file(home.path / "security.toml", _security_config())
         (home.path / "objects").mkdir(mode=0o700, exist_ok=True)
         process = ServerProcess(
             self._command(ports), directory=home.path, log=home.log, keep=[lock.descriptor]
         )
         self._process = process
         lock.sign(Holder(owner=os.getpid(), server=process.pid, port=ports.s3))
-        process.wait_until_ready(lambda: _takes_objects(ports), within=_START_WITHIN)
+        process.wait_until_ready(lambda: _accepts_objects(ports), within=_START_WITHIN)
 
     def _command(self, ports: Ports) -> list[str]:
         options = {
@@ -171,7 +171,7 @@ def running_at(data: Path) -> tuple[str, str, str] | None:
     return None if is_free(ports.s3) else (address, keys["accessKey"], keys["secretKey"])
 
 
-def _kept_ports(path: Path) -> Ports | None:
+def _read_ports(path: Path) -> Ports | None:
     """The ports in *path*, if they are free."""
     if not path.exists():
         return None
@@ -202,18 +202,18 @@ def kept_keys(path: Path) -> dict[str, str]:
         raise FileDamaged(path) from error
 
 
-def _guarded() -> str:
+def _security_config() -> str:
     """SeaweedFS's file of keys that its servers show each other: they refuse other callers."""
     tables = ("jwt.signing", "jwt.signing.read", "jwt.filer_signing", "jwt.filer_signing.read")
     return "".join(f'[{table}]\nkey = "{secrets.token_urlsafe(30)}"\n' for table in tables)
 
 
-def _takes_objects(ports: Ports) -> bool:
+def _accepts_objects(ports: Ports) -> bool:
     """Whether the S3 gateway answers, and the master can assign room for an object."""
     if _answer(ports.s3, "/healthz") is None:
         return False
-    said = _answer(ports.master, "/dir/assign")
-    return said is not None and "fid" in json.loads(said)
+    reply = _answer(ports.master, "/dir/assign")
+    return reply is not None and "fid" in json.loads(reply)
 
 
 def _answer(port: int, path: str) -> bytes | None:

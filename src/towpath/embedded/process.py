@@ -231,10 +231,10 @@ class ServerProcess:
         """
         settled = wait_until(lambda: not self.alive or ready(), within=within)
         if not self.alive:
-            raise self._failed(f"the server ended with code {self._child.returncode}")
+            raise self._start_error(f"the server ended with code {self._child.returncode}")
         if not settled:
             self.kill()
-            raise self._failed(f"the server gave no answer within {within:g} s")
+            raise self._start_error(f"the server gave no answer within {within:g} s")
 
     def _answers(self, address: Address) -> bool:
         try:
@@ -245,7 +245,7 @@ class ServerProcess:
             # LOADING: not ready yet. NOAUTH: ready, and the options ask for a password.
             return refusal.said.startswith("NOAUTH")
 
-    def _failed(self, reason: str) -> ServerDidNotStart:
+    def _start_error(self, reason: str) -> ServerDidNotStart:
         return ServerDidNotStart(reason, self._log, self.log_tail())
 
     def log_tail(self) -> str:

@@ -139,7 +139,7 @@ async def run(command: Command, given: bytes) -> Ended:
     except TimeoutError:
         raise CommandTimedOut(command.within, running.complaint) from None
     finally:
-        await _through(asyncio.ensure_future(_clear_away(running)))
+        await _finish(asyncio.ensure_future(_end_group(running)))
     if running.overflowed:
         raise OutputTooLarge(command.largest)
     return Ended(running.process.returncode or 0, bytes(running.output), running.complaint)
@@ -153,7 +153,7 @@ def _start(command: Command, given: bytes) -> subprocess.Popen[bytes]:
     """
     name, *arguments = command.argv
     path = find(name, path=command.environment.get("PATH"), directory=command.directory)
-    with _unnamed(given) as file:
+    with _deleted_file(given) as file:
         try:
             return subprocess.Popen(
                 [*follow_parent(), path, *arguments],
@@ -195,7 +195,7 @@ class _Running:
         except BlockingIOError:
             return
         if data:
-            self._keep(number, data)
+            self._store_output(number, data)
         else:
             self._stop_reading(number)
 
@@ -221,7 +221,7 @@ class _Running:
         self.exited.set()
         self.settled.set()
 
-    def _keep(self, number: int, data: bytes) -> None:
+    def _store_output(self, number: int, data: bytes) -> None:
         if number == 2:
             self._complaint = (self._complaint + data)[-_COMPLAINT_BYTES:]
         elif len(self.output) + len(data) <= self._largest:
@@ -303,7 +303,7 @@ def _exit_code(argv: Sequence[str], command: Command) -> int:
 
 
 @contextmanager
-def _unnamed(content: bytes) -> Generator[IO[bytes]]:
+def _deleted_file(content: bytes) -> Generator[IO[bytes]]:
     with tempfile.TemporaryFile() as file:
         file.write(content)
         file.seek(0)
@@ -313,27 +313,27 @@ def _unnamed(content: bytes) -> Generator[IO[bytes]]:
 # ── end ──────────────────────────────────────────────────────────────────────────────────
 
 
-async def _clear_away(running: _Running) -> None:
+async def _end_group(running: _Running) -> None:
     group = running.process.pid
     try:
         if running.exited.is_set():
             # End what the program left in the background. The id of the group is not reused so
             # soon after the program's exit.
-            _send(group, signal.SIGKILL)
-            await _happens(running.silent, within=_LAST_WORDS)
+            _signal_group(group, signal.SIGKILL)
+            await _wait_for(running.silent, within=_LAST_WORDS)
         else:
-            _send(group, signal.SIGTERM)
-            await _happens(running.exited, within=_GRACE)
-            _send(group, signal.SIGKILL)
-            await _happens(running.exited, within=_UNKILLABLE)
+            _signal_group(group, signal.SIGTERM)
+            await _wait_for(running.exited, within=_GRACE)
+            _signal_group(group, signal.SIGKILL)
+            await _wait_for(running.exited, within=_UNKILLABLE)
         await _wait_until_gone(group)
     finally:
         if not running.exited.is_set():  # the loop is closing, and has cancelled the steps above
-            _send(group, signal.SIGKILL)
+            _signal_group(group, signal.SIGKILL)
         running.close()
 
 
-def _send(group: int, number: signal.Signals) -> None:
+def _signal_group(group: int, number: signal.Signals) -> None:
     with suppress(ProcessLookupError, PermissionError):  # no process is left, or none of ours
         os.killpg(group, number)
 
@@ -346,13 +346,13 @@ async def _wait_until_gone(group: int) -> None:
                 await asyncio.sleep(_GONE_PAUSE)
 
 
-async def _happens(event: asyncio.Event, *, within: float) -> None:
+async def _wait_for(event: asyncio.Event, *, within: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(within):
             await event.wait()
 
 
-async def _through(task: asyncio.Task[Any]) -> None:
+async def _finish(task: asyncio.Task[Any]) -> None:
     """Wait for the end of *task*, even while being cancelled; then raise the cancellation."""
     cancelled = None
     while not task.done():
