@@ -192,7 +192,7 @@ class Bench:
         found = [
             Seen[T, R](job, handler)
             for state in STATES
-            async for job in self._listed(handler.queue, state)
+            async for job in self._list_jobs(handler.queue, state)
             if job.headers.get("handler") == handler.named
         ]
         return sorted(found, key=lambda seen: (seen.job.submitted_at, seen.id))
@@ -211,7 +211,7 @@ class Bench:
         found = (await relay.reconcile()).values()
         return any(not isinstance(each, TowpathError) and each.brought for each in found)
 
-    async def _listed(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
+    async def _list_jobs(self, queue: str, state: State) -> AsyncIterator[JobInfo]:
         after: str | None = None
         while True:
             page = await self.app.engine.inspect.list(queue, state, after=after)

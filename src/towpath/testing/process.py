@@ -55,7 +55,7 @@ class WorkerProcess(Startable):
         }
         self._clock = clock
         self._process: ServerProcess | None = None
-        self._said = ""
+        self._last_log = ""
         self._held = ExitStack()
 
     # -- life ------------------------------------------------------------------------------------
@@ -68,14 +68,14 @@ class WorkerProcess(Startable):
             reading, self._writing = os.pipe()
             self._held.callback(os.close, self._writing)
             try:
-                self._process = self._launched(reading)
+                self._process = self._launch(reading)
             finally:
                 os.close(reading)
-            self._order()
+            self._send_orders()
             wait_until(lambda: not self.running or self._has_started(), within=_START_WITHIN)
             if not self._has_started():
                 self.stop(within=0)
-                raise WorkerEnded(self.app, self.exit_code, self._said)
+                raise WorkerEnded(self.app, self.exit_code, self._last_log)
         return self
 
     def stop(self, *, within: float = _STOP_WITHIN) -> None:
@@ -86,7 +86,7 @@ class WorkerProcess(Startable):
         """
         if self._process is not None and self.running:
             self._process.stop(within=within)
-        self._said = self.log
+        self._last_log = self.log
         self._held.close()
 
     def kill(self) -> None:
@@ -111,7 +111,7 @@ class WorkerProcess(Startable):
         """
         limit = duration("within", within)
         end = steady() + limit.total_seconds()
-        while not await _answer(fact):
+        while not await _evaluate(fact):
             if not self.running:
                 raise WorkerEnded(self.app, self.exit_code, self.log)
             if steady() >= end:
@@ -138,23 +138,23 @@ class WorkerProcess(Startable):
     def log(self) -> str:
         """Its log as lines of JSON, with what its handlers print."""
         log: Path | None = getattr(self, "_log", None)
-        return log.read_text(errors="replace") if log and log.exists() else self._said
+        return log.read_text(errors="replace") if log and log.exists() else self._last_log
 
     # -- how -------------------------------------------------------------------------------------
 
-    def _launched(self, reading: int) -> ServerProcess:
+    def _launch(self, reading: int) -> ServerProcess:
         command = [sys.executable, "-m", _PROGRAM, str(reading)]
         return ServerProcess(command, directory=Path.cwd(), log=self._log, keep=[reading])
 
-    def _order(self) -> None:
+    def _send_orders(self) -> None:
         """Send what to run, then the time whenever the clock moves."""
         now = self._clock.stamp() if self._clock else None
-        self._tell(json.dumps(self._orders | {"now_ms": now}))
+        self._send(json.dumps(self._orders | {"now_ms": now}))
         if self._clock is not None:
             clock = self._clock
-            self._held.enter_context(clock.watched(lambda: self._tell(clock.stamp())))
+            self._held.enter_context(clock.watched(lambda: self._send(clock.stamp())))
 
-    def _tell(self, line: str) -> None:
+    def _send(self, line: str) -> None:
         with suppress(BrokenPipeError):  # the process has ended
             os.write(self._writing, f"{line}\n".encode())
 
@@ -167,6 +167,6 @@ class WorkerProcess(Startable):
         return self._process
 
 
-async def _answer(fact: Callable[[], object]) -> object:
+async def _evaluate(fact: Callable[[], object]) -> object:
     answer = fact()
     return await answer if inspect.isawaitable(answer) else answer

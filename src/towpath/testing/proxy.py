@@ -130,9 +130,9 @@ class Proxy:
         self.connections += 1
         task = asyncio.get_running_loop().create_task(self._serve(client))
         self._open[task] = client
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._close_client)
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _close_client(self, task: asyncio.Task[None]) -> None:
         client = self._open.pop(task)
         if self.faults.reset and self._tcp:
             with suppress(OSError):  # the client has ended the connection already
@@ -162,7 +162,7 @@ class _Rules:
         if faults.hole is Hole.REQUESTS:
             self._proxy.swallowed += 1
             return True
-        if self._happens(faults.cut_requests):
+        if self._by_chance(faults.cut_requests):
             return await self._cut(piece, to)
         return await _deliver(piece, to, _PIECE)
 
@@ -173,13 +173,13 @@ class _Rules:
         if faults.hole is Hole.REPLIES:
             self._proxy.swallowed += 1
             return True
-        if self._loses(piece) or self._happens(faults.cut_replies):
+        if self._loses(piece) or self._by_chance(faults.cut_replies):
             return await self._cut(piece, to)
         if faults.rate:
-            await self._take_time(len(piece) / faults.rate)
+            await self._wait_for_rate(len(piece) / faults.rate)
         return await _deliver(piece, to, faults.piece)
 
-    async def _take_time(self, seconds: float) -> None:
+    async def _wait_for_rate(self, seconds: float) -> None:
         """Wait until a line with that rate would be free. A sleep that was too long shortens the
         next one.
         """
@@ -193,7 +193,7 @@ class _Rules:
         self._awaited = False
         return counts and self._proxy.loses_this_reply()
 
-    def _happens(self, probability: float) -> bool:
+    def _by_chance(self, probability: float) -> bool:
         return self._calling and self._proxy.faults.chance.random() < probability
 
     async def _cut(self, piece: bytes, to: socket.socket) -> bool:

@@ -66,7 +66,7 @@ class GitHubDouble:
         self._server = _Server((_LOOPBACK, port), self._handler())
         self.url = f"http://{_LOOPBACK}:{self._server.server_port}"
         self._shown = Shown(self.url)
-        self._api = Api(self._shown, self._repositories, self._moved, self._happened)
+        self._api = Api(self._shown, self._repositories, self._moved, self._emit)
         self._serving: threading.Thread | None = None
 
     # ── start and stop ───────────────────────────────────────────────────────────────────
@@ -106,7 +106,7 @@ class GitHubDouble:
             if found is None:
                 found = GitHubRepository(len(self._repositories) + 1, full_name)
                 self._repositories[full_name.lower()] = found
-            return People(found, self._lock, self._happened)
+            return People(found, self._lock, self._emit)
 
     def rename(self, full_name: str, new: str) -> None:
         """Rename or transfer a repository: requests for its old name are redirected."""
@@ -121,13 +121,13 @@ class GitHubDouble:
                 "repository": {"name": {"from": name}}
             }  # fmt: skip
             action = "transferred" if moved else "renamed"
-            self._happened("repository", action, repository, None, changes=was)
+            self._emit("repository", action, repository, None, changes=was)
 
     def delete(self, full_name: str) -> None:
         """Delete a repository: requests for it are answered 404 from now on."""
         with self._lock:
             repository = self._repositories.pop(full_name.lower())
-            self._happened("repository", "deleted", repository, None)
+            self._emit("repository", "deleted", repository, None)
 
     def transfer(self, full_name: str, number: int, to: str) -> int:
         """Transfer an issue to another repository. Returns its number there."""
@@ -137,8 +137,8 @@ class GitHubDouble:
             new = there.add(old.title, old.body, labels=old.labels, author=old.author)
             old.moved = f"{to}#{new.number}"
             here.changed(old)
-            self._happened("issues", "transferred", here, old)
-            self._happened("issues", "opened", there, new)
+            self._emit("issues", "transferred", here, old)
+            self._emit("issues", "opened", there, new)
             return new.number
 
     def trouble(self, *troubles: Trouble) -> None:
@@ -171,7 +171,7 @@ class GitHubDouble:
 
     # ── webhooks ─────────────────────────────────────────────────────────────────────────
 
-    def _happened(
+    def _emit(
         self,
         event: str,
         action: str,
@@ -183,29 +183,29 @@ class GitHubDouble:
     ) -> None:
         if not self._hooks.all:
             return
-        shown, told = self._shown, dict[str, Any]()
-        told["action"] = action
+        shown, payload = self._shown, dict[str, Any]()
+        payload["action"] = action
         if issue is not None and event in ("issues", "issue_comment"):
-            told["issue"] = shown.issue(repository, issue)
+            payload["issue"] = shown.issue(repository, issue)
         elif issue is not None:
-            told["number"] = issue.number
-            told["pull_request"] = shown.pull(repository, issue)
+            payload["number"] = issue.number
+            payload["pull_request"] = shown.pull(repository, issue)
         if "label" in more:
-            told["label"] = shown.label(repository, more["label"])
+            payload["label"] = shown.label(repository, more["label"])
         if "assignee" in more:
-            told["assignee"] = shown.user(more["assignee"])
+            payload["assignee"] = shown.user(more["assignee"])
         if "comment" in more and issue is not None:
-            told["comment"] = shown.comment(repository, issue, more["comment"])
+            payload["comment"] = shown.comment(repository, issue, more["comment"])
         if "review" in more and issue is not None:
             review = shown.review(repository, issue, more["review"])
-            told["review"] = {**review, "state": review["state"].lower()}
+            payload["review"] = {**review, "state": review["state"].lower()}
         if "changes" in more:
-            told["changes"] = more["changes"]
+            payload["changes"] = more["changes"]
         if "before" in more:
-            told |= {"before": more["before"], "after": more["after"]}
-        told["repository"] = shown.repository(repository)
-        told["sender"] = shown.user(sender)
-        self._hooks.tell(event, told)
+            payload |= {"before": more["before"], "after": more["after"]}
+        payload["repository"] = shown.repository(repository)
+        payload["sender"] = shown.user(sender)
+        self._hooks.tell(event, payload)
 
     # ── requests ─────────────────────────────────────────────────────────────────────────
 

@@ -50,8 +50,8 @@ class Answered(Exception):
 
 def refused(status: int, message: str, **more: Any) -> Answered:
     """A refusal as GitHub writes it."""
-    told = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
-    return Answered(Reply(status, told))
+    body = {"message": message, "documentation_url": DOCUMENTED, "status": str(status), **more}
+    return Answered(Reply(status, body))
 
 
 def invalid(resource: str, name: str, message: str = "Validation Failed") -> Answered:
