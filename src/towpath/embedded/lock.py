@@ -27,7 +27,7 @@ _ORPHAN_WITHIN = 30.0
 # The same for a server that the system is ending already: it does not answer, and its entry in
 # /proc disappears piece by piece.
 _ENDING_WITHIN = 5.0
-_SIGNED = 1024
+_RECORD_BYTES = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class Lock:
         """Write who holds the lock, for the error of a process that finds it taken."""
         # The file is overwritten in place, because it is the lock, and in one call of a fixed
         # length, so that a reader finds one holder or the other, also after a crash.
-        text = json.dumps(asdict(holder)).encode().ljust(_SIGNED)
+        text = json.dumps(asdict(holder)).encode().ljust(_RECORD_BYTES)
         os.pwrite(self.descriptor, text, 0)
 
 
@@ -86,12 +86,12 @@ def _acquire(descriptor: int, directory: Path) -> None:
     holder = _read_holder(descriptor)
     match _parent_pid(holder.server):
         case holder.owner:
-            patience = 0.0
+            within = 0.0
         case None:
-            patience = _ENDING_WITHIN
+            within = _ENDING_WITHIN
         case _:
-            patience = _shut_down(holder, directory)
-    if not wait_until(lambda: _try_lock(descriptor), within=patience):
+            within = _shut_down(holder, directory)
+    if not wait_until(lambda: _try_lock(descriptor), within=within):
         holder = _read_holder(descriptor)
         raise DataDirectoryInUse(directory, holder.pid, owner=holder.owner)
 

@@ -229,10 +229,10 @@ class ServerProcess:
         """Return once *ready* is true. Raises ServerDidNotStart if the process ends first, or takes
         too long.
         """
-        settled = wait_until(lambda: not self.alive or ready(), within=within)
+        done = wait_until(lambda: not self.alive or ready(), within=within)
         if not self.alive:
             raise self._start_error(f"the server ended with code {self._child.returncode}")
-        if not settled:
+        if not done:
             self.kill()
             raise self._start_error(f"the server gave no answer within {within:g} s")
 

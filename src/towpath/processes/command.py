@@ -32,9 +32,9 @@ from towpath.processes.launch import follow_parent
 
 _GRACE = 1.0
 """Seconds between SIGTERM and SIGKILL. A worker waits two for an attempt that it has stopped."""
-_LAST_WORDS = 2.0
+_DRAIN_WITHIN = 2.0
 """Seconds to read the rest of the pipes, if a process that left the group holds them open."""
-_UNKILLABLE = 5.0
+_KILL_WITHIN = 5.0
 _GONE_WITHIN, _GONE_PAUSE = 1.0, 0.01
 """Seconds to wait until the killed group is gone, and between two checks. In a container without
 init, orphans are not reaped: they stay in the group when they are dead."""
@@ -135,7 +135,7 @@ async def run(command: Command, given: bytes) -> Ended:
     running = _Running(_start(command, given), command)
     try:
         async with asyncio.timeout(command.within.total_seconds()):
-            await running.settled.wait()
+            await running.finished.wait()
     except TimeoutError:
         raise CommandTimedOut(command.within, running.complaint) from None
     finally:
@@ -177,9 +177,9 @@ class _Running:
         self.output, self.overflowed = bytearray(), False
         self._largest, self._only_last = command.largest, command.only_last
         self._complaint = b""
-        self.settled = asyncio.Event()
+        self.finished = asyncio.Event()
         """Set when the program has exited, or must be ended because it printed too much."""
-        self.exited, self.silent = asyncio.Event(), asyncio.Event()
+        self.exited, self.output_ended = asyncio.Event(), asyncio.Event()
         self._loop = asyncio.get_running_loop()
         streams = {1: process.stdout, 2: process.stderr}
         self._open = {number: stream for number, stream in streams.items() if stream is not None}
@@ -205,7 +205,7 @@ class _Running:
             self._loop.remove_reader(stream.fileno())
             stream.close()
         if not self._open:
-            self.silent.set()
+            self.output_ended.set()
 
     def close(self) -> None:
         """Stop reading; what was not read yet is dropped."""
@@ -219,7 +219,7 @@ class _Running:
 
     def _end(self) -> None:
         self.exited.set()
-        self.settled.set()
+        self.finished.set()
 
     def _store_output(self, number: int, data: bytes) -> None:
         if number == 2:
@@ -231,7 +231,7 @@ class _Running:
             del self.output[: -self._largest]
         else:  # read and drop until it is dead: it may ignore SIGTERM while it waits to write
             self.overflowed = True
-            self.settled.set()
+            self.finished.set()
 
     @property
     def complaint(self) -> str:
@@ -320,12 +320,12 @@ async def _end_group(running: _Running) -> None:
             # End what the program left in the background. The id of the group is not reused so
             # soon after the program's exit.
             _signal_group(group, signal.SIGKILL)
-            await _wait_for(running.silent, within=_LAST_WORDS)
+            await _wait_for(running.output_ended, within=_DRAIN_WITHIN)
         else:
             _signal_group(group, signal.SIGTERM)
             await _wait_for(running.exited, within=_GRACE)
             _signal_group(group, signal.SIGKILL)
-            await _wait_for(running.exited, within=_UNKILLABLE)
+            await _wait_for(running.exited, within=_KILL_WITHIN)
         await _wait_until_gone(group)
     finally:
         if not running.exited.is_set():  # the loop is closing, and has cancelled the steps above

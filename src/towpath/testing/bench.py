@@ -58,10 +58,10 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-_HELD = days(3_650)
+_DRAIN_LEASE = days(3_650)
 """The leases of a drain. Heartbeats come in real time, and a clock that jumps over hours must not
 take the jobs away from a worker that is alive."""
-_PATIENCE = seconds(60)
+_DRAIN_WITHIN = seconds(60)
 _numbers = itertools.count(1)
 
 
@@ -83,7 +83,7 @@ async def running(
     async with AsyncExitStack() as stack:
         if url is None:
             url = (await stack.enter_async_context(EmbeddedServer())).url
-        clock, notes = clock or ManualClock(), _Traffic()
+        clock, notes = clock or ManualClock(), _Notes()
         ledger = await stack.enter_async_context(_new_ledger()) if app.keeps_records else None
         watched = partial(WatchedEngine, notes)
         stack.enter_context(app.pointed_at(url, clock=clock, engine=watched, ledger=ledger))
@@ -121,7 +121,7 @@ class Bench:
     """What a test does with an app: let time pass, run jobs, look at jobs. Made by `running`."""
 
     def __init__(
-        self, app: Towpath, *, clock: ManualClock, notes: _Traffic, middleware: Sequence[Middleware]
+        self, app: Towpath, *, clock: ManualClock, notes: _Notes, middleware: Sequence[Middleware]
     ) -> None:
         self.app, self.clock = app, clock
         self._notes, self._middleware = notes, tuple(middleware)
@@ -143,7 +143,7 @@ class Bench:
         self.clock.advance(duration, **units)
 
     async def drain(
-        self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _PATIENCE
+        self, *, concurrency: int = DEFAULTS.concurrency, within: DurationLike = _DRAIN_WITHIN
     ) -> list[Ran]:
         """Run everything that can run now, and what follows from it, with a worker in this process.
 
@@ -156,7 +156,7 @@ class Bench:
         worker = Worker(
             self.app,
             concurrency=concurrency,
-            lease=_HELD,
+            lease=_DRAIN_LEASE,
             middleware=self._middleware,
             name=f"bench.{os.getpid()}.{next(_numbers)}",
             signals=(),  # Ctrl-C is for the test runner
@@ -180,7 +180,7 @@ class Bench:
         """
         return [
             handler.payload.decode(note.payload)
-            for note in self._notes.taken_in
+            for note in self._notes.submits
             if (note.queue, note.handler) == (handler.queue, handler.named)
         ]
 
@@ -280,22 +280,24 @@ class TakenIn(NamedTuple):
     payload: bytes
 
 
-class _Traffic:
+class _Notes:
     """What the engines of one app submitted and settled, in order. Any thread may add to it."""
 
     def __init__(self) -> None:
-        self.taken_in: list[TakenIn] = []
+        self.submits: list[TakenIn] = []
         self.ran: list[Ran] = []
 
-    def took(self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object) -> None:
+    def note_submit(
+        self, queue: str, payload: bytes, headers: Mapping[str, str], answer: object
+    ) -> None:
         """Note a submit, unless it was refused or the job existed already."""
         if isinstance(answer, Submitted) and not answer.existed:
-            self.taken_in.append(TakenIn(queue, headers.get("handler"), payload))
+            self.submits.append(TakenIn(queue, headers.get("handler"), payload))
 
-    def took_all(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
+    def note_submits(self, queue: str, jobs: Sequence[NewJob], answers: Sequence[object]) -> None:
         for job, answer in zip(jobs, answers, strict=True):
             packed = (job.more or {}).get("headers")
-            self.took(
+            self.note_submit(
                 queue, job.payload, FIELDS["headers"].kind.read(packed) if packed else {}, answer
             )
 
@@ -303,26 +305,26 @@ class _Traffic:
 class _WatchedSchedules(Schedules):
     """Notes the jobs that schedules submit."""
 
-    notes: _Traffic
+    notes: _Notes
 
     async def fire_due(
         self, queue: str, name: str, jobs: Sequence[NewJob], **how: Any
     ) -> list[Submitted]:
         answers = await super().fire_due(queue, name, jobs, **how)
-        self.notes.took_all(queue, jobs, answers)
+        self.notes.note_submits(queue, jobs, answers)
         return answers
 
 
 class WatchedEngine(Engine):
     """The engine of an app on a bench: it notes what it submits and settles."""
 
-    def __init__(self, notes: _Traffic, url: str, **options: Any) -> None:
+    def __init__(self, notes: _Notes, url: str, **options: Any) -> None:
         super().__init__(url, **options)
         self._notes = notes
 
     async def submit(self, queue: str, payload: bytes, **options: Any) -> Submitted:
         answer = await super().submit(queue, payload, **options)
-        self._notes.took(queue, payload, options.get("headers") or NO_HEADERS, answer)
+        self._notes.note_submit(queue, payload, options.get("headers") or NO_HEADERS, answer)
         return answer
 
     async def submit_many(
@@ -330,7 +332,7 @@ class WatchedEngine(Engine):
     ) -> list[Submitted | TowpathError]:
         wanted = list(jobs)
         answers = await super().submit_many(queue, wanted, **how)
-        self._notes.took_all(queue, wanted, answers)
+        self._notes.note_submits(queue, wanted, answers)
         return answers
 
     async def __aenter__(self) -> Self:

@@ -23,7 +23,7 @@ from towpath.worker.options import DEFAULTS
 _START_WITHIN = 60.0
 _STOP_WITHIN = 40.0
 _PAUSE = 0.01
-_PATIENCE = seconds(10)
+_FACT_WITHIN = seconds(10)
 _PROGRAM = "towpath.testing.following"
 
 
@@ -102,7 +102,7 @@ class WorkerProcess(Startable):
         self._alive().send(signal.SIGCONT)
 
     async def wait_for(
-        self, fact: Callable[[], object], *, within: DurationLike = _PATIENCE
+        self, fact: Callable[[], object], *, within: DurationLike = _FACT_WITHIN
     ) -> None:
         """Return as soon as *fact* returns a true value; it may be a coroutine function.
 

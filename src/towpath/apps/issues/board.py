@@ -48,10 +48,10 @@ from towpath.telemetry.events import ISSUE_HOLD_ENDED, ISSUE_REPAIRED
 from towpath.telemetry.logs import Log
 from towpath.telemetry.metrics import Metrics
 
-_SOME = 200
+_BATCH = 200
 """Rows that one step of the maintenance reads."""
 _OUTCOME_MOST = 500
-_ENDED = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
+_ENDED_STATES = (State.DONE, State.DEAD, State.CANCELLED, State.GONE)
 
 Change = Callable[[Issue | None], Issue | None]
 
@@ -195,8 +195,8 @@ class Board:
             await self._judge_again(await self.ledger.read(tables.blocked))
 
     async def _judge_again(self, ids: list[str]) -> None:
-        for at in range(0, len(ids), _SOME):
-            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _SOME]})
+        for at in range(0, len(ids), _BATCH):
+            await self.revise_all({id: lambda issue: issue for id in ids[at : at + _BATCH]})
 
     # ── the queue ────────────────────────────────────────────────────────────────────────
 
@@ -244,7 +244,7 @@ class Board:
         """Submit the tasks of all offered issues again, because Redis may have lost them."""
         after = ""
         while True:
-            query = partial(tables.everything, after=after, size=_SOME)
+            query = partial(tables.everything, after=after, size=_BATCH)
             some = await self.ledger.read(query)
             if not some:
                 return
@@ -261,7 +261,7 @@ class Board:
         engine = await self.engine()
         answers = await engine.submit_many(ISSUES, [_job(issue) for issue in issues])
         for issue, answer in zip(issues, answers, strict=True):
-            if isinstance(answer, Submitted) and answer.state in _ENDED:
+            if isinstance(answer, Submitted) and answer.state in _ENDED_STATES:
                 await self._follow_end(issue)
 
     async def _follow_end(self, issue: Issue) -> None:
@@ -272,7 +272,7 @@ class Board:
             job = await (await self.engine()).inspect.job(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return
-        if job.state not in _ENDED:  # somebody has retried it since
+        if job.state not in _ENDED_STATES:  # somebody has retried it since
             return
         _, ended = _end_of(job, "")
         revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, ended))
@@ -299,26 +299,26 @@ class Board:
         if not await self.mirrors.knows():
             await self.offer_all()
             await self.mirrors.know()
-        for issue in await self.ledger.read(tables.held_until(now, _SOME)):
+        for issue in await self.ledger.read(tables.held_until(now, _BATCH)):
             await self.look_at(issue)
         # The process that changed a row just now is still updating the queue.
         before = now - duration_ms("look", self.options.look)
-        while some := await self.ledger.read(tables.unsettled(before, _SOME)):
+        while some := await self.ledger.read(tables.unsettled(before, _BATCH)):
             await self.settle(*some)
         digest = self.policy.digest
         await self._judge_again(await self.ledger.read(tables.judged_otherwise(digest)))
-        for issue in await self.ledger.read(tables.ready_untold(now, _SOME)):
+        for issue in await self.ledger.read(tables.ready_untold(now, _BATCH)):
             revised = await self.revise(issue.id, lambda current: _mark_ready(current, now))
             if revised.after is not None:
                 await self.mirrors.delayed(revised.after)
-        held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _SOME))
+        held = await self.ledger.read(tables.held_after(max(now, self._locks_seen), _BATCH))
         for issue in held:
             await self.restore_lock(issue)
         # The next call continues after these leases, and after the last one from the beginning.
-        self._locks_seen = held[-1].expires if len(held) == _SOME else 0
-        offered = await self.ledger.read(tables.offered(self._offers_seen, _SOME))
+        self._locks_seen = held[-1].expires if len(held) == _BATCH else 0
+        offered = await self.ledger.read(tables.offered(self._offers_seen, _BATCH))
         await self._offer_again(offered)
-        self._offers_seen = offered[-1].id if len(offered) == _SOME else ""
+        self._offers_seen = offered[-1].id if len(offered) == _BATCH else ""
 
     async def restore_lock(self, issue: Issue) -> None:
         """Write the lock key again if it was deleted. Raises ServerError, LedgerError."""
@@ -426,7 +426,7 @@ def _end_hold(now: Issue | None, issue: Issue, job: JobInfo | None, ended: str) 
     free = life.let_go(
         now,
         now=wall_ms(),
-        spent=state in _ENDED,
+        spent=state in _ENDED_STATES,
         outcome=_outcome_text(outcome) or ended,
         not_before=instant_ms("due_at", due) if due else 0,
         completed=state is State.DONE,

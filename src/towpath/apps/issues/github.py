@@ -100,11 +100,11 @@ class GitHub:
                 yield IssuesPage([], before, changed=False)
                 path = before.next
                 continue
-            found = [
+            issues = [
                 listed for entry in page.entries if (listed := _parse_issue(entry, repository))
             ]
-            numbers = frozenset(issue.facts.number for issue in found)
-            yield IssuesPage(found, KnownPage(path, page.etag, numbers, page.next), changed=True)
+            numbers = frozenset(issue.facts.number for issue in issues)
+            yield IssuesPage(issues, KnownPage(path, page.etag, numbers, page.next), changed=True)
             path = page.next
 
     async def issue(self, repository: str, number: int) -> FoundIssue | None:

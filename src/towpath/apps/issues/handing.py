@@ -34,12 +34,12 @@ from towpath.telemetry.events import ISSUE_HANDED_OUT
 
 SELECTORS_MOST = 100
 """Selectors that one claim can name."""
-_SLICE = seconds(5)
+_CLAIM_WITHIN = seconds(5)
 """How long one claim waits. Then selectors are read again, because new ones may exist."""
-_SHORTEST_LOOK = milliseconds(1)
-_LOOK_AGAIN = 0.5
+_SHORTEST_WAIT = milliseconds(1)
+_PAUSE = 0.5
 """Seconds between two reads of selectors while none fits."""
-_NAMED_MOST = 100
+_NAMES_MOST = 100
 
 
 class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,8 +53,8 @@ class TaskRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         agent_name(self.agent)
-        if max(len(self.roles), len(self.repositories)) > _NAMED_MOST:
-            raise InvalidOption("roles", "…", rule=f"at most {_NAMED_MOST} of each")
+        if max(len(self.roles), len(self.repositories)) > _NAMES_MOST:
+            raise InvalidOption("roles", "…", rule=f"at most {_NAMES_MOST} of each")
         for role in self.roles:
             role_name(role)
         for repository in self.repositories:
@@ -96,8 +96,8 @@ class Handing:
         while True:
             rest = seconds(max(until - steady(), 0))
             if call is not None:  # a claim that waits may be repeated with another wait
-                rest = max(rest, _SHORTEST_LOOK)
-            lease = await self._claim(wish, avoided, min(rest, _SLICE), call, owner)
+                rest = max(rest, _SHORTEST_WAIT)
+            lease = await self._claim(wish, avoided, min(rest, _CLAIM_WITHIN), call, owner)
             if lease is not None:
                 task = await self._hand_out(lease, wish, avoided, owner)
                 if task is not None:
@@ -138,7 +138,7 @@ class Handing:
         some = await self._choose_selectors(wish, avoided)
         if some is not None and not some:
             # No task ever had a selector that fits, so no wake-up can come.
-            await asyncio.sleep(min(wait.total_seconds(), _LOOK_AGAIN))
+            await asyncio.sleep(min(wait.total_seconds(), _PAUSE))
             return None
         leases = await engine.claim(
             ISSUES,

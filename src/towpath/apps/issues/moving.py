@@ -10,7 +10,7 @@ from towpath.apps.issues.model import Issue, IssueState, issue_id
 from towpath.apps.issues.tables import changes
 from towpath.telemetry.events import REPOSITORY_MOVED, REPOSITORY_TROUBLE
 
-_SOME = 200
+_BATCH = 200
 _GONE = "the repository does not exist, or the token can't see it"
 
 
@@ -26,7 +26,7 @@ class Moving:
         If the repository comes back, a comparison with GitHub finds its issues open.
         """
         board, ids = self._board, list[str]()
-        while some := await board.ledger.read(tables.of_repository(repository, _SOME)):
+        while some := await board.ledger.read(tables.of_repository(repository, _BATCH)):
             for issue in some:
                 await board.revise(issue.id, _mark_gone)
                 ids.append(issue.id)
@@ -40,7 +40,7 @@ class Moving:
         board, ids = self._board, list[str]()
         if old.lower() == new.lower():
             return ids
-        while some := await board.ledger.read(tables.of_repository(old, _SOME, any_state=True)):
+        while some := await board.ledger.read(tables.of_repository(old, _BATCH, any_state=True)):
             for issue in some:
                 other = await board.ledger.decide(changes.moved(issue, new))
                 await board.withdraw(other)

@@ -53,7 +53,7 @@ LARGEST_PAGE = 200
 _REASON_MOST = 2000
 RESULT_MOST = 2000
 """Characters of what an agent says about its work."""
-_OVER = (JobDone, JobDead, JobCancelled, JobNotFound)
+_ENDED_ERRORS = (JobDone, JobDead, JobCancelled, JobNotFound)
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,7 +147,7 @@ class Issues:
         engine = await self.board.engine()
         try:
             renewed = await engine.renew(lease, self.board.options.lease)
-        except (LeaseLost, *_OVER) as error:
+        except (LeaseLost, *_ENDED_ERRORS) as error:
             raise await self._stale_error(task_id) from error
         if issue is not None and issue.token == token:
             with suppress(LedgerError):  # the lease counts; the next heartbeat updates the row
@@ -178,7 +178,7 @@ class Issues:
         engine = await self.board.engine()
         try:
             await engine.complete(lease, msgspec.json.encode(outcome))
-        except (LeaseLost, *_OVER) as error:
+        except (LeaseLost, *_ENDED_ERRORS) as error:
             raise await self._stale_error(task_id) from error
         return await self._note_end(lease, issue, State.DONE)
 
@@ -200,7 +200,7 @@ class Issues:
         engine = await self.board.engine()
         try:
             state = await engine.fail(lease, reason[:_REASON_MOST])
-        except (LeaseLost, *_OVER) as error:
+        except (LeaseLost, *_ENDED_ERRORS) as error:
             raise await self._stale_error(task_id) from error
         return await self._note_end(lease, issue, state, how="failed")
 
@@ -223,7 +223,7 @@ class Issues:
         rest = instant_ms("not_before", not_before) - wall_ms() if not_before else 0
         try:
             state = await engine.release(lease, delay=seconds(max(rest, 0) / 1000))
-        except (LeaseLost, *_OVER) as error:
+        except (LeaseLost, *_ENDED_ERRORS) as error:
             raise await self._stale_error(task_id) from error
         return await self._note_end(lease, issue, state, how="released", why=reason)
 

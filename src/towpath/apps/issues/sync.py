@@ -25,7 +25,7 @@ from towpath.telemetry.events import ISSUE_REPAIRED, REPOSITORY_SYNCED, REPOSITO
 from towpath.worker.context import Context, Discard, Retry
 
 _MINUTE = 60_000
-_KEPT_TOGETHER = 20
+_PAGES_PER_WRITE = 20
 """Pages that are noted as read in one write."""
 
 
@@ -131,7 +131,7 @@ class Reconciler:
                 if page.changed:
                     changed += await self._store_page(page)
                     read.append(page.known)
-                if len(read) >= _KEPT_TOGETHER:
+                if len(read) >= _PAGES_PER_WRITE:
                     await ledger.write(changes.pages_kept(name, read))
                     read = []
         finally:

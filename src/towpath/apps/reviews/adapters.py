@@ -74,17 +74,17 @@ class ReviewAdapters:
 
     def __init__(self, options: ReviewsOptions) -> None:
         self._callers: list[Caller] = []
-        self._open = AsyncExitStack()
+        self._connections = AsyncExitStack()
         self.reviewer: Reviewer | None = self._make_reviewer(options)
         self.posters: Mapping[Forge, Poster] = self._make_posters(options)
 
     async def __aenter__(self) -> Self:
         for caller in self._callers:
-            await self._open.enter_async_context(caller)
+            await self._connections.enter_async_context(caller)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._open.aclose()
+        await self._connections.aclose()
 
     def _make_reviewer(self, options: ReviewsOptions) -> Reviewer | None:
         if options.reviewer_command:
@@ -127,12 +127,12 @@ class ReviewsConsumers:
     """The handlers that the options ask for: a reviewer, posters, both or none."""
 
     def __init__(self, options: ReviewsOptions) -> None:
-        self._options, self._out = options, ReviewAdapters(options)
+        self._options, self._adapters = options, ReviewAdapters(options)
 
     @asynccontextmanager
     async def added(self, app: Towpath) -> AsyncGenerator[None]:
         """Add the handlers to *app*; their connections are open while the body runs."""
-        async with self._out as out:
+        async with self._adapters as out:
             if out.reviewer is not None:
                 add_reviews(app, out.reviewer, self._options)
             if out.posters:
@@ -140,7 +140,7 @@ class ReviewsConsumers:
             yield
 
 
-_NOBODY = (
+_NO_REVIEWER = (
     "none: reviews stay PENDING until a worker has a reviewer, or reviews.reviewer_command is set"
 )
 
@@ -154,7 +154,7 @@ def facts(options: ReviewsOptions) -> dict[str, StartFact]:
         who = f"the function {options.reviewer_function}"
     elif options.reviewer_url:
         who = f"the URL {parse_target(options.reviewer_url)}"
-    return {"reviewer": StartFact(who, _NOBODY)}
+    return {"reviewer": StartFact(who, _NO_REVIEWER)}
 
 
 def _make_command(options: ReviewsOptions) -> CommandReviewer:

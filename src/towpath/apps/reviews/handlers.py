@@ -31,7 +31,7 @@ REVIEW_RETRY = Exponential(first=seconds(10), factor=3, longest=minutes(30))
 POST_RETRY = Exponential(first=seconds(5), factor=3, longest=hours(1))
 POST_ATTEMPTS = 10
 """About three hours in all: a forge may be away for a while."""
-_FIRST_LOOK, _LONGEST_LOOK = seconds(1), minutes(5)
+_FIRST_SNOOZE, _LONGEST_SNOOZE = seconds(1), minutes(5)
 """How long a posting waits before it checks its review. Most are completed a moment later."""
 
 
@@ -94,7 +94,7 @@ class _ReviewHandler:
     async def _submit_posting(self, id: str) -> None:
         jobs = self._app.ledger.jobs
         posting = msgspec.json.encode(Posting(id))
-        made = await jobs.submit(POSTS, posting, id=id, delay=_FIRST_LOOK)
+        made = await jobs.submit(POSTS, posting, id=id, delay=_FIRST_SNOOZE)
         if made.existed and not made.record.open:
             # The posting is from before the review died and was retried: it gets new attempts.
             # It needs none if another attempt of the review has had it completed meanwhile.
@@ -113,7 +113,7 @@ class _PostingHandler:
         record = await self._read_record(posting.review)
         if record.open:
             age = ctx.claimed_at - ctx.submitted_at
-            raise Snooze(min(max(age, _FIRST_LOOK), _LONGEST_LOOK))
+            raise Snooze(min(max(age, _FIRST_SNOOZE), _LONGEST_SNOOZE))
         if record.state is not RecordState.COMPLETED:
             raise Discard(f"its review is {ReviewState.of(record.state)}")
         task, review = _unpack(record)

@@ -26,7 +26,7 @@ from towpath.forges import github, gitlab
 from towpath.forges.facts import Delivery, Fact, ForgeEvent, Ignored, PullFact, PushFact
 from towpath.forges.texts import one_line
 
-_WORDS = {
+_REASONS = {
     Forge.GITHUB: (
         "pull request",
         "pull_request {}",
@@ -94,7 +94,7 @@ def hook_of(delivery: Delivery) -> Hook | Ignored:
 
 
 def _pull(delivery: Delivery) -> Hook | Ignored:
-    kind, not_this, draft = _WORDS[Forge(delivery.forge)]
+    kind, not_this, draft = _REASONS[Forge(delivery.forge)]
     acted = delivery.acted()
     if acted.action is None:
         return Ignored(not_this.format(one_line(acted.said, most=64)))

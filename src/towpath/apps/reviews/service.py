@@ -32,7 +32,7 @@ from towpath.ledger.records.jobs import Jobs
 from towpath.ledger.records.record import Record, Recorded, RecordState
 
 LARGEST_PAGE = 200
-_OVER = {RecordState.COMPLETED, RecordState.SUPERSEDED}
+_FINAL_STATES = {RecordState.COMPLETED, RecordState.SUPERSEDED}
 RECORD_ID = "review"
 """The header with the record's id: a record that is queued again gets a job with another id."""
 
@@ -193,7 +193,7 @@ def _as_review_errors() -> Generator[None]:
     except RecordEnded as error:
         raise ReviewEnded(error.queue, error.id, ReviewState.of(error.state)) from error
     except RecordNotDead as error:
-        kind = ReviewOver if error.state in _OVER else ReviewNotDead
+        kind = ReviewOver if error.state in _FINAL_STATES else ReviewNotDead
         raise kind(error.queue, error.id, ReviewState.of(error.state)) from error
 
 

@@ -55,7 +55,7 @@ class GitHubDouble:
         self.asked: list[Asked] = []
         self.misfits: list[str] = []
         self.troubles: list[Trouble] = []
-        self._waited_for: list[threading.Event] = []
+        self._events: list[threading.Event] = []
         self.used = 0
         """Requests that count for the limit: those that were answered 304 do not."""
         self._check = check
@@ -82,7 +82,7 @@ class GitHubDouble:
 
     def stop(self) -> None:
         """Stop answering, and close open connections. May be called twice."""
-        for until in self._waited_for:
+        for until in self._events:
             until.set()
         if self._serving is not None:
             self._server.shutdown()
@@ -145,7 +145,7 @@ class GitHubDouble:
         """Make requests fail that fit one of the troubles; the first that fits counts."""
         with self._lock:
             self.troubles += troubles
-            self._waited_for += [trouble.until for trouble in troubles if trouble.until is not None]
+            self._events += [trouble.until for trouble in troubles if trouble.until is not None]
 
     def calm(self) -> None:
         """Remove all troubles: requests no longer fail."""
