@@ -272,7 +272,7 @@ class Board:
             job = await (await self.engine()).inspect.job(job_ref(ISSUES, issue.task_id))
         except JobNotFound:
             return
-        if job.state not in _ENDED_STATES:  # somebody has retried it since
+        if job.state not in _ENDED_STATES:  # it was retried since
             return
         _, ended = _end_of(job, "")
         revised = await self.revise(issue.id, lambda current: _end_hold(current, issue, job, ended))

@@ -116,7 +116,7 @@ class Handing:
         return (issue.repository, limits.repository) if is_full else None
 
     def _is_full(self, connection: tables.Connection, issue: Issue) -> bool:
-        """Whether a limit forbids to hold *issue*. Called in a write: it locks the repository."""
+        """Whether a limit keeps *issue* from being held. Called in a write, as it may lock rows."""
         policy = self._board.policy
         if policy.only_highest and issue.priority < (tables.highest(connection) or 0):
             return True

@@ -18,7 +18,8 @@ _REMEMBERED = duration_ms("found_until", days(1))
 def told(
     before: Issue | None, facts: Facts, *, source: IssueSource, version: int, read: bool, now: int
 ) -> Issue:
-    """The row with the facts of its tracker. Facts older than the row change nothing.
+    """The row with the facts of its tracker. A forge's facts that are older than the row's change
+    nothing; facts from the HTTP API always apply.
 
     Webhooks may come out of order, and a forge's times have whole seconds. Of two facts with the
     same time, one that was read counts more than a webhook, and otherwise the one that came later.

@@ -101,12 +101,12 @@ class Issues:
 
     async def put(self, facts: Facts) -> Issue:
         """Add or update an issue of a tracker that Towpath does not know. An issue of GitHub's is
-        overwritten by its next webhook or comparison. Raises LedgerError.
+        overwritten when GitHub next reports it. Raises LedgerError.
         """
         return await self.tell(facts, source=IssueSource.API, version=0, read=False)
 
     async def tell(self, facts: Facts, *, source: IssueSource, version: int, read: bool) -> Issue:
-        """Store what a tracker says of an issue. Facts older than the row change nothing."""
+        """Store what a tracker says of an issue, unless the row has newer facts."""
         now = wall_ms()
 
         def change(before: Issue | None) -> Issue:
